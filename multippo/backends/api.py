@@ -1,0 +1,237 @@
+"""What an engine supplies: the whole contract in one file. Whoever has read it can write an engine.
+
+An engine is an array library with gradients, bound to the neutral part of multippo: it makes native modules out of
+neutral classes, wraps the layers its framework ships, and supplies the few transformations that frameworks disagree
+on. Everything else (containers, samplers, statistics, PPO) is written once on top of it.
+
+Conventions that hold for every method: trees are made of dicts, lists, tuples, NamedTuples and None; a *key* is an array
+of two 32-bit words; ``T`` is time, ``B`` the batch of environments.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Engine", "Leaf", "Optimizer", "OptimizerConfig", "SplitModule"]
+
+
+class SplitModule(NamedTuple):
+    """A module taken apart for functional code.
+
+    Attributes:
+        definition: What ``Engine.merge`` needs beside the arrays.
+        params: Tree of the trained arrays.
+        variables: Tree of the tracked arrays.
+    """
+
+    definition: Any
+    params: Any
+    variables: Any
+
+
+class Leaf(NamedTuple):
+    """One persistent array of a module, under its portable name and in its portable layout.
+
+    Portable names are attribute paths with the wrapped native layer's own name left out (``layers.0.kernel``);
+    portable layouts are ``[in, out]`` for a dense kernel and gate order i, f, g, o with a single bias for an LSTM.
+
+    Attributes:
+        trained: True for a parameter, False for a variable.
+        read: Returns the value in the portable layout.
+        write: Takes a value in the portable layout.
+        native_path: Where ``SplitModule.params`` or ``.variables`` holds the native array.
+        to_portable: Native layout to portable layout, for arrays shaped like the native one (optimiser moments).
+        from_portable: The inverse.
+    """
+
+    trained: bool
+    read: Callable[[], np.ndarray]
+    write: Callable[[np.ndarray], None]
+    native_path: Any
+    to_portable: Callable[[np.ndarray], np.ndarray]
+    from_portable: Callable[[np.ndarray], np.ndarray]
+
+
+class OptimizerConfig(NamedTuple):
+    """AdamW on a gradient clipped by its global norm (Loshchilov and Hutter, 2019; Pascanu et al., 2013).
+
+    One step: ``g' = g min(1, clip / |g|)``; Adam's bias-corrected ratio ``u`` with epsilon outside the square root;
+    ``p' = p - learning_rate (u + weight_decay p)``.
+
+    Attributes:
+        adam_epsilon: Adam's epsilon.
+        weight_decay: Decoupled decay, 0 for none.
+        gradient_clipping: Largest global norm, or None.
+        beta1: Decay of the first moment.
+        beta2: Decay of the second moment.
+    """
+
+    adam_epsilon: float = 1e-5
+    weight_decay: float = 0.0
+    gradient_clipping: float | None = None
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+
+class Optimizer(abc.ABC):
+    """Steps parameters; its state is a tree, passed in and out."""
+
+    @abc.abstractmethod
+    def init(self, params: Any) -> Any:
+        """The state before the first step."""
+
+    @abc.abstractmethod
+    def step(self, params: Any, grads: Any, state: Any, learning_rate: Any, skip: Any) -> tuple[Any, Any, Any]:
+        """One step, or none where the boolean scalar ``skip`` holds (then moments and count stay too).
+
+        Returns:
+            Parameters, state, and the global norm of the gradient before clipping. An engine may update in place
+            and return what it was given.
+        """
+
+    @abc.abstractmethod
+    def export_state(self, state: Any) -> tuple[Mapping[Any, Any], Mapping[Any, Any], int]:
+        """First and second moments by ``Leaf.native_path``, as NumPy arrays in the native layout, and the step count."""
+
+    @abc.abstractmethod
+    def import_state(self, params: Any, first: Mapping[Any, Any], second: Mapping[Any, Any], count: int) -> Any:
+        """The inverse of ``export_state``."""
+
+
+class Engine(abc.ABC):
+    """One engine.
+
+    Attributes:
+        name: What ``MULTIPPO_BACKEND`` calls it.
+        xp: Array namespace: the functions of the array API standard.
+        random: The functions of ``multippo.random`` for its arrays.
+        capabilities: Which of "train" (gradients and optimisers), "float64", "functional" (traces functional JAX
+            environments into the rollout), "compile" (has a compiler to switch on and off) it has.
+        draws_ahead: Whether a rollout should draw its noise in one call ahead of time rather than step by step.
+    """
+
+    name: str
+    xp: Any
+    random: Any
+    capabilities: frozenset[str]
+    draws_ahead: bool = False
+
+    # -- modules ---------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def bind(self, neutral: type) -> type:
+        """The cached class derived from ``neutral`` and the native module class."""
+
+    @abc.abstractmethod
+    def make_variable(self, kind: str, value: Any) -> Any:
+        """A native ``Param`` or ``Variable`` (named by ``kind``) that holds a copy of ``value``."""
+
+    @abc.abstractmethod
+    def split(self, module: Any) -> SplitModule:
+        """Takes a module apart. Arrays are copied where the engine's training step would consume them."""
+
+    @abc.abstractmethod
+    def merge(self, definition: Any, params: Any, variables: Any) -> Any:
+        """A module with the given arrays (the live module itself where the engine updates in place)."""
+
+    @abc.abstractmethod
+    def variables_of(self, module: Any) -> Any:
+        """The tracked arrays of a merged module, after ``update_statistics`` wrote to it."""
+
+    @abc.abstractmethod
+    def update_module(self, module: Any, params: Any, variables: Any) -> None:
+        """Writes arrays back into a user's module."""
+
+    @abc.abstractmethod
+    def children(self, module: Any) -> Iterator[tuple[str, Any]]:
+        """Direct children that are modules, with their attribute names; lists and dicts as ``name.index``."""
+
+    @abc.abstractmethod
+    def leaves(self, module: Any) -> dict[str, Leaf]:
+        """Every persistent array by portable name, each once, in sorted order."""
+
+    # -- native layers ---------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def linear(self, kernel: np.ndarray, bias: np.ndarray | None) -> Any:
+        """The framework's dense layer, ``x @ kernel + bias``; kernel ``[in, out]``."""
+
+    @abc.abstractmethod
+    def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
+        """The framework's LSTM (gates i, f, g, o on the last axis), with ``step(x, h, c) -> (h, c)`` for one step and
+        ``unroll(xs, h, c, done, h0, c0) -> (hs, h, c)`` for T steps with resets to ``(h0, c0)`` after ``done``.
+        """
+
+    @abc.abstractmethod
+    def activation(self, name: str) -> Callable[[Any], Any]:
+        """An activation function by its usual name; ValueError lists the names."""
+
+    # -- arrays ----------------------------------------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def float_dtype(self) -> Any:
+        """The floating-point type of new parameters and carries, set by ``multippo.precision``."""
+
+    @abc.abstractmethod
+    def precision(self, name: str) -> AbstractContextManager[None]:
+        """Sets ``float_dtype`` to "float32" or "float64" for a while."""
+
+    @abc.abstractmethod
+    def asarray(self, value: Any) -> Any:
+        """An array from NumPy, Python or native data, on the engine's device, dtype kept; never aliases NumPy memory."""
+
+    @abc.abstractmethod
+    def to_numpy(self, value: Any) -> np.ndarray:
+        """The value on the host; may alias the engine's memory, so read it at once."""
+
+    @abc.abstractmethod
+    def from_jax(self, tree: Any) -> Any:
+        """Arrays of a functional environment as this engine's."""
+
+    @abc.abstractmethod
+    def to_jax(self, tree: Any) -> Any:
+        """This engine's arrays as JAX's."""
+
+    @abc.abstractmethod
+    def zeros(self, shape: tuple[int, ...]) -> Any:
+        """Zeros in ``float_dtype``."""
+
+    @abc.abstractmethod
+    def stop_gradient(self, tree: Any) -> Any:
+        """The same values, constant for differentiation."""
+
+    # -- transformations -------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def scan(self, body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
+        """``carry, y_t = body(carry, x_t)`` for each t; returns the last carry and the ``y_t`` stacked."""
+
+    @abc.abstractmethod
+    def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
+        """Evaluates one of two functions that return the same structure, by a boolean scalar array."""
+
+    @abc.abstractmethod
+    def jit(self, function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+        """Compiles a whole programme, loops included, where the engine can; otherwise returns it as it is."""
+
+    @abc.abstractmethod
+    def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
+        """Compiles a piece without loops, on engines whose ``jit`` does nothing; ``mode`` is TrainConfig.compile."""
+
+    @abc.abstractmethod
+    def no_grad(self) -> AbstractContextManager[Any]:
+        """Acting: nothing computed inside is differentiated."""
+
+    @abc.abstractmethod
+    def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:
+        """``loss(params, *args) -> (scalar, aux)`` to ``(params, *args) -> ((scalar, aux), grads)``; zeros for unused."""
+
+    @abc.abstractmethod
+    def optimizer(self, config: OptimizerConfig) -> Optimizer:
+        """AdamW as ``OptimizerConfig`` defines it."""

@@ -1,0 +1,200 @@
+"""The JAX engine."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule
+from multippo.backends.jax import layers
+from multippo.backends.jax.modules import JaxModule, ModuleDict, make_variable
+from multippo.backends.jax.optimizer import JaxOptimizer
+from multippo.backends.naming import NATIVE_CORE, unescape
+from multippo.random import Random
+
+__all__ = ["JaxEngine", "make_engine"]
+
+
+class JaxEngine(Engine):
+    """flax NNX modules; a training step is plain ``jax.jit`` over split state."""
+
+    name = "jax"
+    xp = jnp
+    capabilities = frozenset({"train", "float64", "functional"})
+
+    def __init__(self) -> None:
+        self._float_dtype: Any = jnp.float32
+        self.random = Random(jnp, jnp.uint32, jnp.asarray, lambda: self._float_dtype)
+        self._bound: dict[type, type] = {}
+
+    # -- modules
+
+    def bind(self, neutral: type) -> type:
+        if neutral not in self._bound:
+            attributes = {
+                "engine": self,
+                "xp": self.xp,
+                "random": self.random,
+                "__module__": neutral.__module__,
+                "__doc__": neutral.__doc__,
+                "__qualname__": neutral.__qualname__,
+            }
+            metaclass: Any = type(JaxModule)
+            self._bound[neutral] = metaclass(neutral.__name__, (neutral, JaxModule), attributes)
+        return self._bound[neutral]
+
+    def make_variable(self, kind: str, value: Any) -> Any:
+        value = np.asarray(value) if not isinstance(value, jax.Array) else value
+        return make_variable(kind, value.astype(self._float_dtype) if value.dtype.kind == "f" else value)
+
+    def split(self, module: Any) -> SplitModule:
+        definition, params, variables = nnx.split(module, nnx.Param, ...)
+        # The training step donates its buffers: what it consumes must not be the user's, nor one array twice.
+        return SplitModule(definition, *jax.tree.map(lambda x: x.copy(), (params, variables)))
+
+    def merge(self, definition: Any, params: Any, variables: Any) -> Any:
+        return nnx.merge(definition, params, variables)
+
+    def variables_of(self, module: Any) -> Any:
+        return nnx.split(module, nnx.Param, ...)[2]
+
+    def update_module(self, module: Any, params: Any, variables: Any) -> None:
+        nnx.update(module, *jax.tree.map(lambda x: x.copy(), (params, variables)))
+
+    def children(self, module: Any) -> Iterator[tuple[str, Any]]:
+        for name, value in sorted(vars(module).items()):
+            if isinstance(value, nnx.List | ModuleDict):
+                for key, child in self.children(value):
+                    yield f"{name}.{key}", child
+            elif isinstance(value, nnx.Module):
+                yield unescape(name), value
+
+    def leaves(self, module: Any) -> dict[str, Leaf]:
+        found: dict[str, Leaf] = {}
+        self._collect(module, (), (), found, set())
+        return dict(sorted(found.items()))
+
+    def _collect(self, module: Any, path: tuple[str, ...], native: Any, found: Any, seen: set[int]) -> None:
+        renamed = layers.PORTABLE_NAMES.get(type(module), {})
+        for attribute, value in sorted(vars(module).items()):
+            if id(value) in seen or not isinstance(value, nnx.Module | nnx.Variable):
+                continue
+            seen.add(id(value))
+            key = int(attribute) if isinstance(module, nnx.List) else attribute
+            here = (*native, key)
+            if isinstance(value, nnx.Variable):
+                found[".".join((*path, unescape(attribute)))] = _leaf(value, here)
+            elif attribute == NATIVE_CORE:
+                self._collect(value, path, here, found, seen)
+            else:
+                self._collect(value, (*path, unescape(attribute)), here, found, seen)
+        for old, new in renamed.items():
+            if (name := ".".join((*path, *old.split(".")))) in found:
+                found[".".join((*path, new))] = found.pop(name)
+
+    # -- native layers
+
+    def linear(self, kernel: np.ndarray, bias: np.ndarray | None) -> Any:
+        return layers.linear(kernel, bias, self._float_dtype)
+
+    def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
+        return layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype)
+
+    def activation(self, name: str) -> Callable[[Any], Any]:
+        if name not in layers.ACTIVATIONS:
+            raise ValueError(f"Unknown activation {name!r}; expected one of {', '.join(sorted(layers.ACTIVATIONS))}.")
+        return layers.ACTIVATIONS[name]
+
+    # -- arrays
+
+    @property
+    def float_dtype(self) -> Any:
+        return self._float_dtype
+
+    @contextlib.contextmanager
+    def precision(self, name: str) -> Iterator[None]:
+        if name not in ("float32", "float64"):
+            raise ValueError(f"precision({name!r}) is not known; expected 'float32' or 'float64'.")
+        before = self._float_dtype
+        with jax.enable_x64(name == "float64"):
+            self._float_dtype = jnp.dtype(name).type
+            try:
+                yield
+            finally:
+                self._float_dtype = before
+
+    def asarray(self, value: Any) -> Any:
+        # A copy: on CPU JAX may otherwise alias NumPy's memory, which an environment then overwrites.
+        return jnp.array(value)
+
+    def to_numpy(self, value: Any) -> np.ndarray:
+        return np.asarray(value)
+
+    def from_jax(self, tree: Any) -> Any:
+        return tree
+
+    def to_jax(self, tree: Any) -> Any:
+        return tree
+
+    def zeros(self, shape: tuple[int, ...]) -> Any:
+        return jnp.zeros(shape, self._float_dtype)
+
+    def stop_gradient(self, tree: Any) -> Any:
+        return jax.lax.stop_gradient(tree)
+
+    # -- transformations
+
+    def scan(self, body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
+        return jax.lax.scan(body, carry, xs, length)
+
+    def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
+        return jax.lax.cond(predicate, if_true, if_false)
+
+    def jit(self, function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+        return jax.jit(function, donate_argnums=donate)
+
+    def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
+        del mode  # everything is inside a jit already
+        return function
+
+    def no_grad(self) -> Any:
+        return contextlib.nullcontext()
+
+    def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:
+        return jax.value_and_grad(loss, has_aux=True)
+
+    def optimizer(self, config: OptimizerConfig) -> Optimizer:
+        return JaxOptimizer(config)
+
+
+def _leaf(variable: Any, native: tuple[Any, ...]) -> Leaf:
+    def write(value: np.ndarray) -> None:
+        variable[...] = jnp.array(value, variable[...].dtype)
+
+    same: Callable[[np.ndarray], np.ndarray] = functools.partial(np.asarray)
+    return Leaf(
+        trained=isinstance(variable, nnx.Param),
+        read=lambda: np.asarray(variable[...]),
+        write=write,
+        native_path=_keystr(native),
+        to_portable=same,
+        from_portable=same,
+    )
+
+
+def _keystr(path: tuple[Any, ...]) -> str:
+    """The path as ``jax.tree_util.keystr`` writes that of an ``nnx.State``."""
+    keys = (*(jax.tree_util.DictKey(part) for part in path), jax.tree_util.GetAttrKey("value"))
+    return jax.tree_util.keystr(keys)
+
+
+def make_engine() -> JaxEngine:
+    """The entry point of the engine."""
+    return JaxEngine()

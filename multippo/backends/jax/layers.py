@@ -1,0 +1,100 @@
+"""The layers flax ships, made from given arrays, and their portable names and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+__all__ = ["ACTIVATIONS", "PORTABLE_NAMES", "LSTMCore", "linear", "lstm"]
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": jax.nn.relu,
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    "swish": jax.nn.swish,
+    "silu": jax.nn.silu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "elu": jax.nn.elu,
+    "leaky_relu": lambda x: jax.nn.leaky_relu(x, 0.01),
+    "softplus": jax.nn.softplus,
+    "identity": lambda x: x,
+}
+
+PORTABLE_NAMES: dict[type, dict[str, str]] = {
+    nnx.OptimizedLSTMCell: {
+        "dense_i.kernel": "input_kernel",
+        "dense_h.kernel": "recurrent_kernel",
+        "dense_h.bias": "bias",
+    },
+}
+"""Native attribute paths below a wrapped layer that are called otherwise in portable form; layouts are the same."""
+
+
+class _NoKeys:
+    """Stands in for ``nnx.Rngs`` where the initial value is given, and saves compiling a key split."""
+
+    def params(self) -> None:
+        return None
+
+
+def _given(array: np.ndarray) -> Callable[..., Any]:
+    return lambda key, shape, dtype: jnp.array(array, dtype)
+
+
+def linear(kernel: np.ndarray, bias: np.ndarray | None, dtype: Any) -> nnx.Linear:
+    """``nnx.Linear`` with the given kernel ``[in, out]`` and bias ``[out]``."""
+    return nnx.Linear(
+        *kernel.shape,
+        use_bias=bias is not None,
+        kernel_init=_given(kernel),
+        bias_init=_given(bias if bias is not None else np.zeros(0)),
+        param_dtype=dtype,
+        rngs=_NoKeys(),  # pyright: ignore[reportArgumentType]
+    )
+
+
+class LSTMCore(nnx.OptimizedLSTMCell):
+    """``nnx.OptimizedLSTMCell`` with the two entries the neutral layer calls."""
+
+    def step(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
+        """One step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""
+        (c, h), _ = self((c, h), x)
+        return h, c
+
+    def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
+        """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds; the input product is one call."""
+        time, batch = xs.shape[:2]
+        projected = self.dense_i(xs.reshape(time * batch, -1)).reshape(time, batch, -1)
+
+        def body(carry: tuple[Any, Any], inputs: tuple[Any, Any]) -> tuple[tuple[Any, Any], Any]:
+            h, c = carry
+            z, done_t = inputs
+            i, f, g, o = jnp.split(z + self.dense_h(h), 4, axis=-1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            reset = done_t[:, None]
+            return (jnp.where(reset, h0, h), jnp.where(reset, c0, c)), h
+
+        (h, c), hs = jax.lax.scan(body, (h, c), (projected, done))
+        return hs, h, c
+
+
+PORTABLE_NAMES[LSTMCore] = PORTABLE_NAMES[nnx.OptimizedLSTMCell]
+
+
+def lstm(input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, dtype: Any) -> LSTMCore:
+    """``nnx.OptimizedLSTMCell`` with the given kernels ``[in, 4H]``, ``[H, 4H]`` and bias ``[4H]``."""
+    return LSTMCore(
+        input_kernel.shape[0],
+        recurrent_kernel.shape[0],
+        kernel_init=_given(input_kernel),
+        recurrent_kernel_init=_given(recurrent_kernel),
+        bias_init=_given(bias),
+        param_dtype=dtype,
+        rngs=_NoKeys(),  # pyright: ignore[reportArgumentType]
+    )

@@ -1,0 +1,190 @@
+"""The registry of engines, and which one is active."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from multippo.backends.api import Engine
+
+__all__ = [
+    "active_engine",
+    "available_backends",
+    "describe_backends",
+    "engine_of_array",
+    "get_backend",
+    "load_engine",
+    "precision",
+    "register_backend",
+    "use_backend",
+]
+
+VARIABLE = "MULTIPPO_BACKEND"
+ENTRY_POINT_GROUP = "multippo.backends"
+
+_BUILT_IN = {  # name: (module of make_engine, packages it needs)
+    "jax": ("multippo.backends.jax", ("jax", "flax", "optax")),
+    "torch": ("multippo.backends.torch", ("torch",)),
+}
+_registered: dict[str, Callable[[], Engine]] = {}
+_engines: dict[str, Engine] = {}
+_override: contextvars.ContextVar[Engine | None] = contextvars.ContextVar("multippo_backend", default=None)
+# Value of the variable, and the engine it led to, at the first use; one process has one default.
+_default: tuple[str | None, Engine] | None = None
+
+
+def register_backend(name: str, factory: Callable[[], Engine]) -> None:
+    """Adds an engine.
+
+    Args:
+        name: What ``MULTIPPO_BACKEND`` and ``use_backend`` call it.
+        factory: Makes the engine, at its first use.
+
+    Raises:
+        ValueError: If the name is taken or is no identifier.
+    """
+    if not name.isidentifier():
+        raise ValueError(f"register_backend({name!r}): expected an identifier such as 'mlx'.")
+    if name in known_backends():
+        raise ValueError(f"register_backend({name!r}): the name is taken; known backends: {known_backends()}.")
+    _registered[name] = factory
+
+
+def known_backends() -> list[str]:
+    """Every engine that has been heard of, installed or not."""
+    return [*_BUILT_IN, *_registered, *(name for name in _entry_points() if name not in _BUILT_IN)]
+
+
+def available_backends() -> list[str]:
+    """Names of the engines whose packages are installed, in order of preference."""
+    return [name for name in known_backends() if not _missing_packages(name)]
+
+
+def describe_backends() -> list[dict[str, Any]]:
+    """One row for each known engine: name, whether it is installed, versions of its packages, how to install it."""
+    rows: list[dict[str, Any]] = []
+    for name in known_backends():
+        packages = _BUILT_IN[name][1] if name in _BUILT_IN else ()
+        missing = _missing_packages(name)
+        versions = {p: importlib.metadata.version(p) for p in packages if p not in missing}
+        install = f"pip install 'multippo[{name}]'" if missing else None
+        rows.append({"name": name, "available": not missing, "versions": versions, "install": install})
+    return rows
+
+
+def get_backend() -> str:
+    """The name of the active engine."""
+    return active_engine().name
+
+
+def active_engine() -> Engine:
+    """The engine that classes instantiated now are bound to.
+
+    Raises:
+        ValueError: If ``MULTIPPO_BACKEND`` names an unknown engine.
+        ImportError: If the engine's package is missing, or none is installed.
+        RuntimeError: If ``MULTIPPO_BACKEND`` was changed after the first use.
+    """
+    global _default
+    override = _override.get()
+    if override is not None:
+        return override
+    wanted = os.environ.get(VARIABLE) or None
+    if _default is None:
+        _default = (wanted, load_engine(wanted) if wanted else _first_available())
+    elif wanted != _default[0]:
+        raise RuntimeError(
+            f"{VARIABLE} is now {wanted!r}, but was {_default[0]!r} when the {_default[1].name} engine was first used. "
+            "Set it before the first network or key is made, or switch with multippo.use_backend(...)."
+        )
+    return _default[1]
+
+
+@contextlib.contextmanager
+def use_backend(name: str) -> Iterator[Engine]:
+    """Makes ``name`` the active engine inside a ``with`` block, in this thread or task.
+
+    What was made before keeps its engine.
+    """
+    token = _override.set(load_engine(name))
+    try:
+        yield active_engine()
+    finally:
+        _override.reset(token)
+
+
+@contextlib.contextmanager
+def precision(name: str) -> Iterator[None]:
+    """Makes "float32" or "float64" the active engine's floating-point type inside a ``with`` block."""
+    with active_engine().precision(name):
+        yield
+
+
+def load_engine(name: str) -> Engine:
+    """The engine called ``name``, made at its first use.
+
+    Raises:
+        ValueError: If it is unknown.
+        ImportError: If a package it needs is not installed.
+    """
+    if name in _engines:
+        return _engines[name]
+    if name not in known_backends():
+        raise ValueError(f"Unknown backend {name!r}; known backends: {', '.join(known_backends())}.")
+    if missing := _missing_packages(name):
+        raise ImportError(
+            f"The {name} backend needs {', '.join(missing)}, which is not installed. "
+            f"Install it with: pip install 'multippo[{name}]'"
+        )
+    engine = _make(name)
+    unsupplied = sorted(getattr(type(engine), "__abstractmethods__", ())) + [
+        attribute for attribute in ("name", "xp", "random", "capabilities") if not hasattr(engine, attribute)
+    ]
+    if unsupplied:
+        raise TypeError(f"The {name} backend does not supply {', '.join(unsupplied)}; see multippo/backends/api.py.")
+    _engines[name] = engine
+    return engine
+
+
+def engine_of_array(array: Any) -> Engine:
+    """The engine whose arrays ``array`` is one of, told by the module of its type."""
+    root = type(array).__module__.partition(".")[0]
+    name = {"jaxlib": "jax"}.get(root, root)
+    if name in _engines:
+        return _engines[name]
+    if name in known_backends():
+        return load_engine(name)
+    return active_engine()
+
+
+def _make(name: str) -> Engine:
+    if name in _BUILT_IN:
+        return importlib.import_module(_BUILT_IN[name][0]).make_engine()
+    if name in _registered:
+        return _registered[name]()
+    return _entry_points()[name].load()()
+
+
+def _first_available() -> Engine:
+    available = available_backends()
+    if not available:
+        raise ImportError(
+            "multippo needs an engine, and neither jax nor torch is installed. "
+            "Install one with: pip install 'multippo[jax]' or pip install 'multippo[torch]'"
+        )
+    return load_engine(available[0])
+
+
+def _missing_packages(name: str) -> list[str]:
+    packages = _BUILT_IN[name][1] if name in _BUILT_IN else ()
+    return [package for package in packages if importlib.util.find_spec(package) is None]
+
+
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}

@@ -1,0 +1,235 @@
+"""The PyTorch engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import array_api_compat.torch as torch_namespace
+import numpy as np
+import torch
+from torch import nn
+
+from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule
+from multippo.backends.naming import NATIVE_CORE, unescape
+from multippo.backends.torch import layers
+from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class
+from multippo.backends.torch.optimizer import TorchOptimizer
+from multippo.networks.utils import tree_map
+from multippo.random import Random
+
+__all__ = ["TorchEngine", "make_engine"]
+
+
+class TorchEngine(Engine):
+    """``torch.nn`` modules, updated in place: ``split`` returns the live tensors and ``merge`` the live module."""
+
+    name = "torch"
+    xp = torch_namespace
+    capabilities = frozenset({"train", "float64", "compile"})
+    # A hundred small operations a draw: once for a whole rollout instead of at every step.
+    draws_ahead = True
+
+    def __init__(self, device: str | None = None) -> None:
+        device = device or os.environ.get("MULTIPPO_DEVICE")
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._float_dtype = torch.float32
+        self.random = Random(torch_namespace, torch.int64, self.asarray, lambda: self._float_dtype)
+        self._bound: dict[type, type] = {}
+
+    # -- modules
+
+    def bind(self, neutral: type) -> type:
+        if neutral not in self._bound:
+            attributes = {
+                "engine": self,
+                "xp": self.xp,
+                "random": self.random,
+                "__module__": neutral.__module__,
+                "__doc__": neutral.__doc__,
+                "__qualname__": neutral.__qualname__,
+            }
+            self._bound[neutral] = bound_class(neutral, attributes)
+        return self._bound[neutral]
+
+    def make_variable(self, kind: str, value: Any) -> Any:
+        tensor = value.detach().clone() if isinstance(value, torch.Tensor) else self.asarray(value)
+        if tensor.is_floating_point():
+            tensor = tensor.to(self._float_dtype)
+        return TorchParam(tensor) if kind == "Param" else TorchVariable(tensor)
+
+    def split(self, module: Any) -> SplitModule:
+        params = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        return SplitModule(module, params, dict(module.named_buffers()))
+
+    def merge(self, definition: Any, params: Any, variables: Any) -> Any:
+        del params, variables  # they are the module's own
+        return definition
+
+    def variables_of(self, module: Any) -> Any:
+        return dict(module.named_buffers())
+
+    def update_module(self, module: Any, params: Any, variables: Any) -> None:
+        own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        with torch.no_grad():
+            for name, value in (*params.items(), *variables.items()):
+                if own[name] is not value:
+                    own[name].copy_(value)
+
+    def children(self, module: Any) -> Iterator[tuple[str, Any]]:
+        for name, value in sorted(module.named_children()):
+            if isinstance(value, nn.ModuleList | ModuleDict):
+                for key, child in self.children(value):
+                    yield f"{name}.{key}", child
+            elif not isinstance(value, TorchParam | TorchVariable):
+                yield unescape(name), value
+
+    def leaves(self, module: Any) -> dict[str, Leaf]:
+        found: dict[str, Leaf] = {}
+        positions = {id(p): i for i, p in enumerate(self.split(module).params.values())}
+        self._collect(module, (), found, set(), positions)
+        return dict(sorted(found.items()))
+
+    def _collect(
+        self, module: nn.Module, path: tuple[str, ...], found: dict[str, Leaf], seen: set[int], positions: dict[int, int]
+    ) -> None:
+        for attribute, child in sorted(module.named_children()):
+            if id(child) in seen:
+                continue
+            seen.add(id(child))
+            here = path if attribute == NATIVE_CORE else (*path, unescape(attribute))
+            if isinstance(child, TorchParam | TorchVariable):
+                found[".".join(here)] = _leaf(child.value, False, positions)
+            else:
+                self._collect(child, here, found, seen, positions)
+        renamed = layers.PORTABLE_NAMES.get(type(module), {})
+        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if id(tensor) in seen or (renamed and name not in renamed):
+                continue
+            seen.add(id(tensor))
+            portable, transposed = renamed.get(name, (name, False))
+            found[".".join((*path, portable))] = _leaf(tensor, transposed, positions)
+
+    # -- native layers
+
+    def linear(self, kernel: np.ndarray, bias: np.ndarray | None) -> Any:
+        return layers.linear(kernel, bias, self._float_dtype, self.device)
+
+    def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
+        return layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype, self.device)
+
+    def activation(self, name: str) -> Callable[[Any], Any]:
+        if name not in layers.ACTIVATIONS:
+            raise ValueError(f"Unknown activation {name!r}; expected one of {', '.join(sorted(layers.ACTIVATIONS))}.")
+        return layers.ACTIVATIONS[name]
+
+    # -- arrays
+
+    @property
+    def float_dtype(self) -> Any:
+        return self._float_dtype
+
+    @contextlib.contextmanager
+    def precision(self, name: str) -> Iterator[None]:
+        if name not in ("float32", "float64"):
+            raise ValueError(f"precision({name!r}) is not known; expected 'float32' or 'float64'.")
+        before, default = self._float_dtype, torch.get_default_dtype()
+        self._float_dtype = getattr(torch, name)
+        torch.set_default_dtype(self._float_dtype)
+        try:
+            yield
+        finally:
+            self._float_dtype = before
+            torch.set_default_dtype(default)
+
+    def asarray(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(self.device)
+        array = np.asarray(value)
+        if array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic):
+            array = array.astype(np.float32 if self._float_dtype == torch.float32 else np.float64)
+        if array.dtype == np.uint32:
+            array = array.astype(np.int64)  # torch has next to no arithmetic on unsigned words
+        # torch.tensor copies: an environment may write its next observation into the same memory.
+        return torch.tensor(array, device=self.device)
+
+    def to_numpy(self, value: Any) -> np.ndarray:
+        return value.detach().cpu().numpy()
+
+    def from_jax(self, tree: Any) -> Any:
+        return tree_map(lambda x: torch.from_dlpack(x).to(self.device), tree)
+
+    def to_jax(self, tree: Any) -> Any:
+        import jax.dlpack
+
+        return tree_map(lambda x: jax.dlpack.from_dlpack(x.detach().contiguous()), tree)
+
+    def zeros(self, shape: tuple[int, ...]) -> Any:
+        return torch.zeros(shape, dtype=self._float_dtype, device=self.device)
+
+    def stop_gradient(self, tree: Any) -> Any:
+        return tree_map(lambda x: x.detach(), tree)
+
+    # -- transformations
+
+    def scan(self, body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
+        stacked: list[Any] = []
+        for t in range(length):
+            carry, y = body(carry, tree_map(lambda x, t=t: x[t], xs))
+            stacked.append(y)
+        return carry, tree_map(lambda *leaves: torch.stack([torch.as_tensor(leaf) for leaf in leaves]), *stacked)
+
+    def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
+        return if_true() if bool(predicate) else if_false()
+
+    def jit(self, function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+        del donate  # compiled in pieces, by ``kernel``; a whole training step would unroll its loops
+        return function
+
+    def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
+        if mode == "off" or (mode == "auto" and self.device.type == "cpu"):
+            return function
+        return torch.compile(function, fullgraph=True, dynamic=False)
+
+    def no_grad(self) -> Any:
+        return torch.inference_mode()
+
+    def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:
+        def with_grad(params: Any, *args: Any) -> tuple[tuple[Any, Any], Any]:
+            value, aux = loss(params, *args)
+            found = torch.autograd.grad(value, list(params.values()), allow_unused=True)
+            grads = {
+                name: torch.zeros_like(p) if g is None else g
+                for (name, p), g in zip(params.items(), found, strict=True)
+            }
+            return (value.detach(), self.stop_gradient(aux)), grads
+
+        return with_grad
+
+    def optimizer(self, config: OptimizerConfig) -> Optimizer:
+        return TorchOptimizer(config)
+
+
+def _leaf(tensor: torch.Tensor, transposed: bool, positions: dict[int, int]) -> Leaf:
+    def turn(value: np.ndarray) -> np.ndarray:
+        return value.T if transposed else value
+
+    def write(value: np.ndarray) -> None:
+        with torch.no_grad():
+            tensor.copy_(torch.from_numpy(np.array(turn(value), order="C")).to(tensor.dtype))
+
+    return Leaf(
+        trained=id(tensor) in positions,
+        read=lambda: np.array(turn(tensor.detach().cpu().numpy()), order="C"),
+        write=write,
+        native_path=positions.get(id(tensor)),
+        to_portable=turn,
+        from_portable=turn,
+    )
+
+
+def make_engine() -> TorchEngine:
+    """The entry point of the engine."""
+    return TorchEngine()

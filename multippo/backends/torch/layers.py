@@ -1,0 +1,89 @@
+"""The layers torch ships, made from given arrays, and their portable names and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from multippo.backends.torch.segments import segmented_lstm
+
+__all__ = ["ACTIVATIONS", "PORTABLE_NAMES", "LSTMCore", "linear", "lstm"]
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": functional.relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "swish": functional.silu,
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "elu": functional.elu,
+    "leaky_relu": functional.leaky_relu,
+    "softplus": functional.softplus,
+    "identity": lambda x: x,
+}
+
+PORTABLE_NAMES: dict[type, dict[str, tuple[str, bool]]] = {
+    nn.Linear: {"weight": ("kernel", True), "bias": ("bias", False)},
+}
+"""Native parameter names of a wrapped layer: portable name, and whether the portable layout is transposed."""
+
+
+def linear(kernel: np.ndarray, bias: np.ndarray | None, dtype: Any, device: Any) -> nn.Linear:
+    """``nn.Linear`` with the given kernel ``[in, out]`` and bias ``[out]``."""
+    layer = nn.utils.skip_init(nn.Linear, *kernel.shape, bias=bias is not None, dtype=dtype, device=device)
+    _fill(layer.weight, kernel.T)
+    if bias is not None:
+        _fill(layer.bias, bias)
+    return layer
+
+
+class LSTMCore(nn.LSTM):
+    """``nn.LSTM`` of one layer with one bias: the second, redundant one is zero and not trained.
+
+    torch adds two biases to every gate, which under Adam would move their sum at twice the learning rate.
+    """
+
+    def __init__(self, in_features: int, hidden_features: int, dtype: Any, device: Any) -> None:
+        super().__init__(in_features, hidden_features, dtype=dtype, device=device)
+        self.bias_ih_l0.requires_grad_(False)
+        with torch.no_grad():
+            self.bias_ih_l0.zero_()
+
+    def step(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
+        """One step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""
+        return torch.lstm_cell(
+            x, (h, c), self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0
+        )
+
+    def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
+        """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds, by the fused kernel."""
+        weights = (self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0)
+        return segmented_lstm(xs, h, c, done, h0, c0, weights)
+
+
+PORTABLE_NAMES[LSTMCore] = {
+    "weight_ih_l0": ("input_kernel", True),
+    "weight_hh_l0": ("recurrent_kernel", True),
+    "bias_hh_l0": ("bias", False),
+}
+
+
+def lstm(
+    input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, dtype: Any, device: Any
+) -> LSTMCore:
+    """``nn.LSTM`` with the given kernels ``[in, 4H]``, ``[H, 4H]`` and bias ``[4H]``."""
+    layer = LSTMCore(input_kernel.shape[0], recurrent_kernel.shape[0], dtype, device)
+    _fill(layer.weight_ih_l0, input_kernel.T)
+    _fill(layer.weight_hh_l0, recurrent_kernel.T)
+    _fill(layer.bias_hh_l0, bias)
+    return layer
+
+
+def _fill(parameter: torch.Tensor, value: np.ndarray) -> None:
+    with torch.no_grad():
+        parameter.copy_(torch.from_numpy(np.ascontiguousarray(value)))

@@ -1,0 +1,70 @@
+"""AdamW on a clipped gradient, with torch.optim's fused kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from multippo.backends.api import Optimizer, OptimizerConfig
+
+__all__ = ["TorchOptimizer"]
+
+
+class TorchOptimizer(Optimizer):
+    """Steps in place; the state passed around is the ``torch.optim.AdamW`` itself."""
+
+    def __init__(self, config: OptimizerConfig) -> None:
+        self._config = config
+
+    def init(self, params: Any) -> Any:
+        config = self._config
+        tensors = list(params.values())
+        device = tensors[0].device if tensors else torch.device("cpu")
+        return torch.optim.AdamW(
+            tensors or [torch.zeros(0)],
+            # As a tensor the rate can change without a recompilation or a second optimiser.
+            lr=torch.zeros((), device=device),
+            betas=(config.beta1, config.beta2),
+            eps=config.adam_epsilon,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+
+    def step(self, params: Any, grads: Any, state: Any, learning_rate: Any, skip: Any) -> tuple[Any, Any, Any]:
+        tensors = list(grads.values())
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)))
+        if bool(skip):
+            return params, state, norm
+        clip = self._config.gradient_clipping
+        if clip is not None:
+            torch._foreach_mul_(tensors, clip / torch.clamp(norm, min=clip))
+        for parameter, grad in zip(params.values(), tensors, strict=True):
+            parameter.grad = grad
+        state.param_groups[0]["lr"].copy_(learning_rate)
+        state.step()
+        state.zero_grad()
+        return params, state, norm
+
+    def export_state(self, state: Any) -> tuple[Mapping[Any, Any], Mapping[Any, Any], int]:
+        parameters = state.param_groups[0]["params"]
+        first, second, count = {}, {}, 0
+        for index, parameter in enumerate(parameters):
+            moments = state.state.get(parameter)
+            zeros = np.zeros(tuple(parameter.shape), np.float32)
+            first[index] = moments["exp_avg"].cpu().numpy().copy() if moments else zeros
+            second[index] = moments["exp_avg_sq"].cpu().numpy().copy() if moments else zeros
+            count = int(moments["step"]) if moments else count
+        return first, second, count
+
+    def import_state(self, params: Any, first: Mapping[Any, Any], second: Mapping[Any, Any], count: int) -> Any:
+        optimizer = self.init(params)
+        for index, parameter in enumerate(params.values()):
+            optimizer.state[parameter] = {
+                "step": torch.tensor(float(count), device=parameter.device),
+                "exp_avg": torch.as_tensor(np.array(first[index])).to(parameter),
+                "exp_avg_sq": torch.as_tensor(np.array(second[index])).to(parameter),
+            }
+        return optimizer

@@ -1,0 +1,111 @@
+"""What an environment supplies to a rollout: the whole contract, free of any engine.
+
+Two families exist, told apart by ``Env.functional``:
+
+* *host* environments (gymnasium) keep their state to themselves, are stepped in Python, and speak NumPy;
+* *functional* environments (brax, playground) are pure JAX functions of an explicit state, can be traced, and speak
+  JAX arrays whichever engine trains on them.
+
+Axes: ``B`` is the number of environments, stepped side by side.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, NamedTuple
+
+import gymnasium
+
+__all__ = ["Env", "EnvState"]
+
+
+class EnvState(NamedTuple):
+    """What one reset or step of ``B`` environments returns.
+
+    Attributes:
+        obs: Tree of ``[B, ...]`` arrays in the dtype the space declares: what the policy sees next. Where an episode
+            has just ended, this is already the first observation of the following one (except in an environment with
+            ``may_skip``, which shows the final observation once more and resets on the following, invalid, step).
+        reward: Tree of ``[B]`` floats, earned by the step just taken.
+        terminated: ``[B]`` bool; the episode ended in a state of value zero.
+        truncated: ``[B]`` bool; the episode was cut, and its final state still has a value. Never True together with
+            ``terminated``.
+        final_obs: Like ``obs``. Where an episode has just ended, the observation in which it ended, from which a
+            truncated episode is bootstrapped; elsewhere equal to ``obs``.
+        valid: ``[B]`` bool; False where the step was no step of the task (gymnasium's NEXT_STEP reset step: the
+            action was ignored). Such a step enters no loss, statistic or count.
+        metrics: Dict of ``[B]`` floats that the environment reports beside the reward.
+        internal: The simulator's own state: a pytree for functional environments, ``()`` for host environments.
+    """
+
+    obs: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    final_obs: Any
+    valid: Any
+    metrics: dict[str, Any]
+    internal: Any
+
+
+class Env(abc.ABC):
+    """``num_envs`` environments stepped side by side.
+
+    Attributes:
+        id: The name ``make_env`` knows the environment by, or the class name of an environment made by the user.
+        num_envs: How many environments there are, ``B``.
+        observation_space: gymnasium space of one environment's observation.
+        action_space: gymnasium space of one environment's action. Actions handed to ``step`` are in *policy
+            coordinates*: for a Box, each bounded dimension lies in [-1, 1] and is scaled to its bounds by the
+            environment adapter; an unbounded dimension is passed through. For a Discrete space they count from 0.
+        functional: Whether ``reset`` and ``step`` are pure JAX functions of their arguments.
+        may_skip: Whether a step may come back with ``valid`` False.
+        max_episode_steps: The time limit, or None where it is unknown or there is none.
+    """
+
+    id: str
+    num_envs: int
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    functional: bool
+    may_skip: bool = False
+    max_episode_steps: int | None = None
+
+    @abc.abstractmethod
+    def reset(self, key: Any) -> EnvState:
+        """Starts an episode in every environment.
+
+        Args:
+            key: A random key (two 32-bit words, of any engine) or an integer seed. Equal keys give equal starts;
+                environments of one batch start differently.
+
+        Returns:
+            The first state; reward 0, no episode ended, every entry valid.
+        """
+
+    @abc.abstractmethod
+    def step(self, env_state: EnvState, action: Any) -> EnvState:
+        """Takes one step in every environment, and resets those whose episode ends.
+
+        Args:
+            env_state: The latest state. A host environment only checks that it is the latest.
+            action: Tree of ``[B, ...]`` arrays in policy coordinates.
+        """
+
+    def refresh(self, env_state: EnvState, key: Any) -> EnvState:
+        """Called once before every rollout; a functional environment draws its pool of fresh starts here."""
+        del key
+        return env_state
+
+    def similar(self, num_envs: int) -> Env:
+        """A new environment of the same task with another batch size, for evaluation.
+
+        Raises:
+            ValueError: If the environment was made by the user from objects that can't be made again.
+        """
+        raise ValueError(
+            f"{type(self).__name__} can't make a copy of itself with {num_envs} environments; pass eval_env= explicitly."
+        )
+
+    def close(self) -> None:
+        """Frees what the environment holds (processes, windows). Safe to call twice."""

@@ -1,0 +1,1 @@
+"""Networks: the protocol, containers and layers, written once for every engine."""

@@ -1,0 +1,82 @@
+"""``PPOAdapter``: from a network's ports to a ``PPONetworkOutput``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optree
+
+from multippo.networks.containers import Container, Run
+from multippo.networks.types import PPONetworkOutput, StatefulModule
+from multippo.networks.utils import tree_leaves, tree_map
+
+__all__ = ["PPOAdapter"]
+
+_SAMPLER_KEYS = {"action", "log_likelihood"}
+
+
+class PPOAdapter(Container):
+    """Runs an action port and a value port on the same input and packs what PPO needs.
+
+    Args:
+        action: Yields ``{"action", "log_likelihood"}``, as every sampler does, or a tree of such dicts, one for each
+            key of the action space.
+        value: Yields the value estimate ``[B]`` or ``[B, 1]`` (a trailing axis of 1 is squeezed), or a tree of them,
+            one for each key of the reward.
+    """
+
+    def __init__(self, *, action: StatefulModule, value: StatefulModule) -> None:
+        for port, module in (("action", action), ("value", value)):
+            if not isinstance(module, StatefulModule):
+                raise TypeError(f"PPOAdapter({port}=...) is a {type(module).__name__}; expected a StatefulModule.")
+        self.keys = ("action", "value")
+        self.is_list = False
+        self.action, self.value = action, value
+
+    @property
+    def children_by_key(self) -> dict[Any, StatefulModule]:
+        """The two ports."""
+        return {"action": self.action, "value": self.value}
+
+    def _route(self, run: Run, x: Any) -> PPONetworkOutput:
+        samples = run("action", x).output
+        values = run("value", x).output
+        if not tree_leaves(samples) or not all(map(_is_sample, _samples(samples))):
+            raise ValueError(
+                f"PPOAdapter's action port yielded {_describe(samples)}; expected "
+                "{'action', 'log_likelihood'}, or a tree of such dicts. End it with a sampler."
+            )
+        return PPONetworkOutput(
+            actions=_pick(samples, "action"),
+            loglikelihoods=_pick(samples, "log_likelihood"),
+            value_estimates=tree_map(lambda v: self._squeeze(v, samples), values),
+        )
+
+    def _squeeze(self, value: Any, samples: Any) -> Any:
+        batch_axes = tree_leaves(_pick(samples, "log_likelihood"))[0].ndim
+        if value.ndim == batch_axes + 1 and value.shape[-1] == 1:
+            return value[..., 0]
+        if value.ndim != batch_axes:
+            raise ValueError(
+                f"PPOAdapter's value port yielded shape {tuple(value.shape)}; expected one number for each "
+                f"environment, {tuple(value.shape[:batch_axes])} or {(*value.shape[:batch_axes], 1)}."
+            )
+        return value
+
+
+def _is_sample(node: Any) -> bool:
+    return isinstance(node, dict) and set(node) >= _SAMPLER_KEYS
+
+
+def _samples(tree: Any) -> list[Any]:
+    return optree.tree_leaves(tree, is_leaf=_is_sample)
+
+
+def _pick(tree: Any, key: str) -> Any:
+    return optree.tree_map(lambda sample: sample[key], tree, is_leaf=_is_sample)
+
+
+def _describe(tree: Any) -> str:
+    if isinstance(tree, dict):
+        return f"a dict with {sorted(map(str, tree))}"
+    return f"an array of shape {tuple(tree.shape)}" if hasattr(tree, "shape") else f"a {type(tree).__name__}"

@@ -1,0 +1,38 @@
+"""How a neutral class becomes an engine's own: at instantiation, through the metaclass.
+
+Calling a neutral class looks up the active engine, asks it for a cached class derived from (the neutral class, the
+engine's native module), and instantiates that. The engine is then a class attribute of the instance for good: nothing
+is looked up by array type, environment variable or global while a network runs.
+
+The binding sits in ``__call__`` of a metaclass because flax's NNX keeps its own books in its metaclass's ``__call__``;
+returning a bound instance from ``__new__`` would skip them.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+__all__ = ["StatefulMeta", "VariableMeta"]
+
+
+class StatefulMeta(abc.ABCMeta):
+    """Metaclass of ``StatefulModule``. Each engine derives the metaclass of its bound classes from this and its own."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Instantiates the class on the active engine, or directly where it is bound already."""
+        if getattr(cls, "engine", None) is not None:
+            return super().__call__(*args, **kwargs)
+        from multippo.backends import active_engine
+
+        return active_engine().bind(cls)(*args, **kwargs)
+
+
+class VariableMeta(abc.ABCMeta):
+    """Metaclass of ``Param`` and ``Variable``: a call makes the active engine's native variable."""
+
+    def __call__(cls, value: Any) -> Any:
+        """Makes a variable of the kind the class names."""
+        from multippo.backends import active_engine
+
+        return active_engine().make_variable(cls.__name__, value)

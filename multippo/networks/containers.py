@@ -1,0 +1,209 @@
+"""Containers: modules made of modules.
+
+All of them share one piece of routing code, ``Container``, so that state, snapshots, resets, statistics and time all
+go the same way. A container says how inputs reach its children and outputs leave them; it works alike on one step
+(``[B, ...]``) and on many (``[T, B, ...]``), so it touches trailing axes only.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.updating import update_child
+
+__all__ = ["Concat", "Container", "Parallel", "Sequential", "Splitter"]
+
+Run = Callable[[Any, Any], StatefulModuleOutput]
+"""``run(key, x)``: runs one child on an input."""
+
+
+class Container(StatefulModule):
+    """A module whose state and snapshots are those of its children, keyed as the children are.
+
+    A subclass calls ``_adopt`` in its constructor and implements ``_route``.
+    """
+
+    def _adopt(self, children: Mapping[Any, StatefulModule] | Iterable[StatefulModule], attribute: str) -> None:
+        """Stores the children under ``attribute``; a mapping's keys, or positions, become their keys.
+
+        Raises:
+            ValueError: If there is no child.
+            TypeError: If a child is no StatefulModule; the error names it.
+        """
+        named = dict(children) if isinstance(children, Mapping) else dict(enumerate(children))
+        kind = type(self).__name__
+        if not named:
+            raise ValueError(f"{kind} got no child; it needs at least one.")
+        for key, child in named.items():
+            if not isinstance(child, StatefulModule):
+                raise TypeError(
+                    f"{kind}.{attribute}[{key!r}] is a {type(child).__name__}; expected a StatefulModule. "
+                    "A stateless module of the framework can be wrapped in one; see 'writing your own module'."
+                )
+        # A tuple of keys, since NNX sorts attributes when it splits and merges a module.
+        self.keys = tuple(named)
+        self.is_list = not isinstance(children, Mapping)
+        self.attribute = attribute
+        setattr(self, attribute, list(named.values()) if self.is_list else named)
+
+    @property
+    def children_by_key(self) -> dict[Any, StatefulModule]:
+        """The children in order."""
+        held = getattr(self, self.attribute)
+        return {key: held[key] for key in self.keys}
+
+    @abc.abstractmethod
+    def _route(self, run: Run, x: Any) -> Any:
+        """Runs every child once, and returns the container's output."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """Runs the children on one step."""
+        return self._run_all(lambda child, s, x, extras: child(s, x, extras), state, x, rollout_extras)
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """Runs each child over all steps before the next one."""
+        return self._run_all(lambda child, s, x, extras: child.unroll(s, x, done, extras), state, xs, rollout_extras)
+
+    def _run_all(self, apply: Callable[..., StatefulModuleOutput], state: Any, x: Any, extras: Any) -> Any:
+        children = self.children_by_key
+        outs: dict[Any, StatefulModuleOutput] = {}
+
+        def run(key: Any, child_input: Any) -> StatefulModuleOutput:
+            outs[key] = apply(children[key], state[key], child_input, None if extras is None else extras[key])
+            return outs[key]
+
+        output = self._route(run, x)
+        loss: Any = 0.0
+        for key in self.keys:
+            loss = loss + outs[key].regularization_loss
+        return StatefulModuleOutput(
+            next_state=self._gather({key: out.next_state for key, out in outs.items()}),
+            output=output,
+            regularization_loss=loss,
+            metrics={str(key): outs[key].metrics for key in self.keys if outs[key].metrics},
+            rollout_extras=self._gather({key: out.rollout_extras for key, out in outs.items()}),
+        )
+
+    def _gather(self, by_key: dict[Any, Any]) -> Any:
+        return [by_key[key] for key in self.keys] if self.is_list else {key: by_key[key] for key in self.keys}
+
+    def initialize_state(self, batch_size: int) -> Any:
+        """The children's carries."""
+        return self._gather({k: child.initialize_state(batch_size) for k, child in self.children_by_key.items()})
+
+    def reset_state(self, prev_state: Any) -> Any:
+        """The children's carries, each reset."""
+        return self._gather({k: child.reset_state(prev_state[k]) for k, child in self.children_by_key.items()})
+
+    def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int) -> Any:
+        """The children's carries, each with its noise drawn."""
+        return self._gather(
+            {
+                key: child.draw_ahead(state[key], rollout_extras[key], num_steps)
+                for key, child in self.children_by_key.items()
+            }
+        )
+
+    def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
+        """Hands every child its own snapshots."""
+        for key, child in self.children_by_key.items():
+            update_child(child, rollout_extras[key], valid)
+
+
+def named_children(kind: str, modules: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Children given either as one positional dict or as keyword arguments.
+
+    Raises:
+        ValueError: If both are given.
+    """
+    if modules is not None and keywords:
+        raise ValueError(f"{kind} takes either one dict or keyword arguments, not both; got both.")
+    return keywords if modules is None else modules
+
+
+class Sequential(Container):
+    """Runs layers one after another.
+
+    Args:
+        layers: The modules, in order. State and snapshots are lists in the same order.
+    """
+
+    def __init__(self, layers: Iterable[StatefulModule]) -> None:
+        self._adopt(list(layers), "layers")
+
+    def _route(self, run: Run, x: Any) -> Any:
+        for key in self.keys:
+            x = run(key, x).output
+        return x
+
+    def __getitem__(self, index: int) -> Any:
+        """The layer at a position."""
+        return self.layers[index]  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+class Parallel(Container):
+    """Runs named modules on the same input; the output is a dict of their outputs.
+
+    Args:
+        modules: Dict of modules, for names that are no identifiers.
+        **keywords: The same, as keyword arguments.
+    """
+
+    def __init__(self, modules: Mapping[str, StatefulModule] | None = None, /, **keywords: StatefulModule) -> None:
+        self._adopt(named_children("Parallel", modules, keywords), "components")
+
+    def _route(self, run: Run, x: Any) -> Any:
+        return {key: run(key, x).output for key in self.keys}
+
+
+class Concat(Container):
+    """Runs each named module on the entry of its name in a dict input, and joins the outputs on the last axis.
+
+    Outputs are joined in the order in which the modules were given.
+
+    Args:
+        modules: Dict of modules, for names that are no identifiers.
+        **keywords: The same, as keyword arguments.
+    """
+
+    def __init__(self, modules: Mapping[str, StatefulModule] | None = None, /, **keywords: StatefulModule) -> None:
+        self._adopt(named_children("Concat", modules, keywords), "components")
+
+    def _route(self, run: Run, x: Any) -> Any:
+        missing = [key for key in self.keys if key not in x]
+        if missing:
+            raise ValueError(f"Concat got an input with entries {sorted(x)}, but has modules for {missing} as well.")
+        return self.xp.concat([run(key, x[key]).output for key in self.keys], axis=-1)
+
+
+class Splitter(StatefulModule):
+    """Cuts the last axis into named pieces, in the order of the arguments.
+
+    Args:
+        **sizes: Features of each piece. Their sum may fall short of the input's; the rest is left out.
+    """
+
+    def __init__(self, **sizes: int) -> None:
+        if not sizes:
+            raise ValueError("Splitter got no size; it needs at least one, such as Splitter(mean=2, value=1).")
+        for name, size in sizes.items():
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"Splitter({name}={size!r}) is not possible: expected an integer of at least 1.")
+        self.sizes = tuple(sizes.items())
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """Cuts ``[B, F]`` into a dict of ``[B, size]``."""
+        needed = sum(size for _, size in self.sizes)
+        if x.shape[-1] < needed:
+            raise ValueError(f"Splitter got {x.shape[-1]} features, but its sizes {dict(self.sizes)} need {needed}.")
+        pieces, start = {}, 0
+        for name, size in self.sizes:
+            pieces[name] = x[..., start : start + size]
+            start += size
+        return StatefulModuleOutput(state, pieces)

@@ -1,0 +1,49 @@
+"""Initial weights, drawn on the host from ``multippo.random``, so that one seed gives the same ones on every engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from multippo.random import host
+from multippo.rngs import Rngs
+
+__all__ = ["Initializer", "lecun_normal", "orthogonal", "uniform", "zeros"]
+
+Initializer = Callable[[Rngs, tuple[int, ...]], np.ndarray]
+"""Takes a stream of keys and a shape ``[in, out]``; returns float64 values, cast to the engine's type by the layer."""
+
+
+def lecun_normal(gain: float = 1.0) -> Initializer:
+    """Normal with variance gain**2 / in (LeCun et al., 1998, "Efficient backprop", section 4.6)."""
+
+    def draw(rngs: Rngs, shape: tuple[int, ...]) -> np.ndarray:
+        return host.normal(rngs.key(), shape) * (gain / math.sqrt(max(shape[0], 1)))
+
+    return draw
+
+
+def orthogonal(gain: float = 1.0) -> Initializer:
+    """Orthogonal rows or columns, times ``gain`` (Saxe et al., 2014, arXiv:1312.6120)."""
+
+    def draw(rngs: Rngs, shape: tuple[int, ...]) -> np.ndarray:
+        rows, columns = shape
+        normal = host.normal(rngs.key(), (max(rows, columns), min(rows, columns)))
+        q, r = np.linalg.qr(normal)
+        # The signs make the distribution uniform over orthogonal matrices (Mezzadri, 2007).
+        q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)
+        return gain * (q if rows >= columns else q.T)
+
+    return draw
+
+
+def uniform(bound: float) -> Initializer:
+    """Uniform in [-bound, bound)."""
+    return lambda rngs, shape: host.uniform(rngs.key(), shape, -bound, bound)
+
+
+def zeros() -> Initializer:
+    """Zeros."""
+    return lambda rngs, shape: np.zeros(shape)

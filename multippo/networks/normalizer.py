@@ -1,0 +1,151 @@
+"""Running normalisation of observations or activations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.utils import map_leaves, named_leaves
+from multippo.networks.variables import Variable
+
+__all__ = ["Normalizer"]
+
+_BASE = 2**30
+
+
+class Normalizer(StatefulModule):
+    """Scales every feature to mean 0 and standard deviation 1 by statistics of all inputs of past rollouts.
+
+    ``y = clip((x - mean) / sqrt(max(M2 / count, epsilon)), -clip, clip)``; before the first update ``y = x``, clipped.
+    The statistics move only in ``update_statistics``, by Chan et al.'s merge of batched moments (1979, equations
+    1.4-1.5; Welford's update for batches), so that replay sees the ones the rollout saw.
+
+    Args:
+        shape: Shape of one input without batch axis: an int, a tuple, or a dict of them (nested) for tree inputs.
+        epsilon: Least variance.
+        clip: Largest magnitude of an output, or None.
+
+    Raises:
+        TypeError: If ``shape`` is none of these.
+        ValueError: If ``epsilon`` or ``clip`` is not above 0.
+    """
+
+    def __init__(self, shape: Any, *, epsilon: float = 1e-8, clip: float | None = 10.0) -> None:
+        if epsilon <= 0 or (clip is not None and clip <= 0):
+            raise ValueError(f"Normalizer(epsilon={epsilon!r}, clip={clip!r}) is not possible: expected both above 0.")
+        self.shape = _freeze(shape)
+        self.epsilon, self.clip = epsilon, clip
+        shapes = _flatten(self.shape)
+        self.names = tuple(shapes)
+        if self.names == ("",):
+            self.mean = Variable(np.zeros(shapes[""]))
+            self.M2 = Variable(np.zeros(shapes[""]))
+        else:
+            self.mean = {name: Variable(np.zeros(s)) for name, s in shapes.items()}
+            self.M2 = {name: Variable(np.zeros(s)) for name, s in shapes.items()}
+        # Two words, high and low in base 2**30: one int32 would overflow, one float32 stand still at 2**24.
+        self.counter = Variable(np.zeros(2, np.int32))
+
+    @property
+    def count(self) -> int:
+        """How many samples the statistics rest on."""
+        high, low = (int(word) for word in self.engine.to_numpy(self.counter[...]))
+        return high * _BASE + low
+
+    @property
+    def variance(self) -> Any:
+        """The (population) variance of every feature; ones before the first update. A dict for tree inputs."""
+        found = {name: self._variance(name) for name in self.names}
+        return found[""] if self.names == ("",) else found
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """Normalises ``[B, *shape]``, leaf by leaf."""
+        return StatefulModuleOutput(state, self._map(self._normalize, x), rollout_extras=x)
+
+    def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
+        """Merges the moments of a rollout's inputs ``[T, B, *shape]``."""
+        xp = self.xp
+        leaves = named_leaves(rollout_extras)
+        lead = leaves[0][1].shape[:2]
+        dtype = self._variable(self.mean, self.names[0])[...].dtype
+        if valid is None:
+            weight = xp.ones(lead, dtype=dtype, device=getattr(leaves[0][1], "device", None))
+        else:
+            weight = xp.astype(valid, dtype)
+        added = xp.sum(xp.astype(weight, self.counter[...].dtype))
+        before = self._count_as(dtype)
+        size = xp.astype(added, dtype)
+        total = xp.maximum(before + size, xp.ones_like(size))
+        for name, x in leaves:
+            self._merge(name, xp.astype(x, dtype), weight, before, size, total)
+        low = self.counter[...][1] + added
+        self.counter[...] = xp.stack((self.counter[...][0] + low // _BASE, low % _BASE))
+
+    def _merge(self, name: str, x: Any, weight: Any, before: Any, size: Any, total: Any) -> None:
+        xp = self.xp
+        weight = xp.reshape(weight, weight.shape + (1,) * (x.ndim - 2))
+        # An entry to leave out may hold anything, NaN included.
+        x = xp.where(weight > 0, x, xp.zeros_like(x))
+        some = xp.maximum(size, xp.ones_like(size))
+        mean, m2 = self._variable(self.mean, name), self._variable(self.M2, name)
+        batch_mean = xp.sum(x * weight, axis=(0, 1)) / some
+        batch_m2 = xp.sum(weight * (x - batch_mean) ** 2, axis=(0, 1))
+        delta = batch_mean - mean[...]
+        m2[...] = m2[...] + batch_m2 + delta**2 * (before * size / total)
+        mean[...] = mean[...] + delta * (size / total)
+
+    def _normalize(self, name: str, x: Any) -> Any:
+        mean = self._variable(self.mean, name)[...]
+        if x.shape[x.ndim - mean.ndim :] != mean.shape or x.ndim <= mean.ndim:
+            at = f"[{name!r}]" if name else ""
+            raise ValueError(
+                f"Normalizer got an input{at} of shape {tuple(x.shape)}; expected a batch of {tuple(mean.shape)}."
+            )
+        xp = self.xp
+        variance = xp.maximum(self._variance(name), xp.full_like(mean, self.epsilon))
+        y = (xp.astype(x, mean.dtype) - mean) / xp.sqrt(variance)
+        return y if self.clip is None else xp.clip(y, -self.clip, self.clip)
+
+    def _variance(self, name: str) -> Any:
+        m2 = self._variable(self.M2, name)[...]
+        count = self._count_as(m2.dtype)
+        one = self.xp.ones_like(count)
+        return self.xp.where(count > 0, m2 / self.xp.maximum(count, one), self.xp.ones_like(m2))
+
+    def _count_as(self, dtype: Any) -> Any:
+        words = self.xp.astype(self.counter[...], dtype)
+        return words[0] * float(_BASE) + words[1]
+
+    def _variable(self, held: Any, name: str) -> Any:
+        return held if name == "" else held[name]
+
+    def _map(self, function: Any, x: Any) -> Any:
+        if self.names == ("",):
+            return function("", x)
+        received = {name for name, _ in named_leaves(x)}
+        if received != set(self.names):
+            raise ValueError(f"Normalizer got an input with leaves {sorted(received)}; expected {sorted(self.names)}.")
+        names = iter(name for name, _ in named_leaves(x))
+        return map_leaves(lambda leaf: function(next(names), leaf), x)
+
+
+def _freeze(shape: Any) -> Any:
+    """A nested dict of shapes as nested tuples of pairs, hashable; a lone shape as a tuple of ints."""
+    if isinstance(shape, Mapping):
+        if not shape:
+            raise ValueError("Normalizer(shape={}) is not possible: expected at least one entry.")
+        return tuple(("key", str(key), _freeze(value)) for key, value in sorted(shape.items()))
+    if isinstance(shape, int | np.integer) and not isinstance(shape, bool):
+        return (int(shape),)
+    if isinstance(shape, tuple | list) and all(isinstance(size, int | np.integer) for size in shape):
+        return tuple(int(size) for size in shape)
+    raise TypeError(f"Normalizer(shape={shape!r}) is not possible: expected an int, a tuple of ints, or a dict of them.")
+
+
+def _flatten(frozen: Any, prefix: str = "") -> dict[str, tuple[int, ...]]:
+    if frozen and isinstance(frozen[0], tuple):
+        return {k: v for _, key, sub in frozen for k, v in _flatten(sub, f"{prefix}.{key}" if prefix else key).items()}
+    return {prefix: frozen}

@@ -1,0 +1,91 @@
+"""Randomness as carry: a key and a step count for each environment.
+
+The noise of a step depends on (key, count) alone, never on where episodes end; so the noise of T steps can be drawn in
+one call, ahead of a rollout or in replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from multippo.networks.variables import Variable
+from multippo.rngs import Rngs
+
+__all__ = ["RandomState", "advance", "draw_ahead", "forget_drawn", "new_random_state", "noise", "noise_over_time"]
+
+Draw = Callable[[Any, tuple[int, ...]], Any]
+"""``random.normal`` or ``random.gumbel``: keys ``[..., 2]`` and a shape to noise ``[..., *shape]``."""
+
+
+class RandomState(NamedTuple):
+    """Carry of a module that draws.
+
+    Attributes:
+        key: ``[B, 2]`` words.
+        count: ``[B]`` steps taken, in the engine's word type.
+        tape: ``[B, K, ...]`` noise drawn ahead for K steps, or None.
+        tape_start: ``[B]`` count of the tape's first step, or None.
+    """
+
+    key: Any
+    count: Any
+    tape: Any = None
+    tape_start: Any = None
+
+
+def base_key(rngs: Rngs) -> Any:
+    """The persistent key a module derives its carries from."""
+    return Variable(rngs.key())
+
+
+def new_random_state(module: Any, key: Any, batch_size: int) -> RandomState:
+    """One key for each environment, count 0."""
+    keys = module.random.split(key, batch_size)
+    return RandomState(keys, module.xp.zeros_like(keys[:, 0]))
+
+
+def advance(state: RandomState, steps: int = 1) -> RandomState:
+    """The state ``steps`` later."""
+    return state._replace(count=state.count + steps)
+
+
+def noise(module: Any, draw: Draw, state: RandomState, shape: tuple[int, ...]) -> Any:
+    """The noise ``[B, *shape]`` of the step at hand."""
+    if state.tape is None:
+        return draw(module.random.fold_in(state.key, state.count), shape)
+    # Environments may stand at different places of the tape: a step that was none did not advance the count.
+    xp = module.xp
+    place = xp.astype(state.count - state.tape_start, xp.int64 if state.count.dtype == xp.int64 else xp.int32)
+    place = xp.reshape(place, (-1, 1) + (1,) * len(shape))
+    place = xp.broadcast_to(place, (state.tape.shape[0], 1, *shape))
+    return xp.take_along_axis(state.tape, place, axis=1)[:, 0]
+
+
+def noise_over_time(module: Any, draw: Draw, state: RandomState, steps: int, shape: tuple[int, ...]) -> Any:
+    """The noise ``[T, B, *shape]`` of ``steps`` steps from the state at hand (a tape must begin there)."""
+    if state.tape is not None:
+        return module.xp.moveaxis(state.tape, 0, 1)[:steps]
+    xp = module.xp
+    counts = state.count + xp.astype(xp.arange(steps), state.count.dtype)[:, None]
+    return draw(module.random.fold_in(state.key, counts), shape)
+
+
+def draw_ahead(module: Any, draw: Draw, state: RandomState, steps: int, shape: tuple[int, ...]) -> RandomState:
+    """The state with a tape of the next ``steps`` steps."""
+    fresh = state._replace(tape=None, tape_start=None)
+    tape = module.xp.moveaxis(noise_over_time(module, draw, fresh, steps, shape), 0, 1)
+    return fresh._replace(tape=tape, tape_start=state.count)
+
+
+def forget_drawn(tree: Any) -> Any:
+    """A carry tree with every tape left out."""
+    return map_random_states(lambda state: RandomState(state.key, state.count), tree)
+
+
+def map_random_states(function: Callable[[RandomState], Any], tree: Any) -> Any:
+    """Applies ``function`` to every ``RandomState`` in a carry tree, in the tree's order; all else stays."""
+    import optree
+
+    is_random = lambda node: isinstance(node, RandomState)  # noqa: E731
+    return optree.tree_map(lambda node: function(node) if is_random(node) else node, tree, is_leaf=is_random)

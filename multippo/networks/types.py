@@ -1,0 +1,179 @@
+"""The protocol: what a module of a stateful network is. Whoever has read this file can write one.
+
+Legend of axes: ``T`` time, ``B`` environments (batch), ``...`` features.
+
+Two kinds of state, which never mix:
+
+* *Persistent* state lives on the module, in a ``Param`` (trained) or a ``Variable`` (tracked, not trained). It survives
+  the end of an episode. A call reads it and never writes it; only ``update_statistics`` and the optimiser write.
+* *Carry* state is the explicit ``state`` argument: a tree of arrays that all lead with the batch axis, one row for each
+  environment. It is reset where an episode ends. Random keys are carry state too, so a call is a pure function.
+
+Three phases, told apart by ``rollout_extras`` alone:
+
+* **rollout**: ``None``; a module that replay needs something from returns its snapshot in ``rollout_extras``, and the
+  rollout stacks the snapshots over time;
+* **loss replay**: the stored snapshot is handed back, so that the stored sample is evaluated under the current weights;
+* **inference**: ``None`` again, and what the module emits is dropped.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from multippo.networks.binding import StatefulMeta
+
+if TYPE_CHECKING:
+    from multippo.backends.api import Engine
+
+__all__ = ["PPONetworkOutput", "StatefulModule", "StatefulModuleOutput"]
+
+
+class StatefulModuleOutput(NamedTuple):
+    """What a call of a module returns.
+
+    Attributes:
+        next_state: The carry after the call; the same structure, shapes and dtypes as the one passed in.
+        output: Tree of ``[B, ...]`` arrays.
+        regularization_loss: ``[B]`` array added to the loss (an entropy bonus is negative), or the number 0.0.
+        metrics: Dict of arrays to log, scalars or ``[B]``; nested by child in containers.
+        rollout_extras: The snapshot replay needs, mirroring ``state`` in containers; None for nothing.
+    """
+
+    next_state: Any
+    output: Any
+    regularization_loss: Any = 0.0
+    metrics: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple default; never mutated
+    rollout_extras: Any = None
+
+
+class PPONetworkOutput(NamedTuple):
+    """What PPO needs of a network: the ``output`` of the outermost module.
+
+    Attributes:
+        actions: Tree of ``[B, ...]`` arrays, in the coordinates the environment's ``step`` takes.
+        loglikelihoods: ``[B]``, or a tree of ``[B]`` with the actions' keys: log pi(action | obs).
+        value_estimates: ``[B]``, or a tree of ``[B]`` with the rewards' keys: V(obs).
+    """
+
+    actions: Any
+    loglikelihoods: Any
+    value_estimates: Any
+
+    @property
+    def log_likelihoods(self) -> Any:
+        """The same as ``loglikelihoods``."""
+        return self.loglikelihoods
+
+
+class StatefulModule(metaclass=StatefulMeta):
+    """A layer or network with explicit carry state, defined once for every engine.
+
+    A subclass is neutral: calling it makes an instance of the active engine's native module (``flax.nnx.Module`` or
+    ``torch.nn.Module``) that is also an instance of the subclass. ``super().__init__()`` is not needed. Assign
+    ``Param``, ``Variable``, modules, and lists or dicts of them as attributes; all are tracked.
+
+    Class attributes, set on the bound class:
+        engine: The engine this instance lives on.
+        xp: Its array namespace (the array API standard's functions).
+        random: Its random functions, as in ``multippo.random``.
+
+    Example, running on every engine::
+
+        class Integrator(StatefulModule):
+            def __init__(self, size, rngs):
+                self.size = size
+                self.leak = Param(np.full(size, 0.9))
+
+            def __call__(self, state, x, rollout_extras=None):
+                total = self.leak[...] * state + x
+                return StatefulModuleOutput(total, total)
+
+            def initialize_state(self, batch_size):
+                return self.zeros((batch_size, self.size))
+
+            def reset_state(self, prev_state):
+                return self.xp.zeros_like(prev_state)
+    """
+
+    engine: ClassVar[Engine]
+    xp: ClassVar[Any]
+    random: ClassVar[Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Gives a class that overrides ``__call__`` alone the default ``unroll``, never an inherited one.
+
+        An inherited parallel ``unroll`` would run the parent's arithmetic in replay.
+        """
+        super().__init_subclass__(**kwargs)
+        own = cls.__dict__
+        if "__call__" in own and "unroll" not in own and getattr(cls, "engine", None) is None:
+            cls.unroll = StatefulModule.unroll
+
+    @abc.abstractmethod
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """Takes one step.
+
+        Args:
+            state: Carry, as ``initialize_state`` made it or the last call returned it.
+            x: Tree of ``[B, ...]`` arrays.
+            rollout_extras: None, or in loss replay this module's slice of the stored snapshots.
+        """
+
+    def initialize_state(self, batch_size: int) -> Any:
+        """The carry of ``batch_size`` environments at the start of their first episode; ``()`` for none."""
+        del batch_size
+        return ()
+
+    def reset_state(self, prev_state: Any) -> Any:
+        """The carry at the start of an episode, given the one at the end of the last; same structure and shapes.
+
+        The default keeps ``prev_state``, which is right only for a carry that should survive episodes (random keys).
+        Called for all environments at once; the result is used where an episode ended.
+        """
+        return prev_state
+
+    def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
+        """Folds a rollout's stacked snapshots into the module's ``Variable``s. Called once for each rollout, after the
+        gradient phase.
+
+        Args:
+            rollout_extras: What this module emitted, stacked to ``[T, B, ...]``.
+            valid: ``[T, B]`` bool, False for entries to leave out; None where all count. A subclass may leave this
+                argument out of its signature; it is then given the valid entries only, as ``[N, 1, ...]``.
+        """
+        del rollout_extras, valid
+
+    def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int) -> Any:
+        """The carry with the noise of the next ``num_steps`` steps drawn in one call; never another outcome.
+
+        Only modules with random carry do anything here; a container passes the call on.
+
+        Args:
+            state: Carry.
+            rollout_extras: What this module emitted at some step, from which a sampler learns the noise's shape.
+            num_steps: How many steps to draw for.
+        """
+        del rollout_extras, num_steps
+        return state
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """Takes ``T`` steps. The default scans ``__call__``; override it with something parallel in time.
+
+        Args:
+            state: Carry before the first step.
+            xs: Tree of ``[T, B, ...]`` arrays.
+            done: ``[T, B]`` bool; where True, the carry is reset *after* that step.
+            rollout_extras: Stacked snapshots, or None.
+
+        Returns:
+            The carry after the last step, and everything else stacked to ``[T, B, ...]``.
+        """
+        from multippo.networks.unrolling import scan_unroll
+
+        return scan_unroll(self, state, xs, done, rollout_extras)
+
+    def zeros(self, shape: tuple[int, ...]) -> Any:
+        """Zeros in the engine's floating-point type and on its device."""
+        return self.engine.zeros(shape)

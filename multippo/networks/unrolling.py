@@ -1,0 +1,80 @@
+"""Running a module over time: the reference scan, and the fold for modules without a carry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from multippo.networks.utils import select, tree_leaves, tree_map
+
+if TYPE_CHECKING:
+    from multippo.networks.types import StatefulModule, StatefulModuleOutput
+
+__all__ = ["fold_time", "fold_unroll", "reset_where", "scan_unroll", "step_unroll", "unfold_time"]
+
+
+def reset_where(module: StatefulModule, done: Any, state: Any) -> Any:
+    """``module.reset_state(state)`` for the environments where ``done`` holds, ``state`` for the others."""
+    if not tree_leaves(state):
+        return state
+    return select(module.xp, done, module.reset_state(state), state)
+
+
+def scan_unroll(module: StatefulModule, state: Any, xs: Any, done: Any, rollout_extras: Any) -> StatefulModuleOutput:
+    """The default of ``StatefulModule.unroll``: folded where there is no carry, else step by step."""
+    if not tree_leaves(state):
+        return fold_unroll(module, state, xs, rollout_extras, done.shape)
+    return step_unroll(module, state, xs, done, rollout_extras)
+
+
+def step_unroll(module: StatefulModule, state: Any, xs: Any, done: Any, rollout_extras: Any) -> StatefulModuleOutput:
+    """The reference that every parallel ``unroll`` is held to: call, reset where done, next step."""
+
+    def body(carry: Any, inputs: Any) -> tuple[Any, Any]:
+        x, done_t, extras_t = inputs
+        out = module(carry, x, extras_t)
+        stacked = (out.output, _batched(module, out.regularization_loss, done_t), out.metrics, out.rollout_extras)
+        return reset_where(module, done_t, out.next_state), stacked
+
+    carry, stacked = module.engine.scan(body, state, (xs, done, rollout_extras), done.shape[0])
+    output, regularization_loss, metrics, extras = stacked
+    return _output(carry, output, regularization_loss, metrics, extras)
+
+
+def fold_unroll(
+    module: StatefulModule, state: Any, xs: Any, rollout_extras: Any, time_batch: tuple[int, int]
+) -> StatefulModuleOutput:
+    """Runs a module without a carry once, on all ``T * B`` rows."""
+    time, batch = time_batch
+    xp = module.xp
+    out = module(state, fold_time(xp, xs), fold_time(xp, rollout_extras))
+    loss = out.regularization_loss
+    return _output(
+        state,
+        unfold_time(xp, out.output, time, batch),
+        unfold_time(xp, loss, time, batch) if hasattr(loss, "shape") else loss,
+        unfold_time(xp, out.metrics, time, batch),
+        unfold_time(xp, out.rollout_extras, time, batch),
+    )
+
+
+def fold_time(xp: Any, tree: Any) -> Any:
+    """``[T, B, ...]`` to ``[T * B, ...]``, leaf by leaf."""
+    return tree_map(lambda x: xp.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:])), tree)
+
+
+def unfold_time(xp: Any, tree: Any, time: int, batch: int) -> Any:
+    """``[T * B, ...]`` to ``[T, B, ...]``, leaf by leaf; scalars stay."""
+    return tree_map(lambda x: xp.reshape(x, (time, batch, *x.shape[1:])) if x.ndim else x, tree)
+
+
+def _batched(module: StatefulModule, loss: Any, done: Any) -> Any:
+    """A regularisation loss as an array of ``[B]``, so that it can be stacked."""
+    if hasattr(loss, "shape") and loss.shape == done.shape:
+        return loss
+    return loss + module.engine.zeros(done.shape)
+
+
+def _output(*fields: Any) -> StatefulModuleOutput:
+    from multippo.networks.types import StatefulModuleOutput
+
+    return StatefulModuleOutput(*fields)

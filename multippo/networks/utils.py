@@ -1,0 +1,56 @@
+"""Trees of arrays: one vocabulary for both engines, over optree.
+
+Dicts are walked in sorted key order, None is an empty subtree, tuples and NamedTuples are nodes; the same conventions
+as JAX's own trees, so a structure means the same to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import optree
+
+__all__ = ["map_leaves", "named_leaves", "select", "tree_leaves", "tree_map", "tree_structure"]
+
+
+def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """Applies ``function`` leaf by leaf to trees of one structure."""
+    return optree.tree_map(function, tree, *rest)
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """The leaves, in order."""
+    return optree.tree_leaves(tree)
+
+
+def tree_structure(tree: Any) -> Any:
+    """The structure alone; comparable."""
+    return optree.tree_structure(tree)
+
+
+def named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    """Leaves with their paths, such as ``("camera.left", array)``; the path of a lone array is empty."""
+    paths, leaves, _ = optree.tree_flatten_with_path(tree)
+    return [(".".join(str(part) for part in path), leaf) for path, leaf in zip(paths, leaves, strict=True)]
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """``tree_map`` of one tree, with a fast path for a lone array."""
+    return function(tree) if hasattr(tree, "shape") else optree.tree_map(function, tree)
+
+
+def select(xp: Any, condition: Any, if_true: Any, if_false: Any) -> Any:
+    """Row by row of the batch: ``if_true`` where ``condition`` holds, else ``if_false``.
+
+    Args:
+        xp: Array namespace.
+        condition: ``[B]`` (or ``[T, B]``) bool.
+        if_true: Tree of arrays that lead with the axes of ``condition``.
+        if_false: Like ``if_true``.
+    """
+
+    def pick(a: Any, b: Any) -> Any:
+        return xp.where(xp.reshape(condition, condition.shape + (1,) * (a.ndim - condition.ndim)), a, b)
+
+    return tree_map(pick, if_true, if_false)

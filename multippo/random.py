@@ -1,0 +1,216 @@
+"""One stream of random numbers for every engine.
+
+The generator is Threefry-2x32 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3") with the counter
+layout of JAX's partitionable keys: ``key``, ``split``, ``fold_in`` and ``bits`` return JAX's own words. The
+distributions are ours, since frameworks differ in theirs: a normal is Box-Muller on the two words of one block, so one
+formula serves every engine, and float32 and float64 draws from one key are the same number up to rounding.
+
+A key is an array of two 32-bit words on its last axis, shape ``[..., 2]``. Every function takes keys with leading axes:
+``normal(keys, (3,))`` with keys of ``[B, 2]`` returns ``[B, 3]``, row by row what each key alone would give.
+
+The functions of this module work on keys of any engine. Inside a module use ``self.random``, which is bound to the
+module's engine.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Random", "bits", "fold_in", "gumbel", "host", "key", "normal", "permutation", "randint", "split", "uniform"]
+
+_MASK = 0xFFFFFFFF
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+class Random:
+    """The functions below for one array namespace.
+
+    Args:
+        xp: Array namespace.
+        word_dtype: An unsigned 32-bit type that wraps around, or a signed 64-bit type, of which the low half is used.
+        asarray: Makes an array on the right device from a NumPy array.
+        default_float: Callable that returns the floating-point type of draws without a ``dtype``.
+    """
+
+    def __init__(self, xp: Any, word_dtype: Any, asarray: Any, default_float: Any) -> None:
+        self._xp = xp
+        self._word_dtype = word_dtype
+        self._asarray = asarray
+        self._default_float = default_float
+        self._wraps = "uint32" in str(word_dtype)
+        self._word: Any = np.uint32 if self._wraps else int
+
+    def key(self, seed: int) -> Any:
+        """The key ``[2]`` of a seed in [0, 2**64)."""
+        if not 0 <= int(seed) < 2**64:
+            raise ValueError(f"seed={seed!r} is not possible: expected an integer in [0, 2**64).")
+        return self.wrap_key(np.asarray([int(seed) >> 32, int(seed) & _MASK], np.uint32))
+
+    def wrap_key(self, words: Any) -> Any:
+        """A key given as NumPy words, as this engine's array."""
+        return self._asarray(np.asarray(words).astype(np.uint32 if self._wraps else np.int64))
+
+    def split(self, key: Any, num: int = 2) -> Any:
+        """``num`` keys from each key: ``[..., 2]`` to ``[..., num, 2]``."""
+        return self._xp.stack(self._blocks(key, (num,)), axis=-1)
+
+    def fold_in(self, key: Any, data: Any) -> Any:
+        """A new key for each number in ``data`` (integers in [0, 2**32)), which broadcasts against the key's axes.
+
+        Never use ``fold_in(key, i)`` and ``split(key)[i]`` on one key: as in JAX, the two coincide.
+        """
+        if isinstance(data, int | np.integer):
+            data = self._word(int(data))
+        else:
+            data = self._xp.astype(data, self._word_dtype)
+        k0, k1 = key[..., 0], key[..., 1]
+        word0, word1 = self._threefry(k0, k1, self._xp.zeros_like(k0), data)
+        return self._xp.stack((word0, word1), axis=-1)
+
+    def bits(self, key: Any, shape: tuple[int, ...] = ()) -> Any:
+        """32 random bits for each element, in the engine's word type."""
+        word0, word1 = self._blocks(key, shape)
+        return word0 ^ word1
+
+    def uniform(
+        self, key: Any, shape: tuple[int, ...] = (), minval: float = 0.0, maxval: float = 1.0, dtype: Any = None
+    ) -> Any:
+        """Uniform in [minval, maxval)."""
+        dtype = dtype or self._default_float()
+        word0, word1 = self._blocks(key, shape)
+        if "64" in str(dtype):
+            unit = self._float(word0 >> self._word(5), dtype) * 2.0**-27
+            unit = unit + self._float(word1 >> self._word(6), dtype) * 2.0**-53
+        else:
+            unit = self._float(word0 >> self._word(8), dtype) * 2.0**-24
+        return unit if (minval, maxval) == (0.0, 1.0) else unit * (maxval - minval) + minval
+
+    def normal(self, key: Any, shape: tuple[int, ...] = (), dtype: Any = None) -> Any:
+        """Standard normal (Box and Muller, 1958), with tails to 6.8 standard deviations."""
+        dtype = dtype or self._default_float()
+        xp = self._xp
+        word0, word1 = self._blocks(key, shape)
+        # Half a unit is added so that the logarithm's argument is never 0.
+        radius = xp.sqrt(-2.0 * xp.log((self._float(word0, dtype) + 0.5) * 2.0**-32))
+        return radius * xp.cos(self._float(word1, dtype) * (2.0 * math.pi * 2.0**-32))
+
+    def gumbel(self, key: Any, shape: tuple[int, ...] = (), dtype: Any = None) -> Any:
+        """Standard Gumbel, -log(-log(u)); the largest of logits plus Gumbel noise is a categorical sample."""
+        dtype = dtype or self._default_float()
+        xp = self._xp
+        word0, _ = self._blocks(key, shape)
+        # Symmetric 24-bit midpoints: neither 0 nor 1 in float32, where a full word plus a half would round up to 1.
+        unit = (self._float(word0 >> self._word(9), dtype) + 0.5) * 2.0**-23
+        return -xp.log(-xp.log(unit))
+
+    def randint(self, key: Any, shape: tuple[int, ...], minval: int, maxval: int) -> Any:
+        """Integers in [minval, maxval), in the engine's word type for minval >= 0."""
+        if not minval < maxval:
+            raise ValueError(f"randint of [{minval}, {maxval}) is empty; expected minval < maxval.")
+        return self.bits(key, shape) % self._word(maxval - minval) + self._word(minval)
+
+    def permutation(self, key: Any, n: int) -> Any:
+        """The numbers 0 to n - 1 in random order, for each key: ``[..., n]``."""
+        # Ties of 32-bit words are broken by position, so that engines agree on them.
+        return self._xp.argsort(self.bits(key, (n,)), axis=-1, stable=True)
+
+    def _float(self, words: Any, dtype: Any) -> Any:
+        return self._xp.astype(words, dtype)
+
+    def _blocks(self, key: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+        """The two words of one Threefry block for each element, counted from 0 in row-major order."""
+        size = math.prod(shape)
+        counter = self._asarray(np.arange(size, dtype=np.uint32 if self._wraps else np.int64).reshape(shape))
+        lead = key.shape[:-1]
+        k0 = self._xp.reshape(key[..., 0], lead + (1,) * len(shape))
+        k1 = self._xp.reshape(key[..., 1], lead + (1,) * len(shape))
+        return self._threefry(k0, k1, self._word(0), counter)
+
+    def _threefry(self, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
+        """Twenty rounds of Threefry-2x32 on broadcasting words."""
+        with np.errstate(over="ignore"):  # NumPy warns where a scalar word wraps around, which is the point
+            return self._rounds(k0, k1, x0, x1)
+
+    def _rounds(self, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
+        keys = (k0, k1, k0 ^ k1 ^ self._word(0x1BD11BDA))
+        x0, x1 = self._add(x0, k0), self._add(x1, k1)
+        for group in range(5):
+            for distance in _ROTATIONS[group % 2]:
+                x0 = self._add(x0, x1)
+                x1 = self._rotate(x1, distance) ^ x0
+            x0 = self._add(x0, keys[(group + 1) % 3])
+            x1 = self._add(self._add(x1, keys[(group + 2) % 3]), self._word(group + 1))
+        # Broadcasting leaves x0 and x1 of one shape after the first round.
+        return x0, x1
+
+    def _add(self, a: Any, b: Any) -> Any:
+        return a + b if self._wraps else (a + b) & _MASK
+
+    def _rotate(self, x: Any, distance: int) -> Any:
+        left = x << self._word(distance)
+        return (left if self._wraps else left & _MASK) | (x >> self._word(32 - distance))
+
+
+host = Random(np, np.dtype(np.uint32), np.asarray, lambda: np.dtype(np.float64))
+"""The functions on NumPy arrays: initial weights are drawn with these, so that they are equal on every engine."""
+
+
+def _of(key: Any) -> Random:
+    """The functions for the array type of ``key``."""
+    if isinstance(key, np.ndarray):
+        return host
+    from multippo.backends import engine_of_array
+
+    return engine_of_array(key).random
+
+
+def key(seed: int) -> Any:
+    """The key of a seed, on the active engine."""
+    from multippo.backends import active_engine
+
+    return active_engine().random.key(seed)
+
+
+def split(key: Any, num: int = 2) -> Any:
+    """``num`` keys from each key: ``[..., 2]`` to ``[..., num, 2]``."""
+    return _of(key).split(key, num)
+
+
+def fold_in(key: Any, data: Any) -> Any:
+    """A new key for each number in ``data``."""
+    return _of(key).fold_in(key, data)
+
+
+def bits(key: Any, shape: tuple[int, ...] = ()) -> Any:
+    """32 random bits for each element."""
+    return _of(key).bits(key, shape)
+
+
+def uniform(
+    key: Any, shape: tuple[int, ...] = (), minval: float = 0.0, maxval: float = 1.0, dtype: Any = None
+) -> Any:
+    """Uniform in [minval, maxval)."""
+    return _of(key).uniform(key, shape, minval, maxval, dtype)
+
+
+def normal(key: Any, shape: tuple[int, ...] = (), dtype: Any = None) -> Any:
+    """Standard normal."""
+    return _of(key).normal(key, shape, dtype)
+
+
+def gumbel(key: Any, shape: tuple[int, ...] = (), dtype: Any = None) -> Any:
+    """Standard Gumbel."""
+    return _of(key).gumbel(key, shape, dtype)
+
+
+def randint(key: Any, shape: tuple[int, ...], minval: int, maxval: int) -> Any:
+    """Integers in [minval, maxval)."""
+    return _of(key).randint(key, shape, minval, maxval)
+
+
+def permutation(key: Any, n: int) -> Any:
+    """The numbers 0 to n - 1 in random order."""
+    return _of(key).permutation(key, n)
