@@ -1,0 +1,102 @@
+# Every target does its own set-up: a virtual environment in .venv with the versions of constraints.txt.
+# Needed on the machine: make and Python 3.11 or later. `make help` lists the targets.
+
+VENV ?= .venv
+# Tried in this order; override with `make PYTHON=/path/to/python`. The pinned versions are tested on 3.11.
+PYTHON ?= python3.11 python3.12 python3.13 python3.14 python3 python
+# Where torch's CPU builds lie. Asked only if pip cannot find the pinned build in the places it is configured for.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# What `make train` trains, and more flags for it: make train ENV_ID=Acrobot-v1 ARGS="--seed 3"
+ENV_ID ?= CartPole-v1
+ARGS ?=
+# Unit tests run in parallel, one process a core and four at most: each loads both engines.
+TEST_WORKERS ?= -n auto --maxprocesses 4
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Written after an installation and newer than the files that decide it, so a second `make` installs nothing.
+RUN := $(VENV)/.installed-run
+DEV := $(VENV)/.installed-dev
+# One thread for each test process: two that wait for each other on few cores are many times slower.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# `make train` installs without compiling thousands of files it never imports; let Python keep those that it does.
+export PYTHONDONTWRITEBYTECODE :=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-unit test-conformance test-slow check lint format bench clean distclean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
+
+setup: $(DEV) ## create .venv and install everything, once
+
+train: $(RUN) ## train on CartPole-v1 (ENV_ID=..., ARGS="..."; MULTIPPO_BACKEND=jax|torch)
+	$(BIN)/multippo train $(ENV_ID) $(ARGS)
+
+test: test-unit test-conformance ## unit tests, then conformance on both engines
+
+test-unit: $(DEV) ## unit tests, and the examples in docstrings on both engines
+	$(PYTEST) tests -m "not slow" $(TEST_WORKERS)
+	MULTIPPO_BACKEND=jax $(PYTEST) multippo
+	MULTIPPO_BACKEND=torch $(PYTEST) multippo
+
+test-conformance: $(DEV) ## the conformance suite on both engines
+	$(PYTEST) conformance --backend jax --backend torch
+
+test-slow: $(DEV) ## learning runs of several minutes
+	$(PYTEST) tests -m slow
+
+check: lint test ## everything a change must pass
+
+lint: $(DEV) ## ruff, ruff format --check, pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(DEV) ## let ruff rewrite the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEV) ## the learning benchmark behind benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/learning.py $(ARGS)
+
+clean: ## remove caches and build output
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find multippo conformance tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove .venv as well
+	rm -rf $(VENV)
+
+$(RUN): pyproject.toml setup.py constraints.txt | $(BIN)/pip
+	@echo "Installing torch (CPU build) ..."
+	@$(PIP) install --quiet --no-compile -c constraints.txt torch 2>/dev/null \
+	|| $(PIP) install --quiet --no-compile -c constraints.txt --extra-index-url $(TORCH_INDEX) torch \
+	|| { echo "error: pip found no CPU build of torch, neither where it is configured to look nor at $(TORCH_INDEX)." >&2; \
+	     echo "       Check the network, or name another index: make TORCH_INDEX=https://..." >&2; exit 1; }
+	@echo "Installing multippo, its engines and environments ..."
+	@$(PIP) install --quiet --no-compile -c constraints.txt --editable ".[all]"
+	@touch $@
+
+$(DEV): $(RUN)
+	@echo "Installing the development tools ..."
+	@$(PIP) install --quiet --no-compile -c constraints.txt --editable ".[all,dev]"
+	@# Some packages ship files in a newer syntax than this Python's, so the result does not matter.
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
+	@touch $@
+
+$(BIN)/pip:
+	@for python in $(PYTHON); do \
+	  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+	  if "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	    echo "Creating $(VENV) with $$("$$python" --version) ..."; \
+	    exec "$$python" -m venv $(VENV); \
+	  fi; \
+	  incomplete="$$python"; \
+	done; \
+	if [ -n "$$incomplete" ]; then \
+	  echo "error: $$incomplete cannot create virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; \
+	else \
+	  echo "error: Python 3.11 or later is needed; none found as: $(PYTHON)." >&2; \
+	  echo "       Install it, or name it: make PYTHON=/path/to/python" >&2; \
+	fi; \
+	exit 1
