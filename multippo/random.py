@@ -78,7 +78,7 @@ class Random:
     def uniform(
         self, key: Any, shape: tuple[int, ...] = (), minval: float = 0.0, maxval: float = 1.0, dtype: Any = None
     ) -> Any:
-        """Uniform in [minval, maxval)."""
+        """Uniform in [0, 1), scaled to [minval, maxval), where rounding may reach ``maxval``."""
         dtype = dtype or self._default_float()
         word0, word1 = self._blocks(key, shape)
         if "64" in str(dtype):
@@ -107,10 +107,13 @@ class Random:
         return -xp.log(-xp.log(unit))
 
     def randint(self, key: Any, shape: tuple[int, ...], minval: int, maxval: int) -> Any:
-        """Integers in [minval, maxval), in the engine's word type for minval >= 0."""
-        if not minval < maxval:
-            raise ValueError(f"randint of [{minval}, {maxval}) is empty; expected minval < maxval.")
-        return self.bits(key, shape) % self._word(maxval - minval) + self._word(minval)
+        """Integers in [minval, maxval): words modulo the range, in the engine's word type, or a signed one below 0."""
+        if not 0 < maxval - minval < 2**32:
+            raise ValueError(f"randint of [{minval}, {maxval}) is not possible; expected 0 < maxval - minval < 2**32.")
+        drawn = self.bits(key, shape) % self._word(maxval - minval)
+        if minval >= 0:
+            return drawn + self._word(minval)
+        return (self._xp.astype(drawn, self._xp.int32) if self._wraps else drawn) + minval
 
     def permutation(self, key: Any, n: int) -> Any:
         """The numbers 0 to n - 1 in random order, for each key: ``[..., n]``."""
@@ -122,19 +125,20 @@ class Random:
 
     def _blocks(self, key: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
         """The two words of one Threefry block for each element, counted from 0 in row-major order."""
-        size = math.prod(shape)
-        counter = self._asarray(np.arange(size, dtype=np.uint32 if self._wraps else np.int64).reshape(shape))
+        counter = self._xp.reshape(self._count_to(math.prod(shape), key), shape)
         lead = key.shape[:-1]
         k0 = self._xp.reshape(key[..., 0], lead + (1,) * len(shape))
         k1 = self._xp.reshape(key[..., 1], lead + (1,) * len(shape))
         return self._threefry(k0, k1, self._word(0), counter)
 
+    def _count_to(self, size: int, key: Any) -> Any:
+        """The words 0 to size - 1 where ``key`` lies; made by the namespace itself, so that compilers can trace it."""
+        if self._wraps:
+            return self._xp.arange(size, dtype=self._word_dtype)
+        return self._xp.arange(size, dtype=self._word_dtype, device=key.device)
+
     def _threefry(self, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
         """Twenty rounds of Threefry-2x32 on broadcasting words."""
-        with np.errstate(over="ignore"):  # NumPy warns where a scalar word wraps around, which is the point
-            return self._rounds(k0, k1, x0, x1)
-
-    def _rounds(self, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
         keys = (k0, k1, k0 ^ k1 ^ self._word(0x1BD11BDA))
         x0, x1 = self._add(x0, k0), self._add(x1, k1)
         for group in range(5):
@@ -154,7 +158,15 @@ class Random:
         return (left if self._wraps else left & _MASK) | (x >> self._word(32 - distance))
 
 
-host = Random(np, np.dtype(np.uint32), np.asarray, lambda: np.dtype(np.float64))
+class _HostRandom(Random):
+    """On NumPy, which warns where a scalar word wraps around; that is the point here."""
+
+    def _threefry(self, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
+        with np.errstate(over="ignore"):
+            return super()._threefry(k0, k1, x0, x1)
+
+
+host = _HostRandom(np, np.dtype(np.uint32), np.asarray, lambda: np.dtype(np.float64))
 """The functions on NumPy arrays: initial weights are drawn with these, so that they are equal on every engine."""
 
 

@@ -1,0 +1,50 @@
+"""Fixtures for every test: an engine, a precision."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import multippo as mp
+from multippo.backends.api import Engine
+
+# Test files are imported by path (importlib mode), so what they share is put within reach here.
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(params=["jax", "torch"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Each engine in turn, made the active one."""
+    with mp.use_backend(request.param) as active:
+        yield active
+
+
+@pytest.fixture(params=["float32", "float64"])
+def precision(request: pytest.FixtureRequest, engine: Engine) -> Iterator[str]:
+    """Each floating-point type in turn, on ``engine``."""
+    with engine.precision(request.param):
+        yield request.param
+
+
+@pytest.fixture
+def float64(engine: Engine) -> Iterator[None]:
+    """Double precision on ``engine``."""
+    with engine.precision("float64"):
+        yield
+
+
+@pytest.fixture
+def torch_engine() -> Iterator[Engine]:
+    """PyTorch, made the active engine."""
+    with mp.use_backend("torch") as active:
+        yield active
+
+
+@pytest.fixture
+def jax_engine() -> Iterator[Engine]:
+    """JAX, made the active engine."""
+    with mp.use_backend("jax") as active:
+        yield active

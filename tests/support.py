@@ -1,0 +1,114 @@
+"""What the tests share: comparing trees, filling networks with random numbers, gradients by portable name."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import multippo as mp
+from multippo.networks.utils import named_leaves, tree_leaves, tree_map
+
+ENGINES = ("jax", "torch")
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+
+
+@contextlib.contextmanager
+def on(name: str, precision: str = "float32") -> Iterator[Any]:
+    """One engine at one precision."""
+    with mp.use_backend(name) as engine, engine.precision(precision):
+        yield engine
+
+
+@contextlib.contextmanager
+def both_at(precision: str) -> Iterator[None]:
+    """Both engines at one precision."""
+    with contextlib.ExitStack() as stack:
+        for name in ENGINES:
+            with mp.use_backend(name) as engine:
+                stack.enter_context(engine.precision(precision))
+        yield
+
+
+def each_engine(make: Callable[[], Any]) -> dict[str, Any]:
+    """What ``make`` returns on each engine."""
+    made = {}
+    for name in ENGINES:
+        with mp.use_backend(name):
+            made[name] = make()
+    return made
+
+
+def to_numpy(tree: Any) -> Any:
+    """A tree of either engine's arrays as NumPy's."""
+    detach = lambda x: x.detach() if hasattr(x, "detach") else x  # noqa: E731
+    return tree_map(lambda x: np.asarray(detach(x)), tree)
+
+
+def assert_trees_close(got: Any, expected: Any, tolerance: float, what: str = "") -> None:
+    """Same structure; every leaf within ``tolerance``, absolute and relative. Names the leaf that is not."""
+    got_leaves, expected_leaves = dict(named_leaves(to_numpy(got))), dict(named_leaves(to_numpy(expected)))
+    assert sorted(got_leaves) == sorted(expected_leaves), what
+    for name, leaf in expected_leaves.items():
+        assert got_leaves[name].shape == leaf.shape, f"{what} {name}: {got_leaves[name].shape} {leaf.shape}"
+        np.testing.assert_allclose(
+            got_leaves[name].astype(np.float64),
+            leaf.astype(np.float64),
+            rtol=tolerance,
+            atol=tolerance,
+            err_msg=f"{what} {name}",
+        )
+
+
+def fill_randomly(module: Any, seed: int = 0, scale: float = 0.5) -> dict[str, np.ndarray]:
+    """Writes non-zero random values into every floating-point array of a module, and returns all of them."""
+    rng = np.random.default_rng(seed)
+    values = {}
+    for name, value in mp.to_portable(module).items():
+        if value.dtype.kind == "f":
+            drawn = scale * rng.normal(size=value.shape)
+            # Second moments are not negative.
+            value = np.abs(drawn) + 0.1 if "M2" in name else drawn
+        elif name.endswith("counter"):
+            value = np.asarray([0, 3], value.dtype)
+        values[name] = value
+    mp.load_portable(module, values)
+    return values
+
+
+def gradients(module: Any, loss: Callable[[Any], Any]) -> dict[str, np.ndarray]:
+    """Gradient of ``loss(module)`` by every parameter, under portable names and in portable layouts."""
+    engine = module.engine
+    parts = engine.split(module)
+
+    def of_params(params: Any, variables: Any) -> tuple[Any, None]:
+        return loss(engine.merge(parts.definition, params, variables)), None
+
+    _, found = engine.jit(engine.value_and_grad(of_params))(parts.params, parts.variables)
+    by_path = _by_native_path(engine, found)
+    return {
+        name: np.array(leaf.to_portable(by_path[leaf.native_path]))
+        for name, leaf in engine.leaves(module).items()
+        if leaf.trained
+    }
+
+
+def _by_native_path(engine: Any, grads: Any) -> dict[Any, np.ndarray]:
+    if engine.name == "torch":
+        return {index: grad.numpy() for index, grad in enumerate(grads.values())}
+    import jax
+
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(grads)}
+
+
+def total(xp: Any, tree: Any) -> Any:
+    """A scalar that depends on every element of a tree, each with another weight."""
+    result: Any = 0.0
+    for leaf in tree_leaves(tree):
+        if "float" in str(leaf.dtype):
+            flat = xp.reshape(leaf, (-1,))
+            weights = xp.cos(xp.astype(xp.arange(flat.shape[0]), flat.dtype))
+            result = result + xp.sum(flat * weights)
+    return result

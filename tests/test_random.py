@@ -1,0 +1,231 @@
+"""Words equal JAX's own; distributions have their moments; engines agree."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+import torch
+from support import both_at, each_engine, on, to_numpy
+
+import multippo as mp
+from multippo.random import host
+
+SEEDS = (0, 1, 42, 2**31, 2**32 - 1)
+
+
+def key_on(where: str, words) -> object:
+    """The key of the given words on NumPy or an engine."""
+    if where == "numpy":
+        return np.asarray(words, np.uint32)
+    with on(where) as engine:
+        return engine.random.wrap_key(np.asarray(words))
+
+
+def words(array) -> np.ndarray:
+    """The words of any engine as unsigned 64-bit numbers, so that types don't matter."""
+    return to_numpy(array).astype(np.uint64)
+
+
+everywhere = pytest.mark.parametrize("where", ["numpy", "jax", "torch"])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_key_is_jaxs(seed, engine):
+    with jax.enable_x64(True):  # without it JAX refuses seeds above 2**31 - 1
+        expected = np.asarray(jax.random.PRNGKey(seed))
+    np.testing.assert_array_equal(words(mp.random.key(seed)), expected)
+    np.testing.assert_array_equal(host.key(seed), expected)
+
+
+def test_a_seed_above_32_bits_fills_both_words(engine):
+    # 5 * 2**32 + 7: high word 5, low word 7.
+    np.testing.assert_array_equal(words(mp.random.key(5 * 2**32 + 7)), [5, 7])
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_an_impossible_seed_is_refused(seed, engine):
+    with pytest.raises(ValueError, match=r"expected an integer in \[0, 2\*\*64\)"):
+        mp.random.key(seed)
+
+
+@everywhere
+@pytest.mark.parametrize("seed", SEEDS)
+def test_split_is_jaxs(where, seed):
+    raw = host.key(seed)
+    got = mp.random.split(key_on(where, raw), 5)
+    np.testing.assert_array_equal(words(got), np.asarray(jax.random.split(raw, 5)))
+
+
+@everywhere
+@pytest.mark.parametrize("data", [0, 1, 7, 2**31, 2**32 - 1])
+def test_fold_in_is_jaxs(where, data):
+    raw = host.key(42)
+    got = mp.random.fold_in(key_on(where, raw), data)
+    np.testing.assert_array_equal(words(got), np.asarray(jax.random.fold_in(raw, np.uint32(data))))
+
+
+@everywhere
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (4, 5), (2, 3, 4)])
+def test_bits_are_jaxs(where, shape):
+    raw = host.key(42)
+    got = mp.random.bits(key_on(where, raw), shape)
+    assert tuple(got.shape) == shape
+    np.testing.assert_array_equal(words(got), np.asarray(jax.random.bits(raw, shape, np.uint32)))
+
+
+@everywhere
+def test_batched_keys_give_row_by_row_what_each_gives_alone(where):
+    raw = np.asarray(host.split(host.key(3), 6)).reshape(2, 3, 2)
+    keys = key_on(where, raw)
+    together = {
+        "bits": mp.random.bits(keys, (4,)),
+        "split": mp.random.split(keys, 2),
+        "fold_in": mp.random.fold_in(keys, 9),
+        "normal": mp.random.normal(keys, (4,)),
+        "permutation": mp.random.permutation(keys, 5),
+    }
+    for index in np.ndindex(2, 3):
+        one = key_on(where, raw[index])
+        alone = {
+            "bits": mp.random.bits(one, (4,)),
+            "split": mp.random.split(one, 2),
+            "fold_in": mp.random.fold_in(one, 9),
+            "normal": mp.random.normal(one, (4,)),
+            "permutation": mp.random.permutation(one, 5),
+        }
+        for name, value in alone.items():
+            np.testing.assert_array_equal(to_numpy(together[name])[index], to_numpy(value), err_msg=name)
+
+
+@everywhere
+def test_fold_in_broadcasts_numbers_over_keys(where):
+    raw = np.asarray(host.split(host.key(3), 4))
+    counts = np.arange(12, dtype=np.int64).reshape(3, 4)
+    data = counts if where == "numpy" else key_on(where, counts)
+    got = words(mp.random.fold_in(key_on(where, raw), data))
+    assert got.shape == (3, 4, 2)
+    for t, b in np.ndindex(3, 4):
+        np.testing.assert_array_equal(got[t, b], host.fold_in(raw[b], int(counts[t, b])))
+
+
+def test_bits_of_torch_are_the_same_compiled(torch_engine):
+    def draw(key):
+        batch = torch_engine.random.split(key, 3)
+        batch = torch_engine.random.fold_in(batch, torch.arange(3))
+        return torch_engine.random.bits(batch, (4,)), torch_engine.random.normal(batch, (4,))
+
+    key = mp.random.key(7)
+    compiled = torch.compile(draw, fullgraph=True, backend="aot_eager")
+    for got, expected in zip(compiled(key), draw(key), strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_bits_of_jax_are_the_same_jitted(jax_engine):
+    key = mp.random.key(7)
+    draw = lambda key: mp.random.bits(mp.random.split(key, 3), (4,))  # noqa: E731
+    np.testing.assert_array_equal(jax.jit(draw)(key), draw(key))
+
+
+@everywhere
+@pytest.mark.parametrize("function", ["uniform", "normal", "gumbel"])
+def test_single_and_double_precision_are_one_number(where, function):
+    dtypes = {
+        "numpy": (np.float32, np.float64),
+        "jax": (np.dtype("float32"), np.dtype("float64")),
+        "torch": (torch.float32, torch.float64),
+    }[where]
+    with both_at("float64"):
+        single, double = (
+            to_numpy(getattr(mp.random, function)(key_on(where, host.key(1)), (1000,), dtype=dtype)) for dtype in dtypes
+        )
+    assert (single.dtype, double.dtype) == (np.float32, np.float64)
+    # A word has 32 bits, float32 keeps 24: an error of 2**-24 in the uniform number, times the steepest slope that
+    # 1,000 draws meet (about 1,000 for the Gumbel's and the Box-Muller's logarithms).
+    np.testing.assert_allclose(single, double, atol=2**-24 if function == "uniform" else 2**-24 * 1000)
+
+
+@pytest.mark.parametrize("function", ["uniform", "normal", "gumbel"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 2e-5), ("float64", 1e-14)])
+def test_engines_draw_the_same_numbers(function, precision, tolerance):
+    with both_at(precision):
+        drawn = each_engine(lambda: to_numpy(getattr(mp.random, function)(mp.random.key(2), (10_000,))))
+    assert drawn["jax"].dtype == drawn["torch"].dtype == precision
+    np.testing.assert_allclose(drawn["torch"], drawn["jax"], rtol=tolerance, atol=tolerance)
+
+
+def test_uniform_lies_in_its_interval_and_fills_it(engine, precision):
+    x = to_numpy(mp.random.uniform(mp.random.key(5), (100_000,)))
+    assert x.min() >= 0.0 and x.max() < 1.0
+    # Mean 1/2, variance 1/12; standard errors 1/sqrt(12 n) = 9e-4 and sqrt(1/180 n) = 2.4e-4; four of each.
+    assert abs(x.mean() - 1 / 2) < 4e-3
+    assert abs(x.var() - 1 / 12) < 1e-3
+
+
+def test_uniform_of_other_bounds(engine, precision):
+    x = to_numpy(mp.random.uniform(mp.random.key(5), (10_000,), 1.0, 3.0))
+    unit = to_numpy(mp.random.uniform(mp.random.key(5), (10_000,)))
+    np.testing.assert_allclose(x, 1.0 + 2.0 * unit, rtol=1e-6)
+    assert x.min() >= 1.0 and x.max() < 3.0
+
+
+def test_normal_has_its_moments_and_tails(engine, precision):
+    x = to_numpy(mp.random.normal(mp.random.key(5), (200_000,))).astype(np.float64)
+    # Standard errors with n = 200,000: mean 1/sqrt(n) = 0.0022, variance sqrt(2/n) = 0.0032,
+    # skewness sqrt(6/n) = 0.0055, kurtosis sqrt(24/n) = 0.011; four of each.
+    assert abs(x.mean()) < 0.009
+    assert abs(x.var() - 1) < 0.013
+    assert abs((x**3).mean()) < 0.022 + 3 * 0.009
+    assert abs((x**4).mean() - 3) < 0.1
+    # P(|x| > 3) = 0.0027, standard error 1.2e-4.
+    assert abs((np.abs(x) > 3).mean() - 0.0027) < 5e-4
+    # Neighbours are independent: correlation 0 within 4 / sqrt(n).
+    assert abs(np.mean(x[1:] * x[:-1])) < 0.009
+
+
+def test_gumbel_has_its_moments(engine):
+    x = to_numpy(mp.random.gumbel(mp.random.key(5), (200_000,))).astype(np.float64)
+    # Mean: Euler's constant 0.5772; variance pi**2 / 6 = 1.6449.
+    assert abs(x.mean() - 0.5772) < 4 * 1.2825 / 200_000**0.5
+    assert abs(x.var() - 1.6449) < 0.04
+    assert np.isfinite(x).all()
+
+
+def test_randint_covers_its_range_evenly(engine):
+    x = to_numpy(mp.random.randint(mp.random.key(5), (60_000,), 2, 8))
+    counts = np.bincount(x.astype(np.int64), minlength=8)
+    assert counts[:2].tolist() == [0, 0] and len(counts) == 8
+    # 10,000 expected for each, standard deviation sqrt(60000 * 1/6 * 5/6) = 91.
+    assert np.abs(counts[2:] - 10_000).max() < 400
+
+
+def test_randint_below_zero(engine):
+    x = to_numpy(mp.random.randint(mp.random.key(5), (1000,), -3, 2))
+    assert sorted(set(x.tolist())) == [-3, -2, -1, 0, 1]
+
+
+@pytest.mark.parametrize("maxval", [3, 2, 3 + 2**32])
+def test_an_impossible_range_is_refused(maxval, engine):
+    with pytest.raises(ValueError, match=r"expected 0 < maxval - minval < 2\*\*32"):
+        mp.random.randint(mp.random.key(0), (), 3, maxval)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 100])
+def test_permutation_is_one_and_the_same_everywhere(n):
+    found = each_engine(lambda: to_numpy(mp.random.permutation(mp.random.key(9), n)))
+    assert sorted(found["jax"].tolist()) == list(range(n))
+    np.testing.assert_array_equal(found["jax"], found["torch"])
+    np.testing.assert_array_equal(found["jax"], mp.random.permutation(host.key(9), n))
+
+
+def test_permutation_differs_with_the_key(engine):
+    one, two = (to_numpy(mp.random.permutation(mp.random.key(seed), 50)) for seed in (0, 1))
+    assert (one != two).any()
+
+
+@pytest.mark.filterwarnings("error")
+def test_numpy_words_wrap_without_a_warning():
+    key = host.key(2**32 - 1)
+    assert host.uniform(key).shape == ()
+    assert host.fold_in(key, 2**32 - 1).shape == (2,)
+    assert host.normal(host.split(key), (3,)).shape == (2, 3)
