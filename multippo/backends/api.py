@@ -103,8 +103,11 @@ class Optimizer(abc.ABC):
         """The inverse of ``export_state``."""
 
 
-class Engine(abc.ABC):
+class Engine:
     """One engine.
+
+    Not an ``abc.ABC``, whose instantiation would fail on methods alone: the registry reports everything that an engine
+    lacks, attributes included, in one error.
 
     Attributes:
         name: What ``MULTIPPO_BACKEND`` calls it.

@@ -143,10 +143,7 @@ def load_engine(name: str) -> Engine:
             f"Install it with: pip install 'multippo[{name}]'"
         )
     engine = _make(name)
-    unsupplied = sorted(getattr(type(engine), "__abstractmethods__", ())) + [
-        attribute for attribute in ("name", "xp", "random", "capabilities") if not hasattr(engine, attribute)
-    ]
-    if unsupplied:
+    if unsupplied := _unsupplied(engine):
         raise TypeError(f"The {name} backend does not supply {', '.join(unsupplied)}; see multippo/backends/api.py.")
     _engines[name] = engine
     return engine
@@ -169,6 +166,17 @@ def _make(name: str) -> Engine:
     if name in _registered:
         return _registered[name]()
     return _entry_points()[name].load()()
+
+
+def _unsupplied(engine: Any) -> list[str]:
+    """What the contract asks for and an engine, derived from ``Engine`` or not, does not have."""
+    missing = [name for name in ("name", "xp", "random", "capabilities") if not hasattr(engine, name)]
+    for name in dir(Engine):
+        if getattr(getattr(Engine, name), "__isabstractmethod__", False):
+            supplied = getattr(type(engine), name, Engine.__dict__[name])
+            if getattr(supplied, "__isabstractmethod__", False):
+                missing.append(name)
+    return sorted(missing)
 
 
 def _first_available() -> Engine:

@@ -1,0 +1,211 @@
+"""Choosing an engine: names, missing packages, the environment variable, nesting, engines of others."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import multippo as mp
+from multippo.backends import describe_backends, engine_of_array, load_engine, registry
+from multippo.backends.api import Engine
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def fresh_registry(monkeypatch):
+    """No default engine yet, no variable set, and no trace of the engines that a test registers."""
+    for name in ("jax", "torch"):
+        load_engine(name)  # once, not again in every test
+    monkeypatch.delenv(registry.VARIABLE, raising=False)
+    monkeypatch.setattr(registry, "_default", None)
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_engines", dict(registry._engines))
+
+
+def without(monkeypatch, *packages):
+    """Makes packages look as if they were not installed."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name in packages else found(name, *a))
+
+
+class Complete(Engine):
+    """Supplies everything, for real use nothing."""
+
+    name = "complete"
+    xp = np
+    random = None
+    capabilities = frozenset()
+
+
+for _name in dir(Engine):
+    if getattr(getattr(Engine, _name), "__isabstractmethod__", False):
+        setattr(Complete, _name, None)
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="Unknown backend 'jaxx'; known backends: jax, torch"), mp.use_backend("jaxx"):
+        pass
+
+
+def test_an_unknown_name_in_the_variable_is_refused_with_the_known_ones(monkeypatch):
+    monkeypatch.setenv(registry.VARIABLE, "tensorflow")
+    with pytest.raises(ValueError, match="Unknown backend 'tensorflow'; known backends: jax, torch"):
+        mp.get_backend()
+
+
+@pytest.mark.parametrize(("name", "package"), [("jax", "flax"), ("torch", "torch")])
+def test_a_missing_package_is_named_with_the_install_command(monkeypatch, name, package):
+    without(monkeypatch, package)
+    monkeypatch.setattr(registry, "_engines", {})
+    with pytest.raises(ImportError, match=rf"{name} backend needs {package}.*pip install 'multippo\[{name}\]'"):
+        load_engine(name)
+    assert name not in mp.available_backends()
+    row = next(row for row in describe_backends() if row["name"] == name)
+    assert (row["available"], row["install"]) == (False, f"pip install 'multippo[{name}]'")
+
+
+def test_no_engine_at_all_is_an_error_with_both_install_commands(monkeypatch):
+    without(monkeypatch, "jax", "torch")
+    with pytest.raises(ImportError, match=r"pip install 'multippo\[jax\]' or pip install 'multippo\[torch\]'"):
+        mp.get_backend()
+
+
+def test_the_first_installed_engine_is_the_default(monkeypatch):
+    assert mp.available_backends()[:2] == ["jax", "torch"]
+    assert mp.get_backend() == "jax"
+    without(monkeypatch, "jax")
+    monkeypatch.setattr(registry, "_default", None)
+    assert mp.get_backend() == "torch"
+
+
+def test_installed_engines_are_described_with_their_versions():
+    rows = {row["name"]: row for row in describe_backends()}
+    assert set(rows["jax"]["versions"]) == {"jax", "flax", "optax"}
+    assert rows["torch"]["available"] and rows["torch"]["install"] is None
+
+
+def test_the_variable_may_change_before_first_use_and_not_after(monkeypatch):
+    monkeypatch.setenv(registry.VARIABLE, "jax")
+    monkeypatch.setenv(registry.VARIABLE, "torch")
+    assert mp.get_backend() == "torch"
+    monkeypatch.setenv(registry.VARIABLE, "jax")
+    with pytest.raises(RuntimeError, match="is now 'jax', but was 'torch' when the torch engine was first used"):
+        mp.get_backend()
+    monkeypatch.setenv(registry.VARIABLE, "torch")
+    assert mp.get_backend() == "torch"
+
+
+def test_the_variable_in_a_process_of_its_own():
+    program = """
+import os, sys
+os.environ.pop("MULTIPPO_BACKEND", None)
+import multippo as mp
+os.environ["MULTIPPO_BACKEND"] = "jax"
+assert mp.get_backend() == "jax"
+assert "torch" not in sys.modules
+os.environ["MULTIPPO_BACKEND"] = "torch"
+try:
+    mp.Dense(1, 1, mp.Rngs(0))
+except RuntimeError as error:
+    print(error)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "MULTIPPO_BACKEND is now 'torch', but was 'jax'" in run.stdout
+
+
+def test_blocks_nest_and_end_in_reverse(monkeypatch):
+    monkeypatch.setenv(registry.VARIABLE, "jax")
+    with mp.use_backend("torch") as outer:
+        assert mp.get_backend() == outer.name == "torch"
+        with mp.use_backend("jax"):
+            assert mp.get_backend() == "jax"
+        assert mp.get_backend() == "torch"
+    assert mp.get_backend() == "jax"
+
+
+def test_a_block_ends_with_an_exception_too():
+    with pytest.raises(KeyError), mp.use_backend("torch"):
+        raise KeyError
+    assert mp.get_backend() == "jax"
+
+
+def test_a_block_holds_for_its_own_thread(monkeypatch):
+    monkeypatch.setenv(registry.VARIABLE, "jax")
+    seen = []
+    with mp.use_backend("torch"):
+        thread = threading.Thread(target=lambda: seen.append(mp.get_backend()))
+        thread.start()
+        thread.join()
+    assert seen == ["jax"]
+
+
+def test_what_was_made_keeps_its_engine():
+    with mp.use_backend("torch"):
+        net = mp.Dense(1, 1, mp.Rngs(0))
+    with mp.use_backend("jax"):
+        assert net.engine.name == "torch"
+
+
+def test_precision_holds_inside_its_block(engine):
+    before = engine.float_dtype
+    with mp.precision("float64"):
+        assert "64" in str(mp.Param(0.5)[...].dtype)
+        assert "64" in str(engine.zeros((1,)).dtype)
+    assert engine.float_dtype == before
+    assert "32" in str(mp.Param(0.5)[...].dtype)
+
+
+def test_an_unknown_precision_is_refused(engine):
+    with pytest.raises(ValueError, match="expected 'float32' or 'float64'"), mp.precision("half"):
+        pass
+
+
+def test_a_registered_engine_can_be_chosen(monkeypatch):
+    mp.register_backend("complete", Complete)
+    assert mp.available_backends()[-1] == "complete"
+    with mp.use_backend("complete") as engine:
+        assert isinstance(engine, Complete)
+    monkeypatch.setenv(registry.VARIABLE, "complete")
+    assert mp.get_backend() == "complete"
+
+
+def test_everything_an_engine_lacks_is_reported_at_once():
+    class Half(Complete):
+        bind = Engine.bind
+        precision = Engine.precision
+        float_dtype = Engine.float_dtype
+
+    del Complete.xp
+    try:
+        mp.register_backend("half", Half)
+        with pytest.raises(TypeError, match="half backend does not supply bind, float_dtype, precision, xp;"):
+            load_engine("half")
+    finally:
+        Complete.xp = np
+
+
+def test_an_engine_need_not_derive_from_the_contract():
+    mp.register_backend("bare", lambda: object())
+    with pytest.raises(TypeError, match="does not supply activation, asarray, bind, capabilities, children") as error:
+        load_engine("bare")
+    assert "optimizer" in str(error.value) and "zeros" in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("jax", "the name is taken"), ("my-engine", "expected an identifier")])
+def test_a_name_that_cannot_be_is_refused(name, reason):
+    with pytest.raises(ValueError, match=reason):
+        mp.register_backend(name, Complete)
+
+
+def test_an_array_tells_its_engine(engine):
+    assert engine_of_array(engine.zeros((1,))).name == engine.name
