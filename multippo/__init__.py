@@ -23,3 +23,81 @@ from multippo.networks.variables import Param, Variable
 from multippo.rngs import Rngs
 
 __version__ = "0.1.0"
+
+_LAZY = {
+    "EvalConfig": "multippo.algorithms.config",
+    "PPOConfig": "multippo.algorithms.config",
+    "TrainConfig": "multippo.algorithms.config",
+    "TrainResult": "multippo.algorithms.types",
+    "TrainingState": "multippo.algorithms.types",
+    "Transition": "multippo.algorithms.types",
+    "eval_rollout": "multippo.algorithms.evaluation",
+    "ppo_loss": "multippo.algorithms.losses",
+    "replay": "multippo.algorithms.replay",
+    "train_ppo": "multippo.algorithms.ppo",
+    "unroll_env": "multippo.algorithms.rollout",
+    "make_env": "multippo.envs",
+    "list_envs": "multippo.envs",
+    "make_mlp": "multippo.networks.factories",
+    "make_mlp_layers": "multippo.networks.factories",
+    "make_mlp_actor_critic": "multippo.networks.factories",
+    "make_recurrent_actor_critic": "multippo.networks.factories",
+}
+"""What is imported at first use: gymnasium and the training loop take longer than the rest together."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'multippo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+__all__ = [
+    "LSTM",
+    "CategoricalSampler",
+    "Concat",
+    "Dense",
+    "EvalConfig",
+    "Normalizer",
+    "NormalTanhSampler",
+    "PPOAdapter",
+    "PPOConfig",
+    "PPONetworkOutput",
+    "Parallel",
+    "Param",
+    "Rngs",
+    "Sequential",
+    "Splitter",
+    "StatefulModule",
+    "StatefulModuleOutput",
+    "TrainConfig",
+    "TrainResult",
+    "TrainingState",
+    "Transition",
+    "Variable",
+    "available_backends",
+    "eval_rollout",
+    "get_backend",
+    "list_envs",
+    "load_portable",
+    "make_env",
+    "make_mlp",
+    "make_mlp_actor_critic",
+    "make_mlp_layers",
+    "make_recurrent_actor_critic",
+    "ppo_loss",
+    "precision",
+    "random",
+    "register_backend",
+    "replay",
+    "to_portable",
+    "train_ppo",
+    "unroll_env",
+    "use_backend",
+]

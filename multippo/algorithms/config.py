@@ -32,8 +32,9 @@ class PPOConfig:
     The defaults are meant for a small task on a CPU with 8 environments.
     """
 
-    num_envs: int = 8
-    """Environments stepped side by side, B."""
+    num_envs: int | None = None
+    """Environments stepped side by side, B. None: as many as the environment passed in has, or 8 for one made by
+    name."""
 
     rollout_length: int = 128
     """Steps every environment takes between two updates, T."""
@@ -92,7 +93,9 @@ class PPOConfig:
     """Stop an update's epochs once the approximate KL divergence of a minibatch exceeds this; None never does."""
 
     def __post_init__(self) -> None:
-        _positive_int(self, "num_envs", "rollout_length", "total_steps", "num_epochs", "num_minibatches")
+        _positive_int(self, "rollout_length", "total_steps", "num_epochs", "num_minibatches")
+        if self.num_envs is not None:
+            _positive_int(self, "num_envs")
         for field in ("discounting_factor", "gae_lambda"):
             value = getattr(self, field)
             _require(_is_number(value) and 0 <= value <= 1, field, value, "a number in [0, 1]")
@@ -126,14 +129,15 @@ class PPOConfig:
                     f"sequence_length={self.sequence_length} does not divide rollout_length={self.rollout_length}; "
                     "choose a divisor, or leave it unset."
                 )
-        self._check_minibatches()
+        if self.num_envs is not None:
+            self._check_minibatches(self.num_envs)
 
-    def _check_minibatches(self) -> None:
+    def _check_minibatches(self, num_envs: int) -> None:
         length = self.sequence_length or 1
-        sequences = self.num_envs * (self.rollout_length // length)
+        sequences = num_envs * (self.rollout_length // length)
         if sequences % self.num_minibatches:
             raise ValueError(
-                f"num_envs={self.num_envs} x rollout_length={self.rollout_length} gives {sequences} sequences of "
+                f"num_envs={num_envs} x rollout_length={self.rollout_length} gives {sequences} sequences of "
                 f"{length} steps, which can't be split into num_minibatches={self.num_minibatches} equal parts; "
                 f"choose num_minibatches among the divisors of {sequences}"
                 + (f", or a sequence_length shorter than {length}." if length > 1 else ".")
@@ -142,6 +146,8 @@ class PPOConfig:
     @property
     def steps_per_iteration(self) -> int:
         """Environment steps in one rollout, T x B."""
+        if self.num_envs is None:
+            raise ValueError("num_envs is not set; it is known once the configuration meets an environment.")
         return self.num_envs * self.rollout_length
 
     @property
@@ -164,7 +170,7 @@ class EvalConfig:
     """Whole episodes in one evaluation."""
 
     num_envs: int = 20
-    """Environments the episodes are played in side by side."""
+    """Environments the episodes are played in side by side; each plays its share of whole episodes."""
 
     max_episode_steps: int | None = None
     """Give up on an episode after this many steps; None: the environment's own limit, or 10,000."""

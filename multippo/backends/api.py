@@ -87,7 +87,9 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def step(self, params: Any, grads: Any, state: Any, learning_rate: Any, skip: Any) -> tuple[Any, Any, Any]:
-        """One step, or none where the boolean scalar ``skip`` holds (then moments and count stay too).
+        """One step, or none where the boolean scalar ``skip`` holds or the gradient's norm is not finite.
+
+        A step that is skipped leaves moments and count as they were.
 
         Returns:
             Parameters, state, and the global norm of the gradient before clipping. An engine may update in place
@@ -143,8 +145,10 @@ class Engine:
         """A module with the given arrays (the live module itself where the engine updates in place)."""
 
     @abc.abstractmethod
-    def variables_of(self, module: Any) -> Any:
-        """The tracked arrays of a merged module, after ``update_statistics`` wrote to it."""
+    def update_statistics(
+        self, definition: Any, params: Any, variables: Any, rollout_extras: Any, valid: Any, skip: Any
+    ) -> Any:
+        """Calls the module's ``update_statistics``; returns the variables afterwards, unchanged where ``skip`` holds."""
 
     @abc.abstractmethod
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
@@ -202,6 +206,18 @@ class Engine:
         """This engine's arrays as JAX's."""
 
     @abc.abstractmethod
+    def stack_time(self, trees: list[Any]) -> Any:
+        """Stacks a rollout's steps, trees of this engine's or NumPy arrays, to ``[T, ...]`` arrays of this engine."""
+
+    @abc.abstractmethod
+    def snapshot(self, tree: Any) -> Any:
+        """A copy that nothing changes later, neither a training step in place nor a donated buffer."""
+
+    @abc.abstractmethod
+    def named_params(self, params: Any) -> list[tuple[str, Any]]:
+        """The leaves of ``SplitModule.params`` (or of gradients) with readable names, in a fixed order."""
+
+    @abc.abstractmethod
     def zeros(self, shape: tuple[int, ...]) -> Any:
         """Zeros in ``float_dtype``."""
 
@@ -220,12 +236,28 @@ class Engine:
         """Evaluates one of two functions that return the same structure, by a boolean scalar array."""
 
     @abc.abstractmethod
-    def jit(self, function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
-        """Compiles a whole programme, loops included, where the engine can; otherwise returns it as it is."""
+    def jit(
+        self, function: Callable[..., Any], donate: tuple[int, ...] = (), static: tuple[int, ...] = ()
+    ) -> Callable[..., Any]:
+        """Compiles a whole programme, loops included, where the engine can; otherwise returns it as it is.
+
+        Args:
+            function: What to compile.
+            donate: Positions of arguments whose memory may be reused; they must not be read afterwards.
+            static: Positions of arguments that are hashable and no arrays.
+        """
 
     @abc.abstractmethod
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
         """Compiles a piece without loops, on engines whose ``jit`` does nothing; ``mode`` is TrainConfig.compile."""
+
+    @abc.abstractmethod
+    def compile_seconds(self) -> float:
+        """Seconds this process has spent tracing and compiling so far."""
+
+    @abc.abstractmethod
+    def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What ``function(*args)`` returns, or something with the same structure, shapes and dtypes, cheaply."""
 
     @abc.abstractmethod
     def no_grad(self) -> AbstractContextManager[Any]:

@@ -98,11 +98,11 @@ class Container(StatefulModule):
         """The children's carries, each reset."""
         return self._gather({k: child.reset_state(prev_state[k]) for k, child in self.children_by_key.items()})
 
-    def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int) -> Any:
+    def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int, replay: bool = False) -> Any:
         """The children's carries, each with its noise drawn."""
         return self._gather(
             {
-                key: child.draw_ahead(state[key], rollout_extras[key], num_steps)
+                key: child.draw_ahead(state[key], rollout_extras[key], num_steps, replay)
                 for key, child in self.children_by_key.items()
             }
         )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from multippo.networks.variables import Variable
 from multippo.rngs import Rngs
 
-__all__ = ["RandomState", "advance", "draw_ahead", "forget_drawn", "new_random_state", "noise", "noise_over_time"]
+__all__ = ["RandomState", "advance", "draw_ahead", "forget_drawn", "new_random_state", "noise", "noise_over_time", "reseed"]
 
 Draw = Callable[[Any, tuple[int, ...]], Any]
 """``random.normal`` or ``random.gumbel``: keys ``[..., 2]`` and a shape to noise ``[..., *shape]``."""
@@ -76,6 +76,20 @@ def draw_ahead(module: Any, draw: Draw, state: RandomState, steps: int, shape: t
     fresh = state._replace(tape=None, tape_start=None)
     tape = module.xp.moveaxis(noise_over_time(module, draw, fresh, steps, shape), 0, 1)
     return fresh._replace(tape=tape, tape_start=state.count)
+
+
+def reseed(random: Any, tree: Any, key: Any) -> Any:
+    """A carry tree whose random states start from ``key``, each its own stream, at count 0.
+
+    So one seed of a run decides its noise, whichever keys the network was built with.
+    """
+    number = iter(range(2**31))
+
+    def fresh(state: RandomState) -> RandomState:
+        keys = random.split(random.fold_in(key, next(number)), state.count.shape[0])
+        return RandomState(keys, state.count * 0)
+
+    return map_random_states(fresh, tree)
 
 
 def forget_drawn(tree: Any) -> Any:

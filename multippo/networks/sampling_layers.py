@@ -93,8 +93,12 @@ class ActionSampler(StatefulModule):
         """A key for each environment. It outlives episodes: resets keep it."""
         return random_state.new_random_state(self, self.base_key[...], batch_size)
 
-    def draw_ahead(self, state: RandomState, rollout_extras: Any, num_steps: int) -> RandomState:
+    def draw_ahead(
+        self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False
+    ) -> RandomState:
         """The carry with the noise of the next steps."""
+        if replay and not self._entropy_draws:
+            return state
         shape = self._noise_shape(rollout_extras, None)
         return random_state.draw_ahead(self, self._draw, state, num_steps, shape)
 

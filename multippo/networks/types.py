@@ -145,7 +145,7 @@ class StatefulModule(metaclass=StatefulMeta):
         """
         del rollout_extras, valid
 
-    def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int) -> Any:
+    def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int, replay: bool = False) -> Any:
         """The carry with the noise of the next ``num_steps`` steps drawn in one call; never another outcome.
 
         Only modules with random carry do anything here; a container passes the call on.
@@ -154,8 +154,9 @@ class StatefulModule(metaclass=StatefulMeta):
             state: Carry.
             rollout_extras: What this module emitted at some step, from which a sampler learns the noise's shape.
             num_steps: How many steps to draw for.
+            replay: Whether the steps are a replay, in which a sampler needs no noise to sample.
         """
-        del rollout_extras, num_steps
+        del rollout_extras, num_steps, replay
         return state
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:

@@ -17,9 +17,17 @@ from multippo.backends.jax import layers
 from multippo.backends.jax.modules import JaxModule, ModuleDict, make_variable
 from multippo.backends.jax.optimizer import JaxOptimizer
 from multippo.backends.naming import NATIVE_CORE, unescape
+from multippo.networks.updating import update_child
+from multippo.networks.utils import tree_map
 from multippo.random import Random
 
 __all__ = ["JaxEngine", "make_engine"]
+
+_COMPILE_EVENTS = (
+    "/jax/core/compile/jaxpr_trace_duration",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    "/jax/core/compile/backend_compile_duration",
+)
 
 
 class JaxEngine(Engine):
@@ -33,6 +41,8 @@ class JaxEngine(Engine):
         self._float_dtype: Any = jnp.float32
         self.random = Random(jnp, jnp.uint32, jnp.asarray, lambda: self._float_dtype)
         self._bound: dict[type, type] = {}
+        self._compile_seconds = 0.0
+        jax.monitoring.register_event_duration_secs_listener(self._on_duration)
 
     # -- modules
 
@@ -62,8 +72,13 @@ class JaxEngine(Engine):
     def merge(self, definition: Any, params: Any, variables: Any) -> Any:
         return nnx.merge(definition, params, variables)
 
-    def variables_of(self, module: Any) -> Any:
-        return nnx.split(module, nnx.Param, ...)[2]
+    def update_statistics(
+        self, definition: Any, params: Any, variables: Any, rollout_extras: Any, valid: Any, skip: Any
+    ) -> Any:
+        module = nnx.merge(definition, params, variables)
+        update_child(module, rollout_extras, valid)
+        updated = nnx.split(module, nnx.Param, ...)[2]
+        return jax.tree.map(lambda new, old: jnp.where(skip, old, new), updated, variables)
 
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
         nnx.update(module, *jax.tree.map(lambda x: x.copy(), (params, variables)))
@@ -143,6 +158,18 @@ class JaxEngine(Engine):
     def to_jax(self, tree: Any) -> Any:
         return tree
 
+    def stack_time(self, trees: list[Any]) -> Any:
+        # On the CPU a device array is host memory: one NumPy copy is far cheaper than a stack of T operands in XLA.
+        stack = np.stack if jax.default_backend() == "cpu" else jnp.stack
+        return tree_map(lambda *leaves: jnp.asarray(stack([np.asarray(leaf) for leaf in leaves])), *trees)
+
+    def snapshot(self, tree: Any) -> Any:
+        return jax.tree.map(lambda x: x.copy() if hasattr(x, "copy") else x, tree)
+
+    def named_params(self, params: Any) -> list[tuple[str, Any]]:
+        leaves = jax.tree_util.tree_leaves_with_path(params)
+        return [(".".join(unescape(str(getattr(k, "key", k))) for k in path[:-1]), leaf) for path, leaf in leaves]
+
     def zeros(self, shape: tuple[int, ...]) -> Any:
         return jnp.zeros(shape, self._float_dtype)
 
@@ -157,12 +184,24 @@ class JaxEngine(Engine):
     def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
         return jax.lax.cond(predicate, if_true, if_false)
 
-    def jit(self, function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
-        return jax.jit(function, donate_argnums=donate)
+    def jit(
+        self, function: Callable[..., Any], donate: tuple[int, ...] = (), static: tuple[int, ...] = ()
+    ) -> Callable[..., Any]:
+        return jax.jit(function, donate_argnums=donate, static_argnums=static)
 
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
         del mode  # everything is inside a jit already
         return function
+
+    def compile_seconds(self) -> float:
+        return self._compile_seconds
+
+    def _on_duration(self, event: str, seconds: float, **_: Any) -> None:
+        if event in _COMPILE_EVENTS:
+            self._compile_seconds += seconds
+
+    def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
+        return jax.eval_shape(function, *args)
 
     def no_grad(self) -> Any:
         return contextlib.nullcontext()

@@ -27,6 +27,7 @@ class JaxOptimizer(Optimizer):
 
     def step(self, params: Any, grads: Any, state: Any, learning_rate: Any, skip: Any) -> tuple[Any, Any, Any]:
         norm = optax.global_norm(grads)
+        skip = skip | ~jnp.isfinite(norm)
         clip = self._config.gradient_clipping
         if clip is not None:
             scale = clip / jnp.maximum(norm, clip)

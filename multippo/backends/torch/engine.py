@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from multippo.backends.naming import NATIVE_CORE, unescape
 from multippo.backends.torch import layers
 from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class
 from multippo.backends.torch.optimizer import TorchOptimizer
+from multippo.networks.updating import update_child
 from multippo.networks.utils import tree_map
 from multippo.random import Random
 
@@ -38,6 +40,7 @@ class TorchEngine(Engine):
         self._float_dtype = torch.float32
         self.random = Random(torch_namespace, torch.int64, self.asarray, lambda: self._float_dtype)
         self._bound: dict[type, type] = {}
+        self._compile_seconds = 0.0
 
     # -- modules
 
@@ -68,8 +71,14 @@ class TorchEngine(Engine):
         del params, variables  # they are the module's own
         return definition
 
-    def variables_of(self, module: Any) -> Any:
-        return dict(module.named_buffers())
+    def update_statistics(
+        self, definition: Any, params: Any, variables: Any, rollout_extras: Any, valid: Any, skip: Any
+    ) -> Any:
+        del params
+        if not bool(skip):
+            with torch.no_grad():
+                update_child(definition, rollout_extras, valid)
+        return variables
 
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
         own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -166,6 +175,20 @@ class TorchEngine(Engine):
 
         return tree_map(lambda x: jax.dlpack.from_dlpack(x.detach().contiguous()), tree)
 
+    def stack_time(self, trees: list[Any]) -> Any:
+        return tree_map(self._stack, *trees)
+
+    def _stack(self, *leaves: Any) -> torch.Tensor:
+        if isinstance(leaves[0], torch.Tensor):
+            return torch.stack(leaves)
+        return self.asarray(np.stack(leaves))
+
+    def snapshot(self, tree: Any) -> Any:
+        return tree_map(lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x, tree)
+
+    def named_params(self, params: Any) -> list[tuple[str, Any]]:
+        return [(".".join(map(unescape, name.split("."))), value) for name, value in params.items()]
+
     def zeros(self, shape: tuple[int, ...]) -> Any:
         return torch.zeros(shape, dtype=self._float_dtype, device=self.device)
 
@@ -184,14 +207,35 @@ class TorchEngine(Engine):
     def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
         return if_true() if bool(predicate) else if_false()
 
-    def jit(self, function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
-        del donate  # compiled in pieces, by ``kernel``; a whole training step would unroll its loops
+    def jit(
+        self, function: Callable[..., Any], donate: tuple[int, ...] = (), static: tuple[int, ...] = ()
+    ) -> Callable[..., Any]:
+        del donate, static  # compiled in pieces, by ``kernel``; a whole training step would unroll its loops
         return function
 
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
         if mode == "off" or (mode == "auto" and self.device.type == "cpu"):
             return function
-        return torch.compile(function, fullgraph=True, dynamic=False)
+        return self._timed(torch.compile(function, fullgraph=True, dynamic=False))
+
+    def _timed(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Counts the seconds of calls in which dynamo compiled something."""
+
+        def call(*args: Any) -> Any:
+            frames, start = torch._dynamo.utils.counters["stats"]["unique_graphs"], time.perf_counter()
+            result = compiled(*args)
+            if torch._dynamo.utils.counters["stats"]["unique_graphs"] != frames:
+                self._compile_seconds += time.perf_counter() - start
+            return result
+
+        return call
+
+    def compile_seconds(self) -> float:
+        return self._compile_seconds
+
+    def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
+        with torch.no_grad():
+            return function(*args)
 
     def no_grad(self) -> Any:
         return torch.inference_mode()

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from multippo.backends.torch.segments import segmented_lstm
 
-__all__ = ["ACTIVATIONS", "PORTABLE_NAMES", "LSTMCore", "linear", "lstm"]
+__all__ = ["ACTIVATIONS", "PORTABLE_NAMES", "LSTMCore", "LinearCore", "linear", "lstm"]
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": functional.relu,
@@ -33,9 +33,20 @@ PORTABLE_NAMES: dict[type, dict[str, tuple[str, bool]]] = {
 """Native parameter names of a wrapped layer: portable name, and whether the portable layout is transposed."""
 
 
+class LinearCore(nn.Linear):
+    """``nn.Linear`` that takes any number type, as flax's does."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """``[..., in]`` to ``[..., out]``."""
+        return functional.linear(input.to(self.weight.dtype), self.weight, self.bias)
+
+
+PORTABLE_NAMES[LinearCore] = PORTABLE_NAMES[nn.Linear]
+
+
 def linear(kernel: np.ndarray, bias: np.ndarray | None, dtype: Any, device: Any) -> nn.Linear:
     """``nn.Linear`` with the given kernel ``[in, out]`` and bias ``[out]``."""
-    layer = nn.utils.skip_init(nn.Linear, *kernel.shape, bias=bias is not None, dtype=dtype, device=device)
+    layer = nn.utils.skip_init(LinearCore, *kernel.shape, bias=bias is not None, dtype=dtype, device=device)
     _fill(layer.weight, kernel.T)
     if bias is not None:
         _fill(layer.bias, bias)
@@ -57,13 +68,13 @@ class LSTMCore(nn.LSTM):
     def step(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
         """One step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""
         return torch.lstm_cell(
-            x, (h, c), self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0
+            x.to(h.dtype), (h, c), self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0
         )
 
     def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
         """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds, by the fused kernel."""
         weights = (self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0)
-        return segmented_lstm(xs, h, c, done, h0, c0, weights)
+        return segmented_lstm(xs.to(h.dtype), h, c, done, h0, c0, weights)
 
 
 PORTABLE_NAMES[LSTMCore] = {

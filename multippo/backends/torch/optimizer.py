@@ -36,7 +36,7 @@ class TorchOptimizer(Optimizer):
     def step(self, params: Any, grads: Any, state: Any, learning_rate: Any, skip: Any) -> tuple[Any, Any, Any]:
         tensors = list(grads.values())
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)))
-        if bool(skip):
+        if bool(skip | ~torch.isfinite(norm)):
             return params, state, norm
         clip = self._config.gradient_clipping
         if clip is not None:

@@ -1,0 +1,1 @@
+"""PPO: its arithmetic and the training loop, written once for every engine."""

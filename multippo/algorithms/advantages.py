@@ -1,0 +1,80 @@
+"""Generalised advantage estimation as a linear recurrence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["generalized_advantages", "linear_recurrence"]
+
+
+def linear_recurrence(xp: Any, decay: Any, x: Any, *, reverse: bool = False) -> Any:
+    """``y_t = x_t + decay_t y_{t-1}``, or with ``reverse`` ``y_t = x_t + decay_t y_{t+1}``, along the first axis.
+
+    Parallel in time by doubling (Hillis and Steele, 1986; Blelloch, 1990, section 1.4): log2(T) rounds over whole
+    arrays.
+
+    Args:
+        xp: Array namespace.
+        decay: ``[T, ...]``. The first (with ``reverse``, last) entry multiplies nothing.
+        x: ``[T, ...]``.
+        reverse: From the end to the start.
+
+    Returns:
+        ``[T, ...]``.
+    """
+    time, span = x.shape[0], 1
+    while span < time:
+        if reverse:
+            x_far = xp.concat([x[span:], xp.zeros_like(x[:span])], axis=0)
+            decay_far = xp.concat([decay[span:], xp.zeros_like(decay[:span])], axis=0)
+        else:
+            x_far = xp.concat([xp.zeros_like(x[:span]), x[:-span]], axis=0)
+            decay_far = xp.concat([xp.zeros_like(decay[:span]), decay[:-span]], axis=0)
+        x = x + decay * x_far
+        decay = decay * decay_far
+        span *= 2
+    return x
+
+
+def generalized_advantages(
+    xp: Any,
+    *,
+    r_t: Any,
+    v_t: Any,
+    v_last: Any,
+    v_bootstrap_t: Any,
+    terminated_t: Any,
+    truncated_t: Any,
+    valid_t: Any,
+    discount: float,
+    gae_lambda: float,
+) -> tuple[Any, Any]:
+    """Advantages and value targets (Schulman et al., 2016, arXiv:1506.02438, equations 11-16).
+
+    ``delta_t = r_t + discount v_{t+1} - v_t`` and ``A_t = delta_t + discount gae_lambda A_{t+1}``, where across the end
+    of an episode the trace is cut, and ``v_{t+1}`` is 0 after a termination and V(final observation) after a
+    truncation (Pardo et al., 2018, arXiv:1712.00378).
+
+    Args:
+        xp: Array namespace.
+        r_t: Rewards ``[T, B]``.
+        v_t: Value estimates ``[T, B]``.
+        v_last: Value ``[B]`` of the observation after the last step.
+        v_bootstrap_t: Value ``[T, B]`` of the final observation where truncated.
+        terminated_t: ``[T, B]`` bool.
+        truncated_t: ``[T, B]`` bool.
+        valid_t: ``[T, B]`` bool. An entry that is not valid has advantage 0.
+        discount: gamma.
+        gae_lambda: lambda.
+
+    Returns:
+        Advantages ``A_t`` and returns ``A_t + v_t``, both ``[T, B]``.
+    """
+    v_next = xp.concat([v_t[1:], v_last[None]], axis=0)
+    v_tp1 = xp.where(truncated_t, v_bootstrap_t, xp.where(terminated_t, xp.zeros_like(v_t), v_next))
+    zero = xp.zeros_like(v_t)
+    delta_t = xp.where(valid_t, r_t + discount * v_tp1 - v_t, zero)
+    cut_t = terminated_t | truncated_t | ~valid_t
+    decay_t = xp.where(cut_t, zero, xp.full_like(v_t, discount * gae_lambda))
+    advantage_t = linear_recurrence(xp, decay_t, delta_t, reverse=True)
+    return advantage_t, advantage_t + v_t

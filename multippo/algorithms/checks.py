@@ -1,0 +1,131 @@
+"""What is refused before the first environment step."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from multippo.algorithms.config import PPOConfig
+from multippo.envs.api import Env, EnvState
+from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
+from multippo.networks.utils import named_leaves, tree_structure
+
+__all__ = ["check_network", "path_of", "where_it_failed"]
+
+
+def check_network(network: Any, network_state: Any, env: Env, env_state: EnvState, obs: Any, config: PPOConfig) -> None:
+    """Runs the network once on the first observation, and checks what comes out.
+
+    Args:
+        network: What the user passed.
+        network_state: Its fresh carry.
+        env: The environments.
+        env_state: From ``reset``.
+        obs: ``env_state.obs`` in the network's arrays.
+        config: For ``combine_advantages``.
+
+    Raises:
+        ValueError: If the network fails on the observation, or its output does not fit the environment.
+        TypeError: If the network or its output is of the wrong type.
+    """
+    try:
+        out = network.engine.shapes(lambda s, x: tuple(_expect_output(network(s, x))), network_state, obs)
+    except Exception as error:
+        shapes = {name or "obs": tuple(leaf.shape) for name, leaf in named_leaves(obs)}
+        raise ValueError(
+            f"The network failed on the environment's first observation {shapes} at "
+            f"{where_it_failed(network, error)}: {error}"
+        ) from error
+    out = StatefulModuleOutput(*out)
+    if not isinstance(out.output, PPONetworkOutput):
+        raise TypeError(
+            f"The network's output is a {type(out.output).__name__}; train_ppo needs a PPONetworkOutput. "
+            "Put a PPOAdapter(action=..., value=...) at its end."
+        )
+    _check_values(out.output, env_state, env.num_envs)
+    _check_likelihoods(out.output, env.num_envs, config)
+    _check_carry(network_state, out.next_state, env.num_envs)
+
+
+def _expect_output(out: Any) -> StatefulModuleOutput:
+    if not isinstance(out, StatefulModuleOutput):
+        raise TypeError(f"a module returned a {type(out).__name__}; expected a StatefulModuleOutput")
+    return out
+
+
+def _check_values(output: PPONetworkOutput, env_state: EnvState, num_envs: int) -> None:
+    rewards, values = named_leaves(env_state.reward), named_leaves(output.value_estimates)
+    if tree_structure(env_state.reward) != tree_structure(output.value_estimates):
+        raise ValueError(
+            f"The environment's rewards have keys {[name for name, _ in rewards]}, the network's value estimates "
+            f"{[name for name, _ in values]}; they must be the same. Give PPOAdapter a value port that yields one "
+            "value for each reward key."
+        )
+    for name, value in values:
+        if tuple(value.shape) != (num_envs,):
+            raise ValueError(
+                f"The network's value estimate{f' {name!r}' if name else ''} has shape {tuple(value.shape)}; expected "
+                f"one number for each environment, ({num_envs},)."
+            )
+
+
+def _check_likelihoods(output: PPONetworkOutput, num_envs: int, config: PPOConfig) -> None:
+    likelihoods, values = named_leaves(output.loglikelihoods), named_leaves(output.value_estimates)
+    for name, leaf in likelihoods:
+        if tuple(leaf.shape) != (num_envs,):
+            raise ValueError(
+                f"The network's log-likelihood{f' {name!r}' if name else ''} has shape {tuple(leaf.shape)}; expected "
+                f"one number for each environment, ({num_envs},): the sum over an action's dimensions."
+            )
+    names, value_names = [name for name, _ in likelihoods], [name for name, _ in values]
+    if config.combine_advantages == "separate" and names != value_names:
+        raise ValueError(
+            f"combine_advantages='separate' pairs each action key with the reward of the same key, but the actions "
+            f"have keys {names} and the rewards {value_names}. Make them the same, or use 'sum'."
+        )
+
+
+def _check_carry(before: Any, after: Any, num_envs: int) -> None:
+    if tree_structure(before) != tree_structure(after):
+        raise ValueError(
+            "The network's carry changed its structure in a call; next_state must be like the state passed in "
+            f"({tree_structure(before)}), but is {tree_structure(after)}."
+        )
+    for (name, old), (_, new) in zip(named_leaves(before), named_leaves(after), strict=True):
+        if tuple(old.shape) != tuple(new.shape) or old.dtype != new.dtype:
+            raise ValueError(
+                f"The network's carry {name!r} changed from {tuple(old.shape)} {old.dtype} to {tuple(new.shape)} "
+                f"{new.dtype} in a call; next_state must be like the state passed in."
+            )
+        if not old.shape or old.shape[0] != num_envs:
+            raise ValueError(
+                f"The network's carry {name!r} has shape {tuple(old.shape)}; every carry must lead with the batch "
+                f"axis ({num_envs})."
+            )
+
+
+def where_it_failed(network: Any, error: BaseException) -> str:
+    """The path in the network of the innermost module in an error's traceback."""
+    innermost: Any = network
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        candidate = frame.f_locals.get("self")
+        if isinstance(candidate, StatefulModule):
+            innermost = candidate
+    return path_of(network, innermost) or type(innermost).__name__
+
+
+def path_of(network: Any, module: Any) -> str | None:
+    """Where ``module`` is in ``network``, such as ``Sequential.layers[1].action``; None if it is not."""
+    if network is module:
+        return type(network).__name__
+    for name, child in network.engine.children(network):
+        if not isinstance(child, StatefulModule):
+            continue
+        inner = path_of(child, module)
+        if inner is not None:
+            attribute, _, index = name.partition(".")
+            step = f".{attribute}[{index if index.isdigit() else repr(index)}]" if index else f".{attribute}"
+            return type(network).__name__ + step + inner[len(type(child).__name__) :]
+    return None
+
+

@@ -1,0 +1,182 @@
+"""Evaluation: whole episodes in environments of their own, with nothing of the training state touched."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from multippo.algorithms.config import EvalConfig, TrainConfig
+from multippo.algorithms.rollout import Actor, collect, is_traced
+from multippo.envs.api import Env
+from multippo.networks.random_state import reseed
+from multippo.networks.utils import tree_leaves, tree_map
+
+__all__ = ["Evaluator", "eval_rollout", "evaluation_mode"]
+
+_CHUNK = 64
+_DEFAULT_LIMIT = 10_000
+
+
+def eval_rollout(
+    env: Env,
+    network: Any,
+    *,
+    num_episodes: int | None = None,
+    key: Any = None,
+    deterministic: bool = True,
+    max_episode_steps: int | None = None,
+) -> dict[str, float]:
+    """Plays whole episodes and summarises them.
+
+    Every environment plays the same number of episodes (give or take one), so that short ones are not favoured.
+
+    Args:
+        env: Where to play; it is reset.
+        network: Who plays. Neither its weights, its statistics nor its mode are changed.
+        num_episodes: How many; by default one in each environment.
+        key: Seeds the episodes and, if not deterministic, the actions; ``random.key(0)`` by default.
+        deterministic: Act with the mode of the action distribution.
+        max_episode_steps: Count an episode as it stands after this many steps; by default the environment's limit, or
+            10,000.
+
+    Returns:
+        ``eval/episode_reward/mean``, ``/std``, ``/min``, ``/max``, ``eval/lifespan/mean`` (steps an episode lasted) and
+        ``eval/episodes``.
+    """
+    config = EvalConfig(
+        num_episodes=num_episodes or env.num_envs, deterministic=deterministic, max_episode_steps=max_episode_steps
+    )
+    split = network.engine.split(network)
+    key = network.engine.random.key(0) if key is None else key
+    return _Player(network, env, config, "off").play(split.params, split.variables, key)
+
+
+class Evaluator:
+    """Evaluates during training.
+
+    Args:
+        network: The network in training.
+        env: The training environment; never stepped here.
+        eval_env: Where to play instead of an environment like ``env``.
+        config: For ``eval`` and ``compile``.
+    """
+
+    def __init__(self, network: Any, env: Env, eval_env: Any, config: TrainConfig) -> None:
+        num_envs = min(config.eval.num_envs, config.eval.num_episodes)
+        if eval_env is None:
+            own = env.similar(num_envs)
+        elif isinstance(eval_env, Env):
+            own = eval_env
+        else:
+            from multippo.envs import make_env
+
+            own = make_env(eval_env, num_envs=num_envs)
+        if own is env:
+            raise ValueError("eval_env is the training environment itself; evaluating would disturb it. Make another.")
+        self._player = _Player(network, own, config.eval, config.compile)
+
+    def run(self, params: Any, variables: Any, key: Any) -> dict[str, float]:
+        """Plays the configured episodes with the given weights; see ``eval_rollout``."""
+        return self._player.play(params, variables, key)
+
+
+class _Player:
+    def __init__(self, network: Any, env: Env, config: EvalConfig, mode: str) -> None:
+        self._network, self._env, self._config = network, env, config
+        self._limit = config.max_episode_steps or env.max_episode_steps or _DEFAULT_LIMIT
+        engine = network.engine
+        with evaluation_mode(network, config.deterministic):
+            self._actor = Actor(engine, env, engine.split(network).definition, mode)
+        length = min(_CHUNK, self._limit)
+
+        def chunk(params: Any, variables: Any, state: Any, env_state: Any, key: Any) -> Any:
+            state, env_state, transition, _ = collect(
+                self._actor, params, variables, state, env_state, key, length, length
+            )
+            return state, env_state, (transition.rewards, transition.done, transition.valid)
+
+        self._chunk = engine.jit(chunk) if is_traced(engine, env) else chunk
+
+    def play(self, params: Any, variables: Any, key: Any) -> dict[str, float]:
+        engine, env = self._network.engine, self._env
+        quota = np.full(env.num_envs, self._config.num_episodes // env.num_envs)
+        quota[: self._config.num_episodes % env.num_envs] += 1
+        tally = _Tally(quota, self._limit)
+        keys = engine.random.split(key, 3)
+        with evaluation_mode(self._network, self._config.deterministic):
+            fresh = self._network.initialize_state(env.num_envs)
+            state = reseed(engine.random, fresh, keys[0])
+            env_state = env.reset(engine.to_numpy(keys[1]))
+            round_number = 0
+            while not tally.complete:
+                round_key = engine.random.fold_in(keys[2], round_number)
+                state, env_state, seen = self._chunk(params, variables, state, env_state, round_key)
+                tally.add(*(tree_map(engine.to_numpy, part) for part in seen))
+                round_number += 1
+        return tally.summary()
+
+
+class _Tally:
+    """Sums rewards to returns until every environment has played its share."""
+
+    def __init__(self, quota: np.ndarray, limit: int) -> None:
+        self._left, self._limit = quota.copy(), limit
+        self._reward, self._length = np.zeros(len(quota)), np.zeros(len(quota), int)
+        self._returns: list[float] = []
+        self._lengths: list[int] = []
+
+    @property
+    def complete(self) -> bool:
+        return not (self._left > 0).any()
+
+    def add(self, rewards: Any, done: np.ndarray, valid: np.ndarray) -> None:
+        total = np.sum([np.asarray(leaf, np.float64) for leaf in tree_leaves(rewards)], axis=0)
+        for t in range(len(done)):
+            self._reward += np.where(valid[t], total[t], 0.0)
+            self._length += valid[t]
+            over = done[t] | (self._length >= self._limit)
+            for i in np.flatnonzero(over & (self._left > 0) & valid[t]):
+                self._returns.append(float(self._reward[i]))
+                self._lengths.append(int(self._length[i]))
+                self._left[i] -= 1
+            # An episode given up at the limit goes on in the environment; its remainder must not count as another.
+            self._left[over & ~done[t]] = 0
+            self._reward[over], self._length[over] = 0.0, 0
+
+    def summary(self) -> dict[str, float]:
+        returns = np.asarray(self._returns)
+        return {
+            "eval/episode_reward/mean": float(returns.mean()),
+            "eval/episode_reward/std": float(returns.std()),
+            "eval/episode_reward/min": float(returns.min()),
+            "eval/episode_reward/max": float(returns.max()),
+            "eval/lifespan/mean": float(np.mean(self._lengths)),
+            "eval/episodes": float(len(returns)),
+        }
+
+
+@contextlib.contextmanager
+def evaluation_mode(network: Any, deterministic: bool) -> Iterator[None]:
+    """The network acting by the mode of its distributions inside a ``with`` block; its flags are put back after."""
+    modules = list(_modules(network.engine, network))
+    before = [(m, m.deterministic) for m in modules if "deterministic" in vars(m)]
+    training = getattr(network, "training", None)
+    try:
+        if deterministic:
+            network.eval()
+        yield
+    finally:
+        if training:
+            network.train()
+        for module, flag in before:
+            if module.deterministic != flag:
+                module.deterministic = flag
+
+
+def _modules(engine: Any, module: Any) -> Iterator[Any]:
+    yield module
+    for _, child in engine.children(module):
+        yield from _modules(engine, child)

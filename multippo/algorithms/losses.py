@@ -1,0 +1,132 @@
+"""PPO's loss on training sequences."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.types import Sequences
+from multippo.networks.utils import tree_leaves, tree_map
+
+__all__ = ["LossOutput", "ppo_loss"]
+
+_MAX_LOG_RATIO = 20.0
+
+
+class LossOutput(NamedTuple):
+    """What ``ppo_loss`` returns beside the total.
+
+    Attributes:
+        metrics: Scalars to log, by name.
+        max_ratio_deviation: Largest ``|ratio - 1|`` of the valid entries.
+        approximate_kl: Estimate of KL(old || new).
+    """
+
+    metrics: dict[str, Any]
+    max_ratio_deviation: Any
+    approximate_kl: Any
+
+
+def ppo_loss(network: Any, sequences: Sequences, config: PPOConfig) -> tuple[Any, LossOutput]:
+    """Clipped surrogate, value and regularisation loss of one minibatch (Schulman et al., 2017, arXiv:1707.06347).
+
+    ``L = -mean min(rho A, clip(rho, 1 - eps, 1 + eps) A) + w mean (V - R)**2 + mean regularisation`` with ``rho`` the
+    ratio of the new to the old likelihood (equations 7 and 9; the entropy bonus is part of the regularisation). Means
+    are over valid entries. With ``value_clip_range`` the value term is the larger of the clipped and the unclipped.
+
+    Args:
+        network: Evaluated by its ``unroll``.
+        sequences: ``[L, S, ...]``.
+        config: Coefficients.
+
+    Returns:
+        The scalar loss, and what to log.
+    """
+    xp = network.xp
+    out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)
+    valid = sequences.valid
+    weight = xp.astype(valid, tree_leaves(sequences.advantages)[0].dtype)
+    total = xp.maximum(xp.sum(weight), xp.ones_like(xp.sum(weight)))
+
+    def mean(x: Any) -> Any:
+        # ``where`` and not a product: an entry that does not count may hold anything.
+        return xp.sum(xp.where(valid, x, xp.zeros_like(x))) / total
+
+    actor, ratio_stats = _actor_loss(xp, out.output.loglikelihoods, sequences, mean, config)
+    critic = _critic_loss(xp, out.output.value_estimates, sequences, mean, config)
+    zero = xp.zeros_like(weight)
+    regularization = mean(out.regularization_loss + zero)
+    loss = actor + config.critic_loss_weight * critic + regularization
+    metrics = {
+        "losses/actor": actor,
+        "losses/critic": critic,
+        "losses/regularization": regularization,
+        "losses/total": loss,
+        "ratio/clip_fraction": ratio_stats["clip_fraction"],
+        "kl/approx": ratio_stats["kl"],
+        **{name: mean(value + zero) for name, value in _flat(out.metrics)},
+    }
+    return loss, LossOutput(metrics, ratio_stats["max_deviation"], ratio_stats["kl"])
+
+
+def _actor_loss(xp: Any, log_likelihoods: Any, sequences: Sequences, mean: Any, config: PPOConfig) -> tuple[Any, Any]:
+    news, olds = tree_leaves(log_likelihoods), tree_leaves(sequences.loglikelihoods)
+    advantages = tree_leaves(sequences.advantages)
+    if config.combine_advantages != "separate":
+        news, olds = [_sum(news)], [_sum(olds)]
+        count = len(advantages) if config.combine_advantages == "mean" else 1
+        advantages = [_sum(advantages) / count]
+    terms = [
+        _surrogate(xp, new, old, advantage, sequences.valid, mean, config)
+        for new, old, advantage in zip(news, olds, advantages, strict=True)
+    ]
+    stats = {
+        "clip_fraction": _sum([term["clip_fraction"] for term in terms]) / len(terms),
+        "kl": _sum([term["kl"] for term in terms]),
+        "max_deviation": functools.reduce(xp.maximum, [term["max_deviation"] for term in terms]),
+    }
+    return _sum([term["loss"] for term in terms]), stats
+
+
+def _surrogate(xp: Any, new: Any, old: Any, advantage: Any, valid: Any, mean: Any, config: PPOConfig) -> dict[str, Any]:
+    if config.normalize_advantages:
+        centred = advantage - mean(advantage)
+        advantage = centred / (xp.sqrt(mean(centred**2)) + 1e-8)
+    # An exponent of 20 is far outside the clip range, and keeps a product with the advantage finite.
+    log_ratio = xp.clip(new - old, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    ratio = xp.exp(log_ratio)
+    clipped = xp.clip(ratio, 1.0 - config.clip_range, 1.0 + config.clip_range)
+    deviation = xp.abs(ratio - 1.0)
+    outside = xp.astype(deviation > config.clip_range, ratio.dtype)
+    return {
+        "loss": -mean(xp.minimum(ratio * advantage, clipped * advantage)),
+        "clip_fraction": mean(outside),
+        # Schulman's low-variance, never negative estimate, (rho - 1) - log rho.
+        "kl": mean((ratio - 1.0) - log_ratio),
+        "max_deviation": xp.max(xp.where(valid, deviation, xp.zeros_like(deviation))),
+    }
+
+
+def _critic_loss(xp: Any, values: Any, sequences: Sequences, mean: Any, config: PPOConfig) -> Any:
+    def loss(value: Any, old: Any, target: Any) -> Any:
+        error = (value - target) ** 2
+        if config.value_clip_range is not None:
+            near = old + xp.clip(value - old, -config.value_clip_range, config.value_clip_range)
+            error = xp.maximum(error, (near - target) ** 2)
+        return mean(error)
+
+    return _sum(tree_leaves(tree_map(loss, values, sequences.value_estimates, sequences.returns)))
+
+
+def _sum(values: list[Any]) -> Any:
+    return sum(values[1:], values[0])
+
+
+def _flat(metrics: Any, prefix: str = "network") -> list[tuple[str, Any]]:
+    """Nested metric dicts as slash-separated names."""
+    flat: list[tuple[str, Any]] = []
+    for name, value in metrics.items():
+        path = f"{prefix}/{name}"
+        flat += _flat(value, path) if isinstance(value, dict) else [(path, value)]
+    return flat

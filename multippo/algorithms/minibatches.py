@@ -1,0 +1,98 @@
+"""From a rollout to training sequences and their minibatches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.replay import gather_time, valid_first
+from multippo.algorithms.types import Sequences, Transition
+from multippo.networks.random_state import RandomState
+from multippo.networks.utils import tree_leaves, tree_map
+
+__all__ = ["choose_sequence_length", "has_memory", "make_sequences", "minibatch_indices", "take_sequences"]
+
+
+def has_memory(network_state: Any) -> bool:
+    """Whether a carry holds anything but random keys, so that the order of steps matters to the network."""
+    import optree
+
+    is_random = lambda node: isinstance(node, RandomState)  # noqa: E731
+    leaves = optree.tree_leaves(network_state, is_leaf=is_random)
+    return any(not is_random(leaf) for leaf in leaves)
+
+
+def choose_sequence_length(config: PPOConfig, num_envs: int, memory: bool) -> int:
+    """The L of ``PPOConfig.sequence_length``, or the default: 1 without memory, else the longest that splits evenly.
+
+    Raises:
+        ValueError: If no length splits evenly.
+    """
+    if config.sequence_length is not None:
+        return config.sequence_length
+    if not memory:
+        return 1
+    time = config.rollout_length
+    for length in range(time, 0, -1):
+        if time % length == 0 and num_envs * (time // length) % config.num_minibatches == 0:
+            return length
+    raise ValueError(
+        f"{num_envs} environments x {time} steps can't be split into num_minibatches={config.num_minibatches}; "
+        f"choose a divisor of {num_envs * time}."
+    )
+
+
+def make_sequences(
+    xp: Any, transition: Transition, starts: Any, advantages: Any, returns: Any, length: int, may_skip: bool
+) -> Sequences:
+    """Cuts a rollout ``[T, B, ...]`` into ``S = B T / L`` sequences ``[L, S, ...]``.
+
+    Args:
+        xp: Array namespace.
+        transition: The rollout.
+        starts: Carries ``[T / L, B, ...]``.
+        advantages: Tree of ``[T, B]``.
+        returns: Tree of ``[T, B]``.
+        length: L.
+        may_skip: Whether entries may be invalid; each sequence's valid steps then come first.
+    """
+
+    def cut(x: Any) -> Any:
+        time, batch, *rest = x.shape
+        chunks = xp.reshape(x, (time // length, length, batch, *rest))
+        return xp.reshape(xp.moveaxis(chunks, 0, 1), (length, time // length * batch, *rest))
+
+    over_time = Sequences(
+        network_state=None,
+        obs=transition.obs,
+        done=transition.done,
+        valid=transition.valid,
+        rollout_extras=transition.rollout_extras,
+        loglikelihoods=transition.network_output.loglikelihoods,
+        value_estimates=transition.network_output.value_estimates,
+        advantages=advantages,
+        returns=returns,
+    )
+    sequences = tree_map(cut, over_time)
+    if may_skip and length > 1:
+        sequences = gather_time(xp, sequences, valid_first(xp, sequences.valid))
+    carries = tree_map(lambda x: xp.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:])), starts)
+    return sequences._replace(network_state=carries)
+
+
+def minibatch_indices(random: Any, xp: Any, key: Any, num_sequences: int, config: PPOConfig) -> Any:
+    """Which sequences each minibatch takes: ``[epochs * minibatches, S / minibatches]``, each once an epoch."""
+    orders = random.permutation(random.split(key, config.num_epochs), num_sequences)
+    return xp.reshape(orders, (config.num_epochs * config.num_minibatches, num_sequences // config.num_minibatches))
+
+
+def take_sequences(xp: Any, sequences: Sequences, index: Any) -> Sequences:
+    """The sequences at ``index``."""
+    state = tree_map(lambda x: xp.take(x, index, axis=0), sequences.network_state)
+    rest = tree_map(lambda x: xp.take(x, index, axis=1), sequences._replace(network_state=None))
+    return rest._replace(network_state=state)
+
+
+def num_sequences(sequences: Sequences) -> int:
+    """S."""
+    return int(tree_leaves(sequences.valid)[0].shape[1])

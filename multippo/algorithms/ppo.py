@@ -1,0 +1,299 @@
+"""``train_ppo``: the loop around the iterations."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from multippo.algorithms.checks import check_network
+from multippo.algorithms.config import TrainConfig
+from multippo.algorithms.evaluation import Evaluator
+from multippo.algorithms.interrupts import DeferredInterrupt
+from multippo.algorithms.minibatches import choose_sequence_length, has_memory
+from multippo.algorithms.schedules import learning_rate_at
+from multippo.algorithms.trainer import RunState, Trainer
+from multippo.algorithms.types import EpisodeState, TrainingState, TrainResult
+from multippo.envs.api import Env
+from multippo.errors import NonFiniteError
+from multippo.networks.random_state import reseed
+from multippo.networks.types import StatefulModule
+from multippo.networks.utils import tree_map
+
+__all__ = ["train_ppo"]
+
+LogFn = Callable[..., None]
+"""``log_fn(metrics)`` or ``log_fn(metrics, step)``."""
+
+CheckpointFn = Callable[[TrainingState, int], None]
+"""``checkpoint_fn(training_state, step)``."""
+
+
+def train_ppo(
+    env: Any,
+    network: Any,
+    config: TrainConfig | None = None,
+    *,
+    log_fn: LogFn | None = None,
+    checkpoint_fn: CheckpointFn | None = None,
+    eval_env: Any = None,
+    initial_state: TrainingState | None = None,
+) -> TrainResult:
+    """Trains a network by PPO, on the engine the network was made on.
+
+    Args:
+        env: An environment from ``make_env``, or anything ``make_env`` takes.
+        network: A StatefulModule whose output is a ``PPONetworkOutput``. It holds the trained weights afterwards.
+        config: Everything else.
+        log_fn: Called with a dict of metrics (floats by name, ``step`` among them) after iterations.
+        checkpoint_fn: Called with the training state and the step count every ``checkpoint_every_steps``, and after the
+            last iteration, an interrupt, or a value that is not finite.
+        eval_env: Environment to evaluate in; by default another of the training environment's kind.
+        initial_state: Where to go on from: the ``training_state`` of an earlier run of the same network and config.
+            A host environment, whose state can't be saved, starts new episodes.
+
+    Returns:
+        The last state and metrics.
+
+    Raises:
+        ValueError: If something does not fit, before the first environment step.
+        TypeError: Likewise.
+        NonFiniteError: If an observation, reward, loss or gradient is NaN or infinite.
+        KeyboardInterrupt: After Ctrl-C, once the iteration at hand is finished and saved.
+    """
+    return _Run(env, network, config or TrainConfig(), log_fn, checkpoint_fn, eval_env, initial_state).go()
+
+
+class _Run:
+    """One call of ``train_ppo``."""
+
+    def __init__(
+        self,
+        env: Any,
+        network: Any,
+        config: TrainConfig,
+        log_fn: LogFn | None,
+        checkpoint_fn: CheckpointFn | None,
+        eval_env: Any,
+        initial_state: TrainingState | None,
+    ) -> None:
+        if not isinstance(network, StatefulModule):
+            raise TypeError(f"train_ppo needs a StatefulModule as its network; got a {type(network).__name__}.")
+        if not isinstance(config, TrainConfig):
+            raise TypeError(f"train_ppo needs a TrainConfig; got a {type(config).__name__}.")
+        self.engine, self.network = network.engine, network
+        if "train" not in self.engine.capabilities:
+            raise ValueError(f"The {self.engine.name} backend can't train; use jax or torch.")
+        self.env = as_env(env, config.ppo.num_envs)
+        ppo = config.ppo
+        if ppo.num_envs not in (None, self.env.num_envs):
+            raise ValueError(
+                f"PPOConfig.num_envs={ppo.num_envs}, but the environment has {self.env.num_envs}; make them the same, "
+                "or leave num_envs unset."
+            )
+        self.config = dataclasses.replace(config, ppo=dataclasses.replace(ppo, num_envs=self.env.num_envs))
+        self.ppo = self.config.ppo
+        self.log_fn = _with_step(log_fn)
+        self.checkpoint_fn = checkpoint_fn
+        fresh = network.initialize_state(self.env.num_envs)
+        length = choose_sequence_length(self.ppo, self.env.num_envs, has_memory(fresh))
+        per_call = max(1, self.config.log_every_steps // self.ppo.steps_per_iteration)
+        self.trainer = Trainer(network, self.env, self.ppo, length, per_call, self.config.compile)
+        self.evaluator = Evaluator(network, self.env, eval_env, self.config) if self.config.eval.enabled else None
+        self._start(fresh, initial_state)
+        self.eval_history: list[dict[str, float]] = []
+        self.final_metrics: dict[str, float] = {}
+
+    def _start(self, fresh: Any, initial: TrainingState | None) -> None:
+        """Sets the state before the first iteration, and checks the network on the first observation."""
+        engine, random = self.engine, self.engine.random
+        self.key = random.key(self.config.seed) if initial is None else initial.key
+        self.iteration = 0 if initial is None else initial.iteration
+        self.step = 0 if initial is None else initial.step
+        roots = random.split(self.key, 3)
+        self.iteration_root = roots[2]
+        # Episodes a host environment starts after a resume are not those it started with.
+        reset_key = random.fold_in(roots[0], self.iteration)
+        network_state = reseed(random, fresh, random.fold_in(roots[1], self.iteration))
+        if initial is not None and self.env.functional:
+            env_state = initial.env_state
+        else:
+            env_state = self.env.reset(engine.to_numpy(reset_key))
+        obs = engine.from_jax(env_state.obs) if self.env.functional else tree_map(engine.asarray, env_state.obs)
+        check_network(self.network, network_state, self.env, env_state, obs, self.ppo)
+        zeros = engine.zeros((self.env.num_envs,))
+        learner, episodes = self.trainer.initial_learner(), EpisodeState(zeros, zeros + 0)
+        if initial is not None:
+            engine.update_module(self.network, initial.params, initial.variables)
+            split = engine.split(self.network)
+            optimizer_state = self.trainer.learner.optimizer.import_state(split.params, *initial.optimizer_state)
+            learner = learner._replace(
+                params=split.params, variables=split.variables, optimizer_state=optimizer_state
+            )
+            if self.env.functional:
+                network_state = engine.snapshot(initial.network_state)
+                episodes = engine.snapshot(initial.episodes)
+                env_state = self._own(env_state)
+        self.state = RunState(learner, network_state, env_state, episodes)
+
+    def go(self) -> TrainResult:
+        """Runs to the end."""
+        total = self.ppo.num_iterations
+        next_eval = self._next(self.config.eval.every_steps)
+        every = self.config.checkpoint_every_steps
+        next_checkpoint = self._next(every) if every else math.inf
+        saved_at = -1
+        with DeferredInterrupt() as interrupt:
+            while self.iteration < total:
+                self._advance(min(self.trainer.iterations_per_call, total - self.iteration))
+                if self.evaluator is not None and (self.step >= next_eval or self.iteration >= total):
+                    self._evaluate()
+                    next_eval = self._next(self.config.eval.every_steps)
+                if self.step >= next_checkpoint or interrupt.requested:
+                    self._checkpoint()
+                    saved_at = self.iteration
+                    next_checkpoint = self._next(every) if every else math.inf
+                interrupt.raise_if_requested()
+        state = self.snapshot()
+        self.engine.update_module(self.network, state.params, state.variables)
+        if self.checkpoint_fn is not None and saved_at != self.iteration:
+            self.checkpoint_fn(state, self.step)
+        return TrainResult(
+            training_state=state,
+            final_metrics=self.final_metrics,
+            eval_history=self.eval_history,
+            total_steps=self.step,
+            total_iterations=self.iteration,
+        )
+
+    def _next(self, every: int) -> int:
+        return (self.step // every + 1) * every
+
+    def _advance(self, count: int) -> None:
+        """Runs some iterations and logs each."""
+        compile_before, start = self.engine.compile_seconds(), time.perf_counter()
+        numbers = range(self.iteration, self.iteration + count)
+        keys = self.engine.random.fold_in(
+            self.engine.xp.stack([self.iteration_root] * count), self.engine.asarray(list(numbers))
+        )
+        rates = [learning_rate_at(self.ppo, number) for number in numbers]
+        self.state, reports = self.trainer.run(self.state, keys, rates)
+        compiled = self.engine.compile_seconds() - compile_before
+        seconds = max(time.perf_counter() - start - compiled, 1e-9)
+        steps = sum(int(report["steps"]) for report in reports)
+        for report in reports:
+            self._refuse_non_finite(report)
+            self.iteration += 1
+            self.step += int(report["steps"])
+            metrics = _readable(report)
+            metrics["step"] = self.step
+            metrics["iteration"] = self.iteration
+            metrics["throughput/train_sps"] = steps / seconds
+            metrics["time/compile_s"] = self.engine.compile_seconds()
+            self.final_metrics = metrics
+            self.log_fn(metrics)
+
+    def _evaluate(self) -> None:
+        assert self.evaluator is not None
+        learner = self.state.learner
+        key = self.engine.random.fold_in(self.engine.random.split(self.key, 3)[1], 2**31 + self.iteration)
+        found = self.evaluator.run(learner.params, learner.variables, key)
+        metrics = {"step": float(self.step), **found}
+        self.eval_history.append(metrics)
+        self.final_metrics = {**self.final_metrics, **found}
+        self.log_fn(metrics)
+
+    def _checkpoint(self) -> None:
+        if self.checkpoint_fn is not None:
+            self.checkpoint_fn(self.snapshot(), self.step)
+
+    def snapshot(self) -> TrainingState:
+        """The state after the last finished iteration, as copies."""
+        engine, state = self.engine, self.state
+        learner = state.learner
+        first, second, count = self.trainer.learner.optimizer.export_state(learner.optimizer_state)
+        return TrainingState(
+            definition=self.trainer.definition,
+            params=engine.snapshot(learner.params),
+            variables=engine.snapshot(learner.variables),
+            optimizer_state=(first, second, count),
+            network_state=engine.snapshot(state.network_state),
+            env_state=self._own(state.env_state),
+            episodes=engine.snapshot(state.episodes),
+            key=engine.snapshot(self.key),
+            iteration=self.iteration,
+            step=self.step,
+        )
+
+    def _own(self, env_state: Any) -> Any:
+        """An environment's state that no later iteration takes away: only a traced one's buffers are donated."""
+        return self.engine.snapshot(env_state) if self.trainer.traced else env_state
+
+    def _refuse_non_finite(self, report: dict[str, Any]) -> None:
+        """Stops at a NaN or an infinity; the state is the one before the iteration."""
+        for name, value in report.items():
+            if not name.startswith("nonfinite/") or name == "nonfinite/any" or int(value) < 0:
+                continue
+            leaf, where = name.removeprefix("nonfinite/"), ""
+            if leaf == "gradient":
+                params = self.engine.named_params(self.state.learner.params)
+                leaf, where = f"gradient of {params[int(value)][0]}", ""
+            elif leaf == "loss":
+                where = f" in minibatch {int(value)}"
+            else:
+                t, index = divmod(int(value), self.env.num_envs)
+                where = f" at step {t} of the rollout in environment {index}"
+            state = self.snapshot()
+            self.engine.update_module(self.network, state.params, state.variables)
+            if self.checkpoint_fn is not None:
+                self.checkpoint_fn(state, self.step)
+            raise NonFiniteError(
+                f"The {leaf} is not finite{where}, in iteration {self.iteration + 1}, after {self.step} steps. "
+                "The weights are those from before; look for NaN in the environment, or lower the learning rate.",
+                leaf=leaf,
+                training_state=state,
+            )
+
+
+def as_env(env: Any, num_envs: int | None) -> Env:
+    """An ``Env``, as it is or by ``make_env``."""
+    if isinstance(env, Env):
+        return env
+    from multippo.envs import make_env
+
+    return make_env(env, **({} if num_envs is None else {"num_envs": num_envs}))
+
+
+def _readable(report: dict[str, Any]) -> dict[str, float]:
+    """An iteration's metrics as floats, sums turned into means."""
+    metrics = {
+        name: float(value)
+        for name, value in report.items()
+        if not name.startswith(("nonfinite/", "episodes/")) and name != "steps"
+    }
+    count = float(report["episodes/count"])
+    metrics["rollout/episodes"] = count
+    for name in ("reward", "length"):
+        total = float(report[f"episodes/{name}"])
+        metrics[f"rollout/episode_{name}/mean"] = total / count if count else math.nan
+    return metrics
+
+
+def _with_step(log_fn: LogFn | None) -> Callable[[dict[str, float]], None]:
+    """Calls ``log_fn`` with the metrics, and with the step too if it takes it."""
+    if log_fn is None:
+        return lambda metrics: None
+    try:
+        parameters = inspect.signature(log_fn).parameters.values()
+    except (TypeError, ValueError):  # a builtin, such as list.append
+        return log_fn
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    takes_step = len([p for p in positional if p.default is p.empty]) >= 2 or any(
+        p.kind is p.VAR_POSITIONAL for p in parameters
+    )
+    if takes_step:
+        return lambda metrics: log_fn(metrics, int(metrics["step"]))
+    return log_fn

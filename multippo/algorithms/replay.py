@@ -1,0 +1,48 @@
+"""Loss replay: running the network again over a stored rollout, parallel in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multippo.algorithms.types import Transition
+from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
+from multippo.networks.utils import tree_map
+
+__all__ = ["gather_time", "replay", "valid_first"]
+
+
+def replay(network: Any, network_state: Any, transition: Transition) -> PPONetworkOutput:
+    """Evaluates a rollout's stored samples under the network's current weights.
+
+    Args:
+        network: The network that acted, or one of the same structure.
+        network_state: Its carry from *before* the rollout.
+        transition: From ``unroll_env``, ``[T, B, ...]``.
+
+    Returns:
+        ``[T, B, ...]``. Before any update it equals ``transition.network_output`` at every valid step.
+    """
+    xp = network.xp
+    order = valid_first(xp, transition.valid)
+    obs, done, extras = gather_time(xp, (transition.obs, transition.done, transition.rollout_extras), order)
+    out: StatefulModuleOutput = network.unroll(network_state, obs, done, extras)
+    return gather_time(xp, out.output, xp.argsort(order, axis=0, stable=True))
+
+
+def valid_first(xp: Any, valid: Any) -> Any:
+    """The order ``[T, B]`` of steps in which those that are not valid come last.
+
+    During a step that is none the carry stands still; so the valid steps, moved together, are what the network lived
+    through.
+    """
+    return xp.argsort(xp.astype(~valid, xp.int32), axis=0, stable=True)
+
+
+def gather_time(xp: Any, tree: Any, order: Any) -> Any:
+    """Reorders the steps of each environment: ``[T, B, ...]`` leaves by ``order`` ``[T, B]``."""
+
+    def gather(x: Any) -> Any:
+        index = xp.reshape(order, order.shape + (1,) * (x.ndim - 2))
+        return xp.take_along_axis(x, xp.broadcast_to(index, x.shape), axis=0)
+
+    return tree_map(gather, tree)

@@ -1,0 +1,226 @@
+"""Rollouts: acting in the environments, and storing what replay needs.
+
+Two drivers produce the same ``Transition``. Where the engine can trace the environment (JAX with a functional one), the
+whole rollout is one scan. Otherwise Python steps the environment, and the network acts in one compiled call a step.
+
+The order of events in a step is the same in both: the network acts under the carry ``state_t``; the environment steps;
+where an episode was truncated, the final observation is valued under the carry from *before* the reset; where one
+ended, the carry is reset; where the step was not valid, the carry stays what it was.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from multippo.algorithms.types import Transition
+from multippo.envs.api import Env, EnvState
+from multippo.networks.random_state import forget_drawn
+from multippo.networks.unrolling import reset_where
+from multippo.networks.utils import select, tree_map
+
+__all__ = ["Actor", "Rollout", "collect", "is_traced", "unroll_env"]
+
+Rollout = tuple[Any, EnvState, Transition, Any]
+"""Carry and environment state after the last step, transition, and the carries ``[T / L, B, ...]`` before every L-th
+step."""
+
+
+def is_traced(engine: Any, env: Env) -> bool:
+    """Whether the environment becomes part of the engine's compiled rollout."""
+    return env.functional and "functional" in engine.capabilities
+
+
+def unroll_env(
+    env: Env, env_state: EnvState, network: Any, network_state: Any, unroll_length: int, key: Any
+) -> tuple[Any, EnvState, Transition]:
+    """Acts for ``unroll_length`` steps in every environment.
+
+    Args:
+        env: Host or functional environments, on any engine.
+        env_state: From ``env.reset`` or an earlier call.
+        network: Its output is a ``PPONetworkOutput``.
+        network_state: Carry of every environment.
+        unroll_length: T.
+        key: For the environment's fresh starts; action noise comes from keys in ``network_state``.
+
+    Returns:
+        The carry after the last step, the environment state, and the transition ``[T, B, ...]``. To ``replay`` it,
+        keep the carry from before the call.
+    """
+    engine = network.engine
+    definition, params, variables = engine.split(network)
+    state, env_state, transition, _ = _programme(engine, env, definition, unroll_length)(
+        params, variables, network_state, env_state, key
+    )
+    return state, env_state, transition
+
+
+_programmes: weakref.WeakKeyDictionary[Env, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def _programme(engine: Any, env: Env, definition: Any, length: int) -> Any:
+    """A rollout function, compiled once for each environment, network structure and length."""
+    cached = _programmes.setdefault(env, {})
+    index = (engine.name, definition, length)
+    if index not in cached:
+        actor = Actor(engine, env, definition, "off")
+
+        def run(params: Any, variables: Any, network_state: Any, env_state: EnvState, key: Any) -> Rollout:
+            return collect(actor, params, variables, network_state, env_state, key, length, length)
+
+        cached[index] = engine.jit(run) if is_traced(engine, env) else run
+    return cached[index]
+
+
+class Actor:
+    """A network's acting functions for one environment, compiled once.
+
+    Args:
+        engine: The network's engine.
+        env: The environments.
+        definition: From ``engine.split``.
+        mode: ``TrainConfig.compile``.
+    """
+
+    def __init__(self, engine: Any, env: Env, definition: Any, mode: str) -> None:
+        self.engine, self.env, self.definition = engine, env, definition
+        self.act = engine.jit(engine.kernel(self._act, mode))
+        self.settle = engine.jit(self._settle)
+        self.value = engine.jit(engine.kernel(self._value, mode))
+        self._example_extras: Any = None
+
+    def _act(self, params: Any, variables: Any, state: Any, obs: Any) -> tuple[Any, Any, Any]:
+        out = self.engine.merge(self.definition, params, variables)(state, obs)
+        return out.next_state, out.output, out.rollout_extras
+
+    def draw_ahead(self, params: Any, variables: Any, state: Any, obs: Any, num_steps: int) -> Any:
+        """The carry with the noise of a rollout drawn in one call."""
+        if self._example_extras is None:  # a sampler learns the noise's shape from what it emitted once
+            self._example_extras = self.act(params, variables, state, obs)[2]
+        network = self.engine.merge(self.definition, params, variables)
+        return network.draw_ahead(state, self._example_extras, num_steps)
+
+    def _value(self, params: Any, variables: Any, state: Any, obs: Any) -> Any:
+        return self.engine.merge(self.definition, params, variables)(state, obs).output.value_estimates
+
+    def _settle(self, params: Any, variables: Any, before: Any, after: Any, done: Any, valid: Any) -> Any:
+        """The carry of the next step: reset where an episode ended, held where the step was none."""
+        network = self.engine.merge(self.definition, params, variables)
+        state = reset_where(network, done, after)
+        return select(self.engine.xp, valid, state, before) if self.env.may_skip else state
+
+
+def collect(
+    actor: Actor,
+    params: Any,
+    variables: Any,
+    network_state: Any,
+    env_state: EnvState,
+    key: Any,
+    length: int,
+    sequence_length: int,
+) -> Rollout:
+    """Acts for ``length`` steps; see ``unroll_env``. Keeps the carry before every ``sequence_length``-th step."""
+    driver = _scan if is_traced(actor.engine, actor.env) else _step
+    return driver(actor, params, variables, network_state, env_state, key, length, sequence_length)
+
+
+def _scan(
+    actor: Actor, params: Any, variables: Any, state: Any, env_state: EnvState, key: Any, length: int, sequence: int
+) -> Rollout:
+    engine, env, xp = actor.engine, actor.env, actor.engine.xp
+
+    def step(carry: tuple[Any, EnvState], _: Any) -> tuple[tuple[Any, EnvState], Transition]:
+        before, env_before = carry
+        after, output, extras = actor._act(params, variables, before, env_before.obs)
+        env_after = env.step(env_before, output.actions)
+        bootstrap = engine.cond(
+            xp.any(env_after.truncated),
+            lambda: tree_map(
+                lambda v: xp.where(env_after.truncated, v, xp.zeros_like(v)),
+                actor._value(params, variables, after, env_after.final_obs),
+            ),
+            lambda: tree_map(xp.zeros_like, output.value_estimates),
+        )
+        done = env_after.terminated | env_after.truncated
+        state = actor._settle(params, variables, before, after, done, env_after.valid)
+        return (state, env_after), _transition(env_before.obs, output, extras, env_after, bootstrap)
+
+    def chunk(carry: tuple[Any, EnvState], _: Any) -> tuple[tuple[Any, EnvState], Any]:
+        after, transition = engine.scan(step, carry, None, sequence)
+        return after, (transition, carry[0])
+
+    env_state = env.refresh(env_state, key)
+    (state, env_state), (transition, starts) = engine.scan(chunk, (state, env_state), None, length // sequence)
+    transition = tree_map(lambda x: xp.reshape(x, (length, *x.shape[2:])), transition)
+    return state, env_state, transition, starts
+
+
+def _step(
+    actor: Actor, params: Any, variables: Any, state: Any, env_state: EnvState, key: Any, length: int, sequence: int
+) -> Rollout:
+    engine, env = actor.engine, actor.env
+    receive, send = _exchange(engine, env)
+    env_state = env.refresh(env_state, engine.to_numpy(key))
+    obs_t: list[Any] = []
+    outputs: list[Any] = []
+    env_states: list[Any] = []
+    starts: list[Any] = []
+    bootstraps: list[Any] = []
+    with engine.no_grad():
+        for t in range(length):
+            if t % sequence == 0:
+                starts.append(forget_drawn(state))
+            obs = receive(env_state.obs)
+            if t == 0 and engine.draws_ahead:
+                state = actor.draw_ahead(params, variables, state, obs, length)
+            after, output, extras = actor.act(params, variables, state, obs)
+            obs_t.append(env_state.obs)
+            outputs.append((output, extras))
+            env_state = env.step(env_state, send(output.actions))
+            # The simulator's own state is the latest one only; keeping T of them would hold on to their memory.
+            env_states.append(env_state._replace(obs=(), final_obs=(), internal=()))
+            flags = receive((env_state.terminated, env_state.truncated, env_state.valid))
+            ended = bool((env_state.terminated | env_state.truncated).any())
+            bootstraps.append(None)
+            if bool(env_state.truncated.any()):
+                value = actor.value(params, variables, after, receive(env_state.final_obs))
+                bootstraps[-1] = select(engine.xp, flags[1], value, tree_map(engine.xp.zeros_like, value))
+            if ended or not bool(env_state.valid.all()):
+                after = actor.settle(params, variables, state, after, flags[0] | flags[1], flags[2])
+            state = after
+    zeros = tree_map(engine.xp.zeros_like, outputs[0][0].value_estimates)
+    output, extras = engine.stack_time(outputs)
+    stacked = engine.stack_time(env_states) if not env.functional else engine.stack_time(receive(env_states))
+    obs = engine.stack_time(obs_t if not env.functional else receive(obs_t))
+    bootstrap = engine.stack_time([zeros if b is None else b for b in bootstraps])
+    transition = _transition(obs, output, extras, stacked, bootstrap)
+    return engine.snapshot(forget_drawn(state)), env_state, transition, engine.stack_time(starts)
+
+
+def _exchange(engine: Any, env: Env) -> tuple[Any, Any]:
+    """How arrays come from the environment to the network, and go back."""
+    if env.functional:
+        return engine.from_jax, engine.to_jax
+    return (
+        lambda tree: tree_map(engine.asarray, tree),
+        lambda tree: tree_map(engine.to_numpy, tree),
+    )
+
+
+def _transition(obs: Any, output: Any, extras: Any, env_state: EnvState, bootstrap: Any) -> Transition:
+    return Transition(
+        obs=obs,
+        network_output=output,
+        rewards=env_state.reward,
+        terminated=env_state.terminated,
+        truncated=env_state.truncated,
+        done=env_state.terminated | env_state.truncated,
+        valid=env_state.valid,
+        metrics=env_state.metrics,
+        rollout_extras=extras,
+        bootstrap_values=bootstrap,
+    )
+
+

@@ -1,0 +1,214 @@
+"""One training iteration, compiled as far as the engine and the environment allow."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.rollout import Actor, collect, is_traced
+from multippo.algorithms.types import EpisodeState, Transition
+from multippo.algorithms.update import Learner, LearnerState, fold_episodes
+from multippo.envs.api import Env, EnvState
+from multippo.networks.updating import needs_only_valid
+from multippo.networks.utils import tree_map
+
+__all__ = ["RunState", "Trainer"]
+
+
+class RunState(NamedTuple):
+    """What an iteration takes and returns. On an engine that donates buffers it must not be read after the call."""
+
+    learner: LearnerState
+    network_state: Any
+    env_state: EnvState
+    episodes: EpisodeState
+
+
+class Trainer:
+    """Runs iterations of one network in one environment.
+
+    Where the environment is traced, several iterations run inside one compiled call; otherwise the environment is
+    stepped from Python, and the update is one compiled call.
+
+    Args:
+        network: The network; its engine decides.
+        env: The environments.
+        config: With ``num_envs`` set.
+        sequence_length: L.
+        iterations_per_call: How many iterations one call of ``run`` takes at most.
+        mode: ``TrainConfig.compile``.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        env: Env,
+        config: PPOConfig,
+        sequence_length: int,
+        iterations_per_call: int,
+        mode: str,
+    ) -> None:
+        self.engine, self.env, self.config = network.engine, env, config
+        self.sequence_length = sequence_length
+        self.traced = is_traced(self.engine, env)
+        self.iterations_per_call = iterations_per_call if self.traced else 1
+        split = self.engine.split(network)
+        self.definition = split.definition
+        self._params, self._variables = split.params, split.variables
+        self.actor = Actor(self.engine, env, self.definition, mode)
+        # A module that takes no mask needs the valid entries alone, whose number no compiled call can know.
+        self._statistics_apart = env.may_skip and needs_only_valid(network)
+        self.learner = Learner(
+            self.engine,
+            self.definition,
+            config,
+            sequence_length,
+            may_skip=env.may_skip,
+            mode=mode,
+            statistics_apart=self._statistics_apart,
+        )
+        if self.traced:
+            self._call = self.engine.jit(self._several, donate=(0,))
+        else:
+            self._finish_call = self.engine.jit(self._finish, donate=(0,))
+
+    def initial_learner(self) -> LearnerState:
+        """The network's weights and statistics, and a fresh optimiser."""
+        return LearnerState(self._params, self._variables, self.learner.optimizer.init(self._params))
+
+    def run(self, state: RunState, keys: Any, learning_rates: list[float]) -> tuple[RunState, list[dict[str, Any]]]:
+        """Runs one iteration for each learning rate (at most ``iterations_per_call``).
+
+        Args:
+            state: Consumed.
+            keys: ``[N, 2]``, one key for each iteration.
+            learning_rates: N of them.
+
+        Returns:
+            The new state, and each iteration's metrics as host numbers.
+        """
+        engine = self.engine
+        if self.traced:
+            missing = self.iterations_per_call - len(learning_rates)
+            rates = self._rates(learning_rates + [0.0] * missing)
+            keys = engine.xp.concat([keys, engine.xp.repeat(keys[-1:], missing, axis=0)], axis=0) if missing else keys
+            active = engine.asarray([True] * len(learning_rates) + [False] * missing)
+            state, stacked = self._call(state, keys, rates, active)
+            host = tree_map(engine.to_numpy, stacked)
+            return state, [{name: value[i] for name, value in host.items()} for i in range(len(learning_rates))]
+        reports: list[dict[str, Any]] = []
+        for i, rate in enumerate(learning_rates):
+            state, metrics = self._stepped(state, keys[i], self._rates([rate])[0])
+            reports.append({name: engine.to_numpy(value) for name, value in metrics.items()})
+        return state, reports
+
+    def _rates(self, values: list[float]) -> Any:
+        return self.engine.zeros((len(values),)) + self.engine.asarray(values)
+
+    # -- a traced environment: everything in one call
+
+    def _several(self, state: RunState, keys: Any, rates: Any, active: Any) -> tuple[RunState, dict[str, Any]]:
+        engine = self.engine
+        if self.iterations_per_call == 1:
+            state, metrics = self._iteration(state, keys[0], rates[0])
+            return state, tree_map(lambda x: x[None], metrics)
+        shapes = engine.shapes(self._iteration, state, keys[0], rates[0])[1]
+
+        def body(carry: RunState, inputs: tuple[Any, Any, Any]) -> tuple[RunState, dict[str, Any]]:
+            key, rate, is_active = inputs
+
+            def idle() -> tuple[RunState, dict[str, Any]]:
+                return carry, tree_map(lambda s: engine.xp.zeros(s.shape, s.dtype), shapes)
+
+            # The last call of a run may have fewer iterations left; a shorter scan would be compiled anew.
+            return engine.cond(is_active, lambda: self._iteration(carry, key, rate), idle)
+
+        return engine.scan(body, state, (keys, rates, active), self.iterations_per_call)
+
+    def _iteration(self, state: RunState, key: Any, rate: Any) -> tuple[RunState, dict[str, Any]]:
+        env_key, update_key = self._keys(key)
+        learner = state.learner
+        network_state, env_state, transition, starts = collect(
+            self.actor,
+            learner.params,
+            learner.variables,
+            state.network_state,
+            state.env_state,
+            env_key,
+            self.config.rollout_length,
+            self.sequence_length,
+        )
+        learner, episodes, metrics = self._finish(
+            learner, state.episodes, transition, starts, network_state, env_state.obs, update_key, rate
+        )
+        new = RunState(learner, network_state, env_state, episodes)
+        # The learner has kept its state already; the rest goes back to before the bad value too.
+        keep = metrics["nonfinite/any"]
+        back = tree_map(lambda a, b: self.engine.xp.where(keep, b, a), new._replace(learner=None), state._replace(learner=None))
+        return back._replace(learner=learner), metrics
+
+    # -- a stepped environment: Python between the calls
+
+    def _stepped(self, state: RunState, key: Any, rate: Any) -> tuple[RunState, dict[str, Any]]:
+        env_key, update_key = self._keys(key)
+        learner = state.learner
+        network_state, env_state, transition, starts = collect(
+            self.actor,
+            learner.params,
+            learner.variables,
+            state.network_state,
+            state.env_state,
+            env_key,
+            self.config.rollout_length,
+            self.sequence_length,
+        )
+        obs = self.engine.from_jax(env_state.obs) if self.env.functional else tree_map(self.engine.asarray, env_state.obs)
+        learner, episodes, metrics = self._finish_call(
+            learner, state.episodes, transition, starts, network_state, obs, update_key, rate
+        )
+        if self._statistics_apart:
+            learner = learner._replace(
+                variables=self.engine.update_statistics(
+                    self.definition,
+                    learner.params,
+                    learner.variables,
+                    transition.rollout_extras,
+                    transition.valid,
+                    metrics["nonfinite/any"],
+                )
+            )
+        return RunState(learner, network_state, env_state, episodes), metrics
+
+    # -- shared
+
+    def _keys(self, key: Any) -> tuple[Any, Any]:
+        pair = self.engine.random.split(key, 2)
+        return pair[0], pair[1]
+
+    def _finish(
+        self,
+        learner: LearnerState,
+        episodes: EpisodeState,
+        transition: Transition,
+        starts: Any,
+        network_state: Any,
+        obs: Any,
+        key: Any,
+        rate: Any,
+    ) -> tuple[LearnerState, EpisodeState, dict[str, Any]]:
+        """Everything after the rollout."""
+        xp = self.engine.xp
+        v_last = self.engine.stop_gradient(
+            self.actor._value(learner.params, learner.variables, network_state, obs)
+        )
+        learner, metrics = self.learner.update(learner, transition, starts, v_last, key, rate)
+        episodes, sums = fold_episodes(xp, episodes, transition)
+        metrics.update({f"episodes/{name}": value for name, value in sums.items()})
+        metrics["steps"] = xp.sum(xp.astype(transition.valid, xp.int32))
+        metrics["learning_rate"] = rate
+        for name, value in transition.metrics.items():
+            weight = xp.astype(transition.valid, rate.dtype)
+            metrics[f"env/{name}"] = xp.sum(xp.astype(value, rate.dtype) * weight) / xp.maximum(
+                xp.sum(weight), xp.ones_like(rate)
+            )
+        return learner, episodes, metrics

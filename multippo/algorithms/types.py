@@ -1,0 +1,121 @@
+"""What flows through training.
+
+Legend of axes: ``T`` rollout length, ``B`` environments, ``L`` steps of a training sequence, ``S`` sequences.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+__all__ = ["EpisodeState", "Sequences", "TrainResult", "TrainingState", "Transition"]
+
+
+class Transition(NamedTuple):
+    """A rollout, ``[T, B, ...]``.
+
+    Attributes:
+        obs: What the policy saw at each step.
+        network_output: The ``PPONetworkOutput`` at each step.
+        rewards: Earned by each step; a tree where the environment's reward is one.
+        terminated: Whether the step ended its episode in a state of value zero.
+        truncated: Whether the step ended its episode by a cut.
+        done: Either.
+        valid: False where the step was none of the task's.
+        metrics: What the environment reported beside the reward.
+        rollout_extras: The modules' snapshots, for replay.
+        bootstrap_values: V of the final observation, under the carry from before the reset, where ``truncated``;
+            0 elsewhere. Keyed like the value estimates.
+    """
+
+    obs: Any
+    network_output: Any
+    rewards: Any
+    terminated: Any
+    truncated: Any
+    done: Any
+    valid: Any
+    metrics: Any
+    rollout_extras: Any
+    bootstrap_values: Any
+
+
+class EpisodeState(NamedTuple):
+    """Running sums of the episodes under way, ``[B]`` each."""
+
+    reward: Any
+    length: Any
+
+
+class Sequences(NamedTuple):
+    """A rollout cut into ``S`` training sequences of ``L`` steps; ``[L, S, ...]``, carries ``[S, ...]``.
+
+    Attributes:
+        network_state: The carry each sequence starts from.
+        obs: Observations.
+        done: Resets after the step.
+        valid: Entries that count.
+        rollout_extras: Snapshots.
+        loglikelihoods: Under the policy that sampled.
+        value_estimates: At rollout time.
+        advantages: Keyed like the value estimates.
+        returns: Targets of the value estimates, keyed like them.
+    """
+
+    network_state: Any
+    obs: Any
+    done: Any
+    valid: Any
+    rollout_extras: Any
+    loglikelihoods: Any
+    value_estimates: Any
+    advantages: Any
+    returns: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingState:
+    """Everything a run is made of after some iteration. Arrays are copies that training does not change later.
+
+    Attributes:
+        definition: What the engine's ``merge`` needs beside the arrays.
+        params: The trained arrays.
+        variables: The tracked arrays (statistics).
+        optimizer_state: Moments and step count.
+        network_state: Carry of every training environment.
+        env_state: State of the training environments; complete for functional ones, the last output for host ones.
+        episodes: Sums of the episodes under way.
+        key: The run's key, from which every iteration's is derived.
+        iteration: Iterations finished.
+        step: Environment steps taken.
+    """
+
+    definition: Any
+    params: Any
+    variables: Any
+    optimizer_state: Any
+    network_state: Any
+    env_state: Any
+    episodes: EpisodeState
+    key: Any
+    iteration: int
+    step: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What ``train_ppo`` returns. The network passed in holds the trained weights.
+
+    Attributes:
+        training_state: The state after the last iteration; ``initial_state`` of a continued run.
+        final_metrics: The last metrics logged.
+        eval_history: Metrics of every evaluation, in order.
+        total_steps: Environment steps taken, those of the run continued included.
+        total_iterations: Iterations, likewise.
+    """
+
+    training_state: TrainingState
+    final_metrics: dict[str, float]
+    eval_history: list[dict[str, float]]
+    total_steps: int
+    total_iterations: int
