@@ -144,7 +144,9 @@ class Trainer:
         new = RunState(learner, network_state, env_state, episodes)
         # The learner has kept its state already; the rest goes back to before the bad value too.
         keep = metrics["nonfinite/any"]
-        back = tree_map(lambda a, b: self.engine.xp.where(keep, b, a), new._replace(learner=None), state._replace(learner=None))
+        back = self.engine.tree_map(
+            lambda a, b: self.engine.xp.where(keep, b, a), new._replace(learner=None), state._replace(learner=None)
+        )
         return back._replace(learner=learner), metrics
 
     # -- a stepped environment: Python between the calls

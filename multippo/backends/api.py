@@ -225,6 +225,10 @@ class Engine:
     def stop_gradient(self, tree: Any) -> Any:
         """The same values, constant for differentiation."""
 
+    @abc.abstractmethod
+    def tree_map(self, function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+        """Maps trees that may hold node types only the engine's framework knows, such as a simulator's state."""
+
     # -- transformations -------------------------------------------------------------------------------------------
 
     @abc.abstractmethod

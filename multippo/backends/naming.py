@@ -1,15 +1,34 @@
-"""Names that every engine agrees on: how a child's key becomes an attribute, and an attribute a portable name."""
+"""What every engine does alike with names: keys of children, lists and dicts of them, and names that are taken."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
-__all__ = ["NATIVE_CORE", "contains_tracked", "escape", "unescape"]
+__all__ = [
+    "BOUND",
+    "NATIVE_CORE",
+    "KeyedChildren",
+    "check_attribute",
+    "check_class",
+    "contains_tracked",
+    "escape",
+    "in_order",
+    "track",
+    "track_late",
+    "unescape",
+]
 
 NATIVE_CORE = "core"
 """Attribute under which a neutral layer holds the framework's own layer; left out of portable names."""
 
 _MARK = "·"  # a letter that no attribute of nnx.Dict or nn.Module has, so a marked key collides with none
+
+BOUND = ("engine", "xp", "random")
+"""Class attributes that binding sets."""
+
+_MAY_OVERRIDE = ("extra_repr",)
+"""Names of a native module that are there to be overridden."""
 
 
 def escape(key: Any) -> str:
@@ -22,6 +41,53 @@ def unescape(name: str) -> str:
     return name[1:].replace(_MARK, ".") if name.startswith(_MARK) else name
 
 
+def in_order(attributes: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Attributes in the order in which NNX walks them: positions of a list by number, all else by name."""
+    return sorted(attributes, key=lambda item: (int(item[0]) if item[0].isdigit() else -1, item[0]))
+
+
+class KeyedChildren(MutableMapping[Any, Any]):
+    """A dict of children, for either framework's module class: any key, and the order in which they were given.
+
+    A key becomes an escaped attribute, so that a child called ``keys`` hides no method. The keys are held in a tuple
+    too, since NNX sorts attributes when it splits and merges a module.
+    """
+
+    def __init__(self, items: dict[Any, Any]) -> None:
+        super().__init__()
+        self.order: tuple[Any, ...] = ()
+        for key, value in items.items():
+            self[key] = value
+
+    def __getitem__(self, key: Any) -> Any:
+        if key not in self.order:
+            raise KeyError(key)
+        return getattr(self, escape(key))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key not in self.order:
+            if escape(key) in map(escape, self.order):
+                raise ValueError(f"The key {key!r} would be the same as another one, written as a name; rename it.")
+            self.order = (*self.order, key)
+        setattr(self, escape(key), value)
+
+    def __delitem__(self, key: Any) -> None:
+        if key not in self.order:
+            raise KeyError(key)
+        self.order = tuple(other for other in self.order if other != key)
+        delattr(self, escape(key))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    # A module is itself alone, whatever it holds; a mapping would compare contents and have no hash.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
 def contains_tracked(value: Any, tracked: tuple[type, ...]) -> bool:
     """Whether a (nested) list, tuple or dict holds an instance of one of the types."""
     if isinstance(value, dict):
@@ -29,3 +95,68 @@ def contains_tracked(value: Any, tracked: tuple[type, ...]) -> bool:
     if isinstance(value, list | tuple):
         return any(contains_tracked(item, tracked) for item in value)
     return isinstance(value, tracked)
+
+
+def track(value: Any, tracked: tuple[type, ...], make_list: Callable[..., Any], make_dict: Callable[..., Any]) -> Any:
+    """Lists, tuples and dicts that hold modules or variables as the framework's own; all else as it is.
+
+    Raises:
+        TypeError: If modules or variables are mixed with other things.
+    """
+
+    def convert(item: Any) -> Any:
+        if isinstance(item, tracked):
+            return item
+        if isinstance(item, dict):
+            return make_dict({key: convert(child) for key, child in item.items()})
+        if isinstance(item, list | tuple):
+            return make_list([convert(child) for child in item])
+        raise TypeError(
+            f"A list or dict of modules holds a {type(item).__name__}, {item!r}; expected modules, Params and Variables "
+            "only. Keep other values in an attribute of their own."
+        )
+
+    return convert(value) if isinstance(value, dict | list | tuple) and contains_tracked(value, tracked) else value
+
+
+def track_late(module: Any, tracked: tuple[type, ...], skip: Callable[[str], bool]) -> None:
+    """Assigns those lists and dicts again that got their modules only after they were assigned, in ``__init__``."""
+    for name, value in list(vars(module).items()):
+        if not skip(name) and isinstance(value, dict | list) and contains_tracked(value, tracked):
+            delattr(module, name)
+            setattr(module, name, value)
+
+
+def check_class(neutral: type, native: type, taken: Iterable[str] = ()) -> None:
+    """Refuses a neutral class that defines a name which the framework's module class needs for itself.
+
+    Args:
+        neutral: The class to bind.
+        native: The framework's module class.
+        taken: Further names, of attributes that its instances have.
+
+    Raises:
+        TypeError: If there is one; the error names it and the class that defines it.
+    """
+    for cls in neutral.__mro__:
+        if issubclass(native, cls):
+            continue
+        for name in vars(cls):
+            if name in _MAY_OVERRIDE or name.startswith(("__", "_abc_")):
+                continue
+            if hasattr(native, name) or name in taken:
+                framework = native.__module__.partition(".")[0]
+                raise TypeError(
+                    f"{cls.__qualname__}.{name} is not possible: every {framework} module has something of that name, "
+                    "which it needs. Rename yours."
+                )
+
+
+def check_attribute(module: Any, name: str, native: type, is_tracked: bool) -> None:
+    """Refuses to set an attribute that the binding, or else a module that the class, would hide.
+
+    Raises:
+        TypeError: If it would.
+    """
+    if name in BOUND or (is_tracked and hasattr(native, name)):
+        raise TypeError(f"{type(module).__qualname__}.{name} can't be set: the class has that name already. Rename it.")

@@ -14,9 +14,9 @@ from flax import nnx
 
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule
 from multippo.backends.jax import layers
-from multippo.backends.jax.modules import JaxModule, ModuleDict, make_variable
+from multippo.backends.jax.modules import ModuleDict, bound_class, make_variable
 from multippo.backends.jax.optimizer import JaxOptimizer
-from multippo.backends.naming import NATIVE_CORE, unescape
+from multippo.backends.naming import NATIVE_CORE, in_order, unescape
 from multippo.networks.updating import update_child
 from multippo.networks.utils import tree_map
 from multippo.random import Random
@@ -56,8 +56,7 @@ class JaxEngine(Engine):
                 "__doc__": neutral.__doc__,
                 "__qualname__": neutral.__qualname__,
             }
-            metaclass: Any = type(JaxModule)
-            self._bound[neutral] = metaclass(neutral.__name__, (neutral, JaxModule), attributes)
+            self._bound[neutral] = bound_class(neutral, attributes)
         return self._bound[neutral]
 
     def make_variable(self, kind: str, value: Any) -> Any:
@@ -84,7 +83,7 @@ class JaxEngine(Engine):
         nnx.update(module, *jax.tree.map(lambda x: x.copy(), (params, variables)))
 
     def children(self, module: Any) -> Iterator[tuple[str, Any]]:
-        for name, value in sorted(vars(module).items()):
+        for name, value in in_order(vars(module).items()):
             if isinstance(value, nnx.List | ModuleDict):
                 for key, child in self.children(value):
                     yield f"{name}.{key}", child
@@ -98,7 +97,7 @@ class JaxEngine(Engine):
 
     def _collect(self, module: Any, path: tuple[str, ...], native: Any, found: Any, seen: set[int]) -> None:
         renamed = layers.PORTABLE_NAMES.get(type(module), {})
-        for attribute, value in sorted(vars(module).items()):
+        for attribute, value in in_order(vars(module).items()):
             if id(value) in seen or not isinstance(value, nnx.Module | nnx.Variable):
                 continue
             seen.add(id(value))
@@ -175,6 +174,9 @@ class JaxEngine(Engine):
 
     def stop_gradient(self, tree: Any) -> Any:
         return jax.lax.stop_gradient(tree)
+
+    def tree_map(self, function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+        return jax.tree.map(function, tree, *rest)
 
     # -- transformations
 

@@ -7,11 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from multippo.backends.naming import contains_tracked, escape, unescape
+from multippo.backends.naming import KeyedChildren, check_attribute, check_class, track, track_late
 from multippo.networks.binding import StatefulMeta
 from multippo.networks.variables import Param, Variable
 
-__all__ = ["JaxMeta", "JaxModule", "ModuleDict", "StatisticVariable", "make_variable"]
+__all__ = ["JaxMeta", "JaxModule", "ModuleDict", "StatisticVariable", "bound_class", "make_variable"]
 
 
 class StatisticVariable(nnx.Variable[Any]):
@@ -22,34 +22,19 @@ Param.register(nnx.Param)
 Variable.register(StatisticVariable)
 
 
+_TRACKED = (nnx.Module, nnx.Variable)
+
+
 class JaxMeta(StatefulMeta, type(nnx.Module)):
     """NNX keeps its books in its metaclass; the neutral one decides on the binding first."""
 
+    def _pytree_meta_construct(cls, self: Any, *args: Any, **kwargs: Any) -> None:
+        super()._pytree_meta_construct(self, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        track_late(self, _TRACKED, lambda name: name.startswith("_pytree__"))
 
-class ModuleDict(nnx.Dict[Any]):
-    """``nnx.Dict`` for any key: attributes carry escaped names, so that a child called ``keys`` hides no method."""
 
-    def __init__(self, items: dict[Any, Any]) -> None:
-        for key, value in items.items():
-            setattr(self, escape(key), value)
-
-    def __getitem__(self, key: Any) -> Any:
-        try:
-            return getattr(self, escape(key))
-        except AttributeError as error:
-            raise KeyError(key) from error
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        setattr(self, escape(key), value)
-
-    def __delitem__(self, key: Any) -> None:
-        delattr(self, escape(key))
-
-    def __iter__(self) -> Any:
-        return (unescape(name) for name in vars(self) if not name.startswith("_pytree__"))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+class ModuleDict(KeyedChildren, nnx.Dict[Any]):
+    """``nnx.Dict`` for any key."""
 
 
 class JaxModule(nnx.Module, metaclass=JaxMeta):
@@ -59,15 +44,15 @@ class JaxModule(nnx.Module, metaclass=JaxMeta):
         """Nothing to do; lets a neutral class call ``super().__init__()``."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, _tracked(value))
+        value = track(value, _TRACKED, nnx.List, ModuleDict)
+        check_attribute(self, name, nnx.Module, isinstance(value, _TRACKED))
+        super().__setattr__(name, value)
 
 
-def _tracked(value: Any) -> Any:
-    if not isinstance(value, dict | list | tuple) or not contains_tracked(value, (nnx.Module, nnx.Variable)):
-        return value
-    if isinstance(value, dict):
-        return ModuleDict({key: _tracked(item) for key, item in value.items()})
-    return nnx.List([_tracked(item) for item in value])
+def bound_class(neutral: type, attributes: dict[str, Any]) -> type:
+    """Derives the class from (neutral, JaxModule)."""
+    check_class(neutral, nnx.Module)
+    return JaxMeta(neutral.__name__, (neutral, JaxModule), attributes)
 
 
 def make_variable(kind: str, value: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule
-from multippo.backends.naming import NATIVE_CORE, unescape
+from multippo.backends.naming import NATIVE_CORE, in_order, unescape
 from multippo.backends.torch import layers
 from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class
 from multippo.backends.torch.optimizer import TorchOptimizer
@@ -88,11 +88,11 @@ class TorchEngine(Engine):
                     own[name].copy_(value)
 
     def children(self, module: Any) -> Iterator[tuple[str, Any]]:
-        for name, value in sorted(module.named_children()):
+        for name, value in in_order(module._modules.items()):
             if isinstance(value, nn.ModuleList | ModuleDict):
                 for key, child in self.children(value):
                     yield f"{name}.{key}", child
-            elif not isinstance(value, TorchParam | TorchVariable):
+            elif isinstance(value, nn.Module) and not isinstance(value, TorchParam | TorchVariable):
                 yield unescape(name), value
 
     def leaves(self, module: Any) -> dict[str, Leaf]:
@@ -104,8 +104,9 @@ class TorchEngine(Engine):
     def _collect(
         self, module: nn.Module, path: tuple[str, ...], found: dict[str, Leaf], seen: set[int], positions: dict[int, int]
     ) -> None:
-        for attribute, child in sorted(module.named_children()):
-            if id(child) in seen:
+        for attribute, child in in_order(module._modules.items()):
+            # Not named_children(), which leaves out the second name of a module before names are sorted.
+            if child is None or id(child) in seen:
                 continue
             seen.add(id(child))
             here = path if attribute == NATIVE_CORE else (*path, unescape(attribute))
@@ -194,6 +195,9 @@ class TorchEngine(Engine):
 
     def stop_gradient(self, tree: Any) -> Any:
         return tree_map(lambda x: x.detach(), tree)
+
+    def tree_map(self, function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+        return tree_map(function, tree, *rest)
 
     # -- transformations
 

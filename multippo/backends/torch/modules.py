@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from multippo.backends.naming import contains_tracked, escape, unescape
+from multippo.backends.naming import KeyedChildren, check_attribute, check_class, track, track_late
 from multippo.networks.binding import StatefulMeta
 from multippo.networks.variables import Param, Variable
 
@@ -49,50 +48,28 @@ class TorchVariable(nn.Module):
             self.value[index] = value
 
 
+_OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
+"""What ``nn.Module`` keeps on an instance."""
+
 Param.register(TorchParam)
 Variable.register(TorchVariable)
 
 
-class ModuleDict(nn.Module):
+class ModuleDict(KeyedChildren, nn.Module):
     """``nn.ModuleDict`` for any key: ``keys`` and ``a.b`` too, which torch's own refuses."""
 
-    def __init__(self, items: dict[Any, nn.Module]) -> None:
-        super().__init__()
-        for key, value in items.items():
-            self.add_module(escape(key), value)
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._modules[escape(key)]
+class TorchMeta(StatefulMeta):
+    """Looks once more after ``__init__`` for modules that would go untracked."""
 
-    def __setitem__(self, key: Any, value: nn.Module) -> None:
-        self.add_module(escape(key), value)
-
-    def __delitem__(self, key: Any) -> None:
-        del self._modules[escape(key)]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([unescape(name) for name in self._modules])
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __contains__(self, key: Any) -> bool:
-        return escape(key) in self._modules
-
-    def keys(self) -> list[str]:
-        """The keys, in the order they were added."""
-        return list(self)
-
-    def values(self) -> list[Any]:
-        """The modules, in the order of the keys."""
-        return [self[key] for key in self]
-
-    def items(self) -> list[tuple[str, Any]]:
-        """Pairs of key and module."""
-        return [(key, self[key]) for key in self]
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Instantiates a bound class."""
+        module = super().__call__(*args, **kwargs)
+        track_late(module, (nn.Module,), _OWN_ATTRIBUTES.__contains__)
+        return module
 
 
-class TorchModule(nn.Module):
+class TorchModule(nn.Module, metaclass=TorchMeta):
     """Base of every bound class.
 
     ``nn.Module`` is initialised in ``__new__``, so a neutral class needs no ``super().__init__()``; the neutral
@@ -108,7 +85,10 @@ class TorchModule(nn.Module):
         """Nothing to do; lets a neutral class call ``super().__init__()``."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, _tracked(value))
+        value = track(value, (nn.Module,), nn.ModuleList, ModuleDict)
+        # torch finds an attribute of the class before a module of that name.
+        check_attribute(self, name, type(self), isinstance(value, nn.Module))
+        super().__setattr__(name, value)
 
     def train(self, mode: bool = True) -> TorchModule:
         """Sampling, or with ``mode`` False the mode of the distribution, as ``nnx.Module.train`` and ``eval`` do."""
@@ -120,13 +100,6 @@ class TorchModule(nn.Module):
 
 def bound_class(neutral: type, attributes: dict[str, Any]) -> type:
     """Derives the class from (neutral, TorchModule)."""
+    check_class(neutral, nn.Module, _OWN_ATTRIBUTES)
     attributes = {**attributes, "forward": neutral.__call__, "__call__": nn.Module.__call__}
-    return StatefulMeta(neutral.__name__, (neutral, TorchModule), attributes)
-
-
-def _tracked(value: Any) -> Any:
-    if not isinstance(value, dict | list | tuple) or not contains_tracked(value, (nn.Module,)):
-        return value
-    if isinstance(value, dict):
-        return ModuleDict({key: _tracked(item) for key, item in value.items()})
-    return nn.ModuleList([_tracked(item) for item in value])
+    return TorchMeta(neutral.__name__, (neutral, TorchModule), attributes)
