@@ -170,8 +170,9 @@ class Engine:
 
     @abc.abstractmethod
     def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
-        """The framework's LSTM (gates i, f, g, o on the last axis), with ``step(x, h, c) -> (h, c)`` for one step and
-        ``unroll(xs, h, c, done, h0, c0) -> (hs, h, c)`` for T steps with resets to ``(h0, c0)`` after ``done``.
+        """The framework's LSTM (gates i, f, g, o on the last axis), with ``step(x, h, c) -> (h, c)`` for one step,
+        ``unroll(xs, h, c, done, h0, c0) -> (hs, h, c)`` for T steps with resets to ``(h0, c0)`` after ``done``, and
+        ``carry(batch_size)``, zeros ``[B, H]`` of the weights' type.
         """
 
     @abc.abstractmethod

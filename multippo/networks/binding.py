@@ -23,6 +23,9 @@ class StatefulMeta(abc.ABCMeta):
         """Instantiates the class on the active engine, or directly where it is bound already."""
         if getattr(cls, "engine", None) is not None:
             return super().__call__(*args, **kwargs)
+        if cls.__abstractmethods__:
+            missing = ", ".join(sorted(cls.__abstractmethods__))
+            raise TypeError(f"{cls.__qualname__} is abstract: it must define {missing} before it can be instantiated.")
         from multippo.backends import active_engine
 
         return active_engine().bind(cls)(*args, **kwargs)

@@ -69,7 +69,7 @@ class LSTM(StatefulModule):
 
     def initialize_state(self, batch_size: int) -> Any:
         """The carry of an episode's start."""
-        zeros = self.zeros((batch_size, self.hidden_features))
+        zeros = self.core.carry(batch_size)
         return self.reset_state({"h": zeros, "c": zeros})
 
     def reset_state(self, prev_state: Any) -> Any:

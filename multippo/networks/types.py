@@ -108,6 +108,9 @@ class StatefulModule(metaclass=StatefulMeta):
         """
         super().__init_subclass__(**kwargs)
         own = cls.__dict__
+        taken = [name for name in ("engine", "xp", "random") if name in own]
+        if len(taken) in (1, 2):  # with all three it is a bound class
+            raise TypeError(f"{cls.__qualname__}.{taken[0]} is not possible: multippo sets that name on every module.")
         if "__call__" in own and "unroll" not in own and getattr(cls, "engine", None) is None:
             cls.unroll = StatefulModule.unroll
 

@@ -86,7 +86,7 @@ class JaxEngine(Engine):
         for name, value in in_order(vars(module).items()):
             if isinstance(value, nnx.List | ModuleDict):
                 for key, child in self.children(value):
-                    yield f"{name}.{key}", child
+                    yield f"{unescape(name)}.{key}", child
             elif isinstance(value, nnx.Module):
                 yield unescape(name), value
 

@@ -59,7 +59,11 @@ def linear(kernel: np.ndarray, bias: np.ndarray | None, dtype: Any) -> nnx.Linea
 
 
 class LSTMCore(nnx.OptimizedLSTMCell):
-    """``nnx.OptimizedLSTMCell`` with the two entries the neutral layer calls."""
+    """``nnx.OptimizedLSTMCell`` with the entries the neutral layer calls."""
+
+    def carry(self, batch_size: int) -> Any:
+        """Zeros ``[B, H]`` of the weights' type."""
+        return jnp.zeros((batch_size, self.hidden_features), self.dense_h.kernel[...].dtype)
 
     def step(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
         """One step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""

@@ -91,7 +91,7 @@ class TorchEngine(Engine):
         for name, value in in_order(module._modules.items()):
             if isinstance(value, nn.ModuleList | ModuleDict):
                 for key, child in self.children(value):
-                    yield f"{name}.{key}", child
+                    yield f"{unescape(name)}.{key}", child
             elif isinstance(value, nn.Module) and not isinstance(value, TorchParam | TorchVariable):
                 yield unescape(name), value
 

@@ -53,45 +53,52 @@ def linear(kernel: np.ndarray, bias: np.ndarray | None, dtype: Any, device: Any)
     return layer
 
 
-class LSTMCore(nn.LSTM):
-    """``nn.LSTM`` of one layer with one bias: the second, redundant one is zero and not trained.
+class LSTMCore(nn.LSTMCell):
+    """``nn.LSTMCell`` with one bias: the second, redundant one is zero and not trained.
 
-    torch adds two biases to every gate, which under Adam would move their sum at twice the learning rate.
+    torch adds two biases to every gate, which under Adam would move their sum at twice the learning rate. A cell rather
+    than an ``nn.LSTM``, since torch.compile refuses that; ``unroll`` calls the kernel of ``nn.LSTM`` all the same.
     """
 
     def __init__(self, in_features: int, hidden_features: int, dtype: Any, device: Any) -> None:
         super().__init__(in_features, hidden_features, dtype=dtype, device=device)
-        self.bias_ih_l0.requires_grad_(False)
+        # The parameters of an nn.LSTM, which lie in one block on CUDA, as cuDNN wants them.
+        native = nn.LSTM(in_features, hidden_features, dtype=dtype, device=device)
+        self.weight_ih, self.weight_hh = native.weight_ih_l0, native.weight_hh_l0
+        self.bias_ih, self.bias_hh = native.bias_ih_l0, native.bias_hh_l0
+        self.bias_ih.requires_grad_(False)
         with torch.no_grad():
-            self.bias_ih_l0.zero_()
+            self.bias_ih.zero_()
+
+    def carry(self, batch_size: int) -> Any:
+        """Zeros ``[B, H]`` of the weights' type, where they lie."""
+        return self.weight_hh.new_zeros((batch_size, self.hidden_size))
 
     def step(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
         """One step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""
-        return torch.lstm_cell(
-            x.to(h.dtype), (h, c), self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0
-        )
+        return self(x.to(h.dtype), (h, c))
 
     def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
         """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds, by the fused kernel."""
-        weights = (self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0)
+        weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         return segmented_lstm(xs.to(h.dtype), h, c, done, h0, c0, weights)
 
 
 PORTABLE_NAMES[LSTMCore] = {
-    "weight_ih_l0": ("input_kernel", True),
-    "weight_hh_l0": ("recurrent_kernel", True),
-    "bias_hh_l0": ("bias", False),
+    "weight_ih": ("input_kernel", True),
+    "weight_hh": ("recurrent_kernel", True),
+    "bias_hh": ("bias", False),
 }
 
 
 def lstm(
     input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, dtype: Any, device: Any
 ) -> LSTMCore:
-    """``nn.LSTM`` with the given kernels ``[in, 4H]``, ``[H, 4H]`` and bias ``[4H]``."""
+    """``LSTMCore`` with the given kernels ``[in, 4H]``, ``[H, 4H]`` and bias ``[4H]``."""
     layer = LSTMCore(input_kernel.shape[0], recurrent_kernel.shape[0], dtype, device)
-    _fill(layer.weight_ih_l0, input_kernel.T)
-    _fill(layer.weight_hh_l0, recurrent_kernel.T)
-    _fill(layer.bias_hh_l0, bias)
+    _fill(layer.weight_ih, input_kernel.T)
+    _fill(layer.weight_hh, recurrent_kernel.T)
+    _fill(layer.bias_hh, bias)
     return layer
 
 

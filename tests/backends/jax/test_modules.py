@@ -1,0 +1,103 @@
+"""What users of flax NNX do with a module."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import multippo as mp
+
+
+@pytest.fixture
+def net(jax_engine):
+    # Names whose alphabetical order is not the order given.
+    parts = {"zeta": mp.Dense(1, 1, mp.Rngs(0)), "alpha": mp.Dense(1, 2, mp.Rngs(1))}
+    return mp.Sequential([mp.Concat(parts), mp.Dense(3, 2, mp.Rngs(2), "tanh"), mp.LSTM(2, 2, mp.Rngs(3))])
+
+
+X = {"zeta": jnp.ones((4, 1)), "alpha": 2 * jnp.ones((4, 1))}
+
+
+def test_nnx_jit_gives_what_eager_gives(net):
+    state = net.initialize_state(4)
+    eager = net(state, X)
+    jitted = nnx.jit(lambda net, state, x: net(state, x).output)(net, state, X)
+    np.testing.assert_allclose(jitted, eager.output, rtol=1e-6)
+
+
+def test_concat_joins_in_the_order_given_eager_jitted_and_after_a_round_trip(net):
+    concat = net[0]
+    zeta, alpha = (concat.children_by_key[key]((), X[key]).output for key in ("zeta", "alpha"))
+    expected = np.concatenate([zeta, alpha], axis=-1)
+    state = concat.initialize_state(4)
+    merged = nnx.merge(*nnx.split(concat))
+    for call in (concat, merged, nnx.jit(lambda s, x: merged(s, x)), nnx.jit(lambda s, x: concat(s, x))):
+        np.testing.assert_array_equal(call(state, X).output, expected)
+    assert tuple(merged.components) == ("zeta", "alpha")
+
+
+def test_nnx_grad_reaches_every_parameter(net):
+    state = net.initialize_state(4)
+    grads = nnx.grad(lambda net: jnp.sum(net(state, X).output))(net)
+    leaves = jax.tree.leaves(grads)
+    # Three dense layers of two arrays; the LSTM's two kernels and one bias.
+    assert len(leaves) == 9
+    # Without a carry the recurrent kernel has no influence on the first step.
+    assert sum(bool(jnp.any(leaf != 0)) for leaf in leaves) == 8
+
+
+def test_iter_modules_finds_every_layer(net):
+    found = [module for _, module in nnx.iter_modules(net)]
+    assert sum(isinstance(module, mp.Dense) for module in found) == 3
+    assert sum(isinstance(module, mp.LSTM) for module in found) == 1
+    assert any(module is net for module in found)
+
+
+def test_split_by_kind_and_merge(jax_engine):
+    net = mp.Sequential([mp.Normalizer(2), mp.Dense(2, 1, mp.Rngs(0))])
+    definition, params, variables = nnx.split(net, nnx.Param, ...)
+    assert len(jax.tree.leaves(params)) == 2 and len(jax.tree.leaves(variables)) == 3
+    merged = nnx.merge(definition, params, variables)
+    assert isinstance(merged, mp.Sequential) and merged.keys == (0, 1)
+    x = jnp.ones((3, 2))
+    np.testing.assert_array_equal(merged([(), ()], x).output, net([(), ()], x).output)
+
+
+def test_a_call_is_pure_under_plain_jit(net, jax_engine):
+    parts = jax_engine.split(net)
+
+    @jax.jit
+    def call(params, variables, state, x):
+        return jax_engine.merge(parts.definition, params, variables)(state, x)
+
+    state = net.initialize_state(4)
+    out = call(parts.params, parts.variables, state, X)
+    np.testing.assert_allclose(out.output, net(state, X).output, rtol=1e-6)
+
+
+def test_statistics_may_move_inside_nnx_jit(jax_engine):
+    net = mp.Normalizer(1)
+    nnx.jit(lambda net, xs: net.update_statistics(xs))(net, jnp.asarray([[[1.0]], [[3.0]]]))
+    # Mean (1 + 3) / 2; M2 = 1 + 1.
+    assert net.count == 2 and float(net.mean[...][0]) == 2.0 and float(net.M2[...][0]) == 2.0
+
+
+def test_clone_and_eval_mode(jax_engine):
+    net = mp.Sequential([mp.NormalTanhSampler(mp.Rngs(0))])
+    twin = nnx.clone(net)
+    net.eval()
+    assert net[0].deterministic and not twin[0].deterministic
+    net.train()
+    assert not net[0].deterministic
+
+
+def test_leaves_name_the_arrays_of_split(jax_engine):
+    net = mp.make_recurrent_actor_critic(3, 2, rngs=mp.Rngs(0)) if hasattr(mp, "make_recurrent_actor_critic") else None
+    net = net or mp.Sequential([mp.Dense(1, 1, mp.Rngs(0)) for _ in range(12)])
+    paths = {
+        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(jax_engine.split(net).params)
+    }
+    assert {leaf.native_path for leaf in jax_engine.leaves(net).values() if leaf.trained} == paths

@@ -1,0 +1,167 @@
+"""Lists and dicts of modules and Params are tracked on both engines, in the order and under the keys given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import each_engine, gradients, to_numpy, total
+
+import multippo as mp
+from multippo.backends.naming import escape, unescape
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+
+KEYS = ("keys", "a.b", "0", "forward", "items", "values", "z", "a", "update", "state_dict", "order", "__len__", "")
+
+
+class Many(StatefulModule):
+    """Adds up what everything it holds makes of the input."""
+
+    def __init__(self, rngs=None):
+        rngs = rngs or mp.Rngs(0)
+        self.listed = [mp.Dense(2, 2, rngs) for _ in range(12)]
+        self.keyed = {key: mp.Dense(2, 2, rngs) for key in KEYS}
+        self.nested = [{"x": [mp.Dense(2, 2, rngs), mp.Dense(2, 2, rngs)]}, {"y": mp.Param(np.ones(2))}]
+        self.params = (mp.Param(np.ones(2)), mp.Param(2 * np.ones(2)))
+        self.keyed_params = {"a": mp.Param(np.ones(2)), "b": mp.Variable(np.ones(2))}
+        self.sizes = [1, 2, 3]
+        self.late = []
+        for _ in range(2):
+            self.late.append(mp.Dense(2, 2, rngs))
+        self.late_keyed = {}
+        self.late_keyed["one"] = mp.Param(np.ones(2))
+
+    def everything(self):
+        return [
+            *self.listed,
+            *(self.keyed[key] for key in KEYS),
+            *self.nested[0]["x"],
+            self.nested[1]["y"],
+            *self.params,
+            *(self.keyed_params[key] for key in self.keyed_params),
+            *self.late,
+            self.late_keyed["one"],
+        ]
+
+    def __call__(self, state, x, rollout_extras=None):
+        out = x
+        for index, held in enumerate(self.everything()):
+            y = held((), x).output if isinstance(held, StatefulModule) else held[...] * x
+            out = out + (index + 1) * y
+        return StatefulModuleOutput(state, out)
+
+
+def test_every_parameter_held_in_a_list_or_dict_has_a_gradient(engine):
+    net = Many()
+    found = gradients(net, lambda net: total(net.xp, net((), net.zeros((3, 2)) + 1).output))
+    # 12 + 13 + 2 + 2 layers of two arrays each, and 5 Params: nested, two in the tuple, one keyed, one late.
+    assert len(found) == 2 * (12 + len(KEYS) + 2 + 2) + 5
+    assert [name for name, grad in found.items() if not np.all(grad)] == []
+
+
+def test_engines_agree_on_every_name_and_on_the_output():
+    nets = each_engine(Many)
+    names = {name: list(mp.to_portable(net)) for name, net in nets.items()}
+    assert names["jax"] == names["torch"]
+    for name in (
+        "listed.11.kernel",
+        "keyed.keys.kernel",
+        "keyed.a.b.bias",
+        "nested.0.x.1.kernel",
+        "params.1",
+        "late.1.bias",
+    ):
+        assert name in names["jax"]
+    outs = {name: to_numpy(net((), net.zeros((3, 2)) + 1).output) for name, net in nets.items()}
+    np.testing.assert_allclose(outs["jax"], outs["torch"], rtol=1e-5)
+
+
+def test_a_dict_of_children_is_a_mapping_in_the_order_given(engine):
+    keyed = Many().keyed
+    assert tuple(keyed) == tuple(keyed.keys()) == KEYS
+    assert [key for key, _ in keyed.items()] == list(KEYS)
+    assert all(one is other for one, other in zip(keyed.values(), (keyed[key] for key in KEYS), strict=True))
+    assert len(keyed) == len(KEYS) and "a.b" in keyed and "b" not in keyed
+    assert keyed.get("b") is None
+    with pytest.raises(KeyError):
+        keyed["b"]
+
+
+def test_a_dict_of_children_can_change(engine):
+    keyed = Many().keyed
+    fresh = mp.Dense(2, 2, mp.Rngs(5))
+    keyed["fresh"] = fresh
+    keyed["keys"] = fresh
+    assert tuple(keyed) == (*KEYS, "fresh") and keyed["keys"] is fresh
+    del keyed["a.b"]
+    assert "a.b" not in keyed and len(keyed) == len(KEYS)
+    with pytest.raises(KeyError):
+        del keyed["a.b"]
+
+
+def test_keys_need_not_be_strings(engine):
+    net = Many()
+    net.numbered = {1: mp.Dense(2, 2, mp.Rngs(0)), 0: mp.Dense(2, 2, mp.Rngs(1))}
+    assert tuple(net.numbered) == (1, 0)
+    assert "numbered.1.kernel" in mp.to_portable(net)
+
+
+def test_keys_that_read_the_same_are_refused(engine):
+    with pytest.raises(ValueError, match="The key '1' would be the same as another one"):
+        Many().both = {1: mp.Dense(2, 2, mp.Rngs(0)), "1": mp.Dense(2, 2, mp.Rngs(0))}
+
+
+@pytest.mark.parametrize("other", [None, 3, "relu", np.ones(2)])
+def test_modules_mixed_with_other_things_are_refused(engine, other):
+    net = Many()
+    with pytest.raises(TypeError, match=f"holds a {type(other).__name__}.*expected modules, Params and Variables only"):
+        net.mixed = [mp.Dense(2, 2, mp.Rngs(0)), other]
+    with pytest.raises(TypeError, match=f"holds a {type(other).__name__}"):
+        net.mixed = {"a": {"b": mp.Dense(2, 2, mp.Rngs(0)), "c": other}}
+
+
+def test_plain_values_stay_what_they_are(engine):
+    net = Many()
+    net.named = {"a": (1, 2)}
+    assert net.sizes == [1, 2, 3] and type(net.sizes) is list
+    assert net.named == {"a": (1, 2)} and type(net.named) is dict
+
+
+def test_a_submodule_held_twice_appears_once(engine):
+    class Tied(StatefulModule):
+        def __init__(self):
+            # Named so that the order of assignment, of names and of positions all differ.
+            shared = mp.Dense(2, 2, mp.Rngs(0))
+            self.z = shared
+            self.a = [mp.Dense(2, 2, mp.Rngs(i)) for i in range(10)] + [shared]
+            self.a[2] = shared
+
+        def __call__(self, state, x, rollout_extras=None):
+            for layer in (self.z, *self.a):
+                x = layer((), x).output
+            return StatefulModuleOutput(state, x)
+
+    net = Tied()
+    # Ten different layers, the shared one under its first name: positions are counted, so 2 comes before 10.
+    assert list(mp.to_portable(net)) == sorted(f"a.{i}.{part}" for i in range(10) for part in ("bias", "kernel"))
+    found = gradients(net, lambda net: total(net.xp, net((), net.zeros((3, 2)) + 1).output))
+    assert len(found) == 20 and all(grad.any() for grad in found.values())
+    assert net.z is net.a[2] and net.z is net.a[10]
+    net.z.core  # noqa: B018 - still there
+    mp.load_portable(net, {name: np.zeros_like(value) for name, value in mp.to_portable(net).items()})
+    assert not to_numpy(net((), net.zeros((1, 2)) + 1).output).any()
+
+
+def test_children_are_listed_with_their_names(engine):
+    listed = dict(engine.children(Many()))
+    assert {"listed.0", "listed.11", "keyed.a.b", "keyed.keys", "nested.0.x.1", "late.0"} <= set(listed)
+    assert all(isinstance(child, mp.Dense) for child in listed.values())
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_escaping_is_undone(key):
+    assert unescape(escape(key)) == key
+    assert "." not in escape(key)
+
+
+def test_a_name_that_was_not_escaped_stays():
+    assert unescape("layers") == "layers"

@@ -1,0 +1,205 @@
+"""A neutral class becomes an engine's own when it is instantiated, and works as the engine's users expect."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from support import each_engine, to_numpy
+
+import multippo as mp
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+
+NATIVE = {"jax": nnx.Module, "torch": torch.nn.Module}
+
+
+class Integrator(StatefulModule):
+    """The whole of a user's module: 20 lines, no engine named."""
+
+    def __init__(self, size, rngs, leak=0.9):
+        super().__init__()
+        self.size = size
+        self.leak = mp.Param(np.full(size, leak))
+        self.steps = mp.Variable(np.zeros(()))
+        self.readout = mp.Dense(size, 1, rngs)
+
+    def __call__(self, state, x, rollout_extras=None):
+        total = self.leak[...] * state + x
+        out = self.readout((), total)
+        return StatefulModuleOutput(total, out.output, metrics={"total": self.xp.sum(total, axis=-1)})
+
+    def initialize_state(self, batch_size):
+        return self.zeros((batch_size, self.size))
+
+    def reset_state(self, prev_state):
+        return self.xp.zeros_like(prev_state)
+
+    def update_statistics(self, rollout_extras, valid=None):
+        self.steps[...] = self.steps[...] + 1
+
+
+def test_an_instance_is_of_the_neutral_and_of_the_native_class(engine):
+    net = mp.Sequential([mp.Dense(2, 3, mp.Rngs(0)), Integrator(3, mp.Rngs(1))])
+    assert isinstance(net, mp.Sequential) and isinstance(net, NATIVE[engine.name])
+    assert isinstance(net[1], Integrator) and isinstance(net[1], mp.StatefulModule)
+    assert not isinstance(net, mp.Parallel)
+    assert type(net).__name__ == "Sequential"
+
+
+def test_one_neutral_class_is_bound_once(engine):
+    assert type(mp.Dense(1, 1, mp.Rngs(0))) is type(mp.Dense(2, 2, mp.Rngs(0)))
+    assert type(mp.Dense(1, 1, mp.Rngs(0))) is not mp.Dense
+
+
+def test_a_users_class_computes_what_it_says(engine):
+    net = Integrator(2, mp.Rngs(0), leak=0.5)
+    state = net.initialize_state(1)
+    for _ in range(3):
+        out = net(state, engine.asarray(np.asarray([[4.0, 8.0]], np.float32)))
+        state = out.next_state
+    # 4 -> 0.5 * 4 + 4 = 6 -> 0.5 * 6 + 4 = 7; the second feature is twice that.
+    np.testing.assert_allclose(to_numpy(state), [[7.0, 14.0]])
+    np.testing.assert_allclose(to_numpy(out.metrics["total"]), [21.0])
+    assert out.output.shape == (1, 1)
+
+
+def test_a_users_parameters_are_tracked_under_equal_names():
+    nets = each_engine(lambda: Integrator(2, mp.Rngs(0)))
+    names = {name: sorted(mp.to_portable(net)) for name, net in nets.items()}
+    assert names["jax"] == names["torch"] == ["leak", "readout.bias", "readout.kernel", "steps"]
+
+
+def test_a_constructor_may_but_need_not_call_its_parents(engine):
+    class Bare(StatefulModule):
+        def __init__(self):
+            self.layer = mp.Dense(1, 1, mp.Rngs(0))
+
+        def __call__(self, state, x, rollout_extras=None):
+            return self.layer(state, x)
+
+    class Polite(Bare):
+        def __init__(self):
+            super().__init__()
+            self.second = mp.Dense(1, 1, mp.Rngs(0))
+
+    assert sorted(mp.to_portable(Bare())) == ["layer.bias", "layer.kernel"]
+    assert len(mp.to_portable(Polite())) == 4
+    assert Polite()((), engine.zeros((2, 1))).output.shape == (2, 1)
+
+
+def test_a_class_without_a_constructor_needs_none(engine):
+    class Double(StatefulModule):
+        def __call__(self, state, x, rollout_extras=None):
+            return StatefulModuleOutput(state, 2 * x)
+
+    out = Double()((), engine.asarray(np.ones((1, 1), np.float32)))
+    assert float(out.output[0, 0]) == 2.0
+
+
+def test_super_reaches_the_parents_call(engine):
+    class Shifted(mp.Dense):
+        def __call__(self, state, x, rollout_extras=None):
+            out = super().__call__(state, x, rollout_extras)
+            return out._replace(output=out.output + 1)
+
+    plain, shifted = mp.Dense(2, 2, mp.Rngs(0)), Shifted(2, 2, mp.Rngs(0))
+    x = engine.asarray(np.ones((1, 2), np.float32))
+    np.testing.assert_allclose(to_numpy(shifted((), x).output), to_numpy(plain((), x).output) + 1)
+
+
+def test_a_class_that_does_not_say_how_to_call_it_is_refused(engine):
+    class Silent(StatefulModule):
+        pass
+
+    with pytest.raises(TypeError, match="Silent is abstract: it must define __call__"):
+        Silent()
+    with pytest.raises(TypeError, match="StatefulModule is abstract"):
+        mp.StatefulModule()
+
+
+def test_a_class_that_overrides_call_alone_gets_the_default_unroll():
+    class Mine(mp.LSTM):
+        def __call__(self, state, x, rollout_extras=None):
+            return super().__call__(state, x, rollout_extras)
+
+    class Both(mp.LSTM):
+        def __call__(self, state, x, rollout_extras=None):
+            return super().__call__(state, x, rollout_extras)
+
+        def unroll(self, state, xs, done, rollout_extras=None):
+            return super().unroll(state, xs, done, rollout_extras)
+
+    class Neither(mp.LSTM):
+        pass
+
+    assert Mine.unroll is StatefulModule.unroll
+    assert Both.unroll is not StatefulModule.unroll
+    assert Neither.unroll is mp.LSTM.unroll
+
+
+@pytest.mark.parametrize("name", ["engine", "xp", "random"])
+def test_names_that_binding_sets_are_refused_where_the_class_is_written(name):
+    with pytest.raises(TypeError, match=f"Greedy.{name} is not possible: multippo sets that name"):
+        type(mp.StatefulModule)("Greedy", (StatefulModule,), {name: 3, "__qualname__": "Greedy"})
+
+
+@pytest.mark.parametrize("name", ["engine", "xp", "random"])
+def test_names_that_binding_sets_are_refused_as_attributes(engine, name):
+    class Greedy(StatefulModule):
+        def __init__(self):
+            setattr(self, name, 3)
+
+        def __call__(self, state, x, rollout_extras=None): ...
+
+    with pytest.raises(TypeError, match=rf"Greedy.{name} can't be set"):
+        Greedy()
+
+
+RESERVED = [
+    *(("torch", name) for name in ("_parameters", "_modules", "training", "forward", "parameters", "modules", "to")),
+    *(("jax", name) for name in ("_pytree__nodes", "iter_modules", "sow", "train", "_setattr")),
+]
+
+
+@pytest.mark.parametrize(("backend", "name"), RESERVED)
+def test_a_class_may_not_define_what_the_native_module_needs(backend, name):
+    meta = type(mp.StatefulModule)
+    parent = meta("Parent", (StatefulModule,), {name: 3, "__call__": lambda *a: None, "__qualname__": "Parent"})
+    child = meta("Child", (parent,), {})
+    framework = {"jax": "flax", "torch": "torch"}[backend]
+    with mp.use_backend(backend), pytest.raises(TypeError, match=f"Parent.{name} is not possible: every {framework}"):
+        child()
+
+
+def test_torchs_own_hook_for_printing_may_be_defined(torch_engine):
+    class Printed(mp.Dense):
+        def extra_repr(self):
+            return "so wide"
+
+    assert "so wide" in repr(Printed(1, 1, mp.Rngs(0)))
+
+
+@pytest.mark.parametrize("name", ["modules", "parameters", "apply"])
+def test_a_child_may_not_hide_behind_a_method(torch_engine, name):
+    class Hiding(StatefulModule):
+        def __init__(self):
+            setattr(self, name, mp.Dense(1, 1, mp.Rngs(0)))
+
+        def __call__(self, state, x, rollout_extras=None): ...
+
+    with pytest.raises(TypeError, match=f"Hiding.{name} can't be set: the class has that name already"):
+        Hiding()
+
+
+def test_copies_are_independent(engine):
+    net = mp.Sequential([Integrator(2, mp.Rngs(0)), mp.Dense(1, 1, mp.Rngs(1))])
+    twin = copy.deepcopy(net)
+    before = to_numpy(twin[0].leak[...]).copy()
+    net[0].leak[...] = net[0].leak[...] + 1
+    np.testing.assert_array_equal(to_numpy(twin[0].leak[...]), before)
+    assert twin.engine is net.engine and type(twin) is type(net)
+    x = engine.asarray(np.ones((3, 2), np.float32))
+    assert twin(twin.initialize_state(3), x).output.shape == (3, 1)

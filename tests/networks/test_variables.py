@@ -1,0 +1,91 @@
+"""Params and Variables: what is read stays as it was read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import to_numpy
+
+import multippo as mp
+from multippo.backends.api import OptimizerConfig
+
+KINDS = pytest.mark.parametrize("kind", [mp.Param, mp.Variable])
+
+
+@KINDS
+def test_an_instance_is_of_its_kind_alone(engine, kind):
+    variable = kind(np.ones(2))
+    assert isinstance(variable, kind)
+    assert not isinstance(variable, ({mp.Param, mp.Variable} - {kind}).pop())
+
+
+@KINDS
+def test_a_value_read_is_not_changed_by_a_later_write(engine, kind):
+    variable = kind(np.asarray([1.0, 2.0]))
+    whole, part = variable[...], variable[0]
+    variable[...] = engine.asarray(np.asarray([5.0, 6.0], np.float32))
+    assert to_numpy(whole).tolist() == [1.0, 2.0] and to_numpy(part) == 1.0
+    assert to_numpy(variable[...]).tolist() == [5.0, 6.0]
+
+
+@KINDS
+def test_a_part_can_be_written(engine, kind):
+    variable = kind(np.zeros((2, 2)))
+    variable[0] = 3.0
+    assert to_numpy(variable[...]).tolist() == [[3.0, 3.0], [0.0, 0.0]]
+
+
+@KINDS
+def test_the_value_given_is_copied(engine, kind):
+    given = np.zeros(2, np.float32)
+    variable = kind(given)
+    native = kind(variable[...])
+    given[:] = 7.0
+    variable[...] = variable[...] + 1
+    assert to_numpy(variable[...]).tolist() == [1.0, 1.0]
+    assert to_numpy(native[...]).tolist() == [0.0, 0.0]
+
+
+@KINDS
+def test_floating_point_values_take_the_engines_type_and_integers_keep_theirs(engine, precision, kind):
+    assert precision in str(kind(np.float64(0.5))[...].dtype)
+    assert precision in str(kind([1.0, 2.0])[...].dtype)
+    if kind is mp.Variable:
+        assert "int32" in str(kind(np.zeros(2, np.int32))[...].dtype)
+        assert "bool" in str(kind(np.zeros(2, bool))[...].dtype)
+
+
+class Scaled(mp.StatefulModule):
+    def __init__(self):
+        self.scale = mp.Param(np.asarray([2.0, 3.0]))
+        self.offset = mp.Variable(np.asarray([1.0, 1.0]))
+
+    def __call__(self, state, x, rollout_extras=None):
+        return mp.StatefulModuleOutput(state, self.scale[...] * x + self.offset[...])
+
+
+def test_an_optimiser_step_does_not_change_what_was_read(engine):
+    net = Scaled()
+    read = net.scale[...]
+    parts, optimizer = engine.split(net), engine.optimizer(OptimizerConfig())
+
+    def loss(params, variables):
+        out = engine.merge(parts.definition, params, variables)((), engine.zeros((1, 2)) + 1).output
+        return engine.xp.sum(out), None
+
+    _, grads = engine.value_and_grad(loss)(parts.params, parts.variables)
+    state = optimizer.init(parts.params)
+    no = engine.asarray(np.asarray(False))
+    rate = engine.asarray(np.asarray(0.1, np.float32))
+    params, _, _ = optimizer.step(parts.params, grads, state, rate, no)
+    engine.update_module(net, params, parts.variables)
+    assert to_numpy(read).tolist() == [2.0, 3.0]
+    # Adam's first step is the learning rate times the sign of the gradient (both 1), up to epsilon.
+    np.testing.assert_allclose(to_numpy(net.scale[...]), [1.9, 2.9], atol=1e-4)
+    assert to_numpy(net.offset[...]).tolist() == [1.0, 1.0]
+
+
+def test_only_params_have_a_gradient(engine):
+    net = Scaled()
+    leaves = engine.leaves(net)
+    assert {name: leaf.trained for name, leaf in leaves.items()} == {"offset": False, "scale": True}
