@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "silu": jax.nn.silu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "elu": jax.nn.elu,
-    "leaky_relu": lambda x: jax.nn.leaky_relu(x, 0.01),
+    "leaky_relu": lambda x: jnp.where(x > 0, x, 0.01 * x),  # jax.nn's has slope 1 at 0, torch's 0.01
     "softplus": jax.nn.softplus,
     "identity": lambda x: x,
 }
