@@ -146,7 +146,7 @@ class _Run:
         every = self.config.checkpoint_every_steps
         next_checkpoint = self._next(every) if every else math.inf
         saved_at = -1
-        with DeferredInterrupt() as interrupt:
+        with DeferredInterrupt() as interrupt, self.engine.training(*self._work()):
             while self.iteration < total:
                 self._advance(min(self.trainer.iterations_per_call, total - self.iteration))
                 if self.evaluator is not None and (self.step >= next_eval or self.iteration >= total):
@@ -168,6 +168,12 @@ class _Run:
             total_steps=self.step,
             total_iterations=self.iteration,
         )
+
+    def _work(self) -> tuple[int, int]:
+        """Samples in one gradient step, and features of the widest layer."""
+        shapes = [tuple(leaf.shape) for _, leaf in self.engine.named_params(self.state.learner.params)]
+        rows = self.ppo.steps_per_iteration // self.ppo.num_minibatches
+        return rows, max((size for shape in shapes for size in shape), default=1)
 
     def _next(self, every: int) -> int:
         return (self.step // every + 1) * every

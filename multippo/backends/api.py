@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -267,6 +267,16 @@ class Engine:
     @abc.abstractmethod
     def no_grad(self) -> AbstractContextManager[Any]:
         """Acting: nothing computed inside is differentiated."""
+
+    def training(self, rows: int, widest: int) -> AbstractContextManager[Any]:
+        """Entered around a whole run; an engine may suit its threads to the work, and puts them back after.
+
+        Args:
+            rows: Samples in one gradient step.
+            widest: Features of the widest layer.
+        """
+        del rows, widest
+        return nullcontext()
 
     @abc.abstractmethod
     def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:

@@ -244,6 +244,19 @@ class TorchEngine(Engine):
     def no_grad(self) -> Any:
         return torch.inference_mode()
 
+    @contextlib.contextmanager
+    def training(self, rows: int, widest: int) -> Iterator[None]:
+        # Threads that wait for each other spin: on small products a second one slows the first, and beside another
+        # busy process many times over. A user's own choice stands.
+        before = torch.get_num_threads()
+        small = widest < 128 or rows * widest < 2**17
+        if small and self.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
     def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:
         def with_grad(params: Any, *args: Any) -> tuple[tuple[Any, Any], Any]:
             value, aux = loss(params, *args)
