@@ -6,7 +6,7 @@ from typing import Any
 
 import optree
 
-from multippo.networks.containers import Container, Run
+from multippo.networks.containers import Container, Run, check_child
 from multippo.networks.types import PPONetworkOutput, StatefulModule
 from multippo.networks.utils import tree_leaves, tree_map
 
@@ -27,8 +27,7 @@ class PPOAdapter(Container):
 
     def __init__(self, *, action: StatefulModule, value: StatefulModule) -> None:
         for port, module in (("action", action), ("value", value)):
-            if not isinstance(module, StatefulModule):
-                raise TypeError(f"PPOAdapter({port}=...) is a {type(module).__name__}; expected a StatefulModule.")
+            check_child(self.engine, f"PPOAdapter({port}=...)", module)
         self.keys = ("action", "value")
         self.is_list = False
         self.action, self.value = action, value

@@ -13,6 +13,7 @@ from typing import Any
 
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.updating import update_child
+from multippo.networks.utils import check_size
 
 __all__ = ["Concat", "Container", "Parallel", "Sequential", "Splitter"]
 
@@ -31,18 +32,14 @@ class Container(StatefulModule):
 
         Raises:
             ValueError: If there is no child.
-            TypeError: If a child is no StatefulModule; the error names it.
+            TypeError: If a child is no StatefulModule, or of another engine; the error names it.
         """
         named = dict(children) if isinstance(children, Mapping) else dict(enumerate(children))
         kind = type(self).__name__
         if not named:
             raise ValueError(f"{kind} got no child; it needs at least one.")
         for key, child in named.items():
-            if not isinstance(child, StatefulModule):
-                raise TypeError(
-                    f"{kind}.{attribute}[{key!r}] is a {type(child).__name__}; expected a StatefulModule. "
-                    "A stateless module of the framework can be wrapped in one; see 'writing your own module'."
-                )
+            check_child(self.engine, f"{kind}.{attribute}[{key!r}]", child)
         # A tuple of keys, since NNX sorts attributes when it splits and merges a module.
         self.keys = tuple(named)
         self.is_list = not isinstance(children, Mapping)
@@ -113,6 +110,24 @@ class Container(StatefulModule):
             update_child(child, rollout_extras[key], valid)
 
 
+def check_child(engine: Any, where: str, child: Any) -> None:
+    """Refuses what can't be a container's child.
+
+    Raises:
+        TypeError: If it is no StatefulModule, or of another engine.
+    """
+    if not isinstance(child, StatefulModule):
+        raise TypeError(
+            f"{where} is a {type(child).__name__}; expected a StatefulModule. "
+            "A stateless module of the framework can be wrapped in one; see 'writing your own module'."
+        )
+    if child.engine is not engine:
+        raise TypeError(
+            f"{where} is a {child.engine.name} module, but its container is made on {engine.name}. "
+            "Make both under one multippo.use_backend(...)."
+        )
+
+
 def named_children(kind: str, modules: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
     """Children given either as one positional dict or as keyword arguments.
 
@@ -176,6 +191,8 @@ class Concat(Container):
         self._adopt(named_children("Concat", modules, keywords), "components")
 
     def _route(self, run: Run, x: Any) -> Any:
+        if not isinstance(x, Mapping):
+            raise TypeError(f"Concat got a {type(x).__name__}; expected a dict with the entries {list(self.keys)}.")
         missing = [key for key in self.keys if key not in x]
         if missing:
             raise ValueError(f"Concat got an input with entries {sorted(x)}, but has modules for {missing} as well.")
@@ -192,10 +209,7 @@ class Splitter(StatefulModule):
     def __init__(self, **sizes: int) -> None:
         if not sizes:
             raise ValueError("Splitter got no size; it needs at least one, such as Splitter(mean=2, value=1).")
-        for name, size in sizes.items():
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise ValueError(f"Splitter({name}={size!r}) is not possible: expected an integer of at least 1.")
-        self.sizes = tuple(sizes.items())
+        self.sizes = tuple((name, check_size("Splitter", name, size)) for name, size in sizes.items())
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Cuts ``[B, F]`` into a dict of ``[B, size]``."""

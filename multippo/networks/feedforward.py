@@ -9,6 +9,7 @@ import numpy as np
 
 from multippo.networks.initializers import Initializer, lecun_normal, zeros
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.utils import check_features, check_size
 from multippo.rngs import Rngs
 
 __all__ = ["Dense", "resolve_activation"]
@@ -43,7 +44,7 @@ class Dense(StatefulModule):
         use_bias: Whether there is a bias.
 
     Raises:
-        ValueError: If a size is below 1 or the activation unknown.
+        ValueError: If a size is no integer of at least 1, or the activation unknown.
     """
 
     def __init__(
@@ -57,10 +58,8 @@ class Dense(StatefulModule):
         bias_init: Initializer | None = None,
         use_bias: bool = True,
     ) -> None:
-        for name, size in (("in_features", in_features), ("out_features", out_features)):
-            if int(size) < 1:
-                raise ValueError(f"Dense({name}={size!r}) is not possible: expected an integer of at least 1.")
-        self.in_features, self.out_features = int(in_features), int(out_features)
+        self.in_features = check_size("Dense", "in_features", in_features)
+        self.out_features = check_size("Dense", "out_features", out_features)
         self.activation = resolve_activation(self.engine, activation)
         kernel = (kernel_init or lecun_normal())(rngs, (self.in_features, self.out_features))
         bias = (bias_init or zeros())(rngs, (self.out_features,)) if use_bias else None
@@ -68,9 +67,6 @@ class Dense(StatefulModule):
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, in]`` to ``[B, out]``."""
-        if x.shape[-1] != self.in_features:
-            raise ValueError(
-                f"Dense got an input of shape {tuple(x.shape)}; expected {self.in_features} features on the last axis."
-            )
+        check_features("Dense", x, self.in_features)
         y = self.core(x)
         return StatefulModuleOutput(state, y if self.activation is None else self.activation(y))

@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 from multippo.networks.variables import Variable
 from multippo.rngs import Rngs
 
-__all__ = ["RandomState", "advance", "draw_ahead", "forget_drawn", "new_random_state", "noise", "noise_over_time", "reseed"]
+__all__ = [
+    "RandomState",
+    "advance",
+    "draw_ahead",
+    "forget_drawn",
+    "new_random_state",
+    "noise",
+    "noise_over_time",
+    "reseed",
+]
 
 Draw = Callable[[Any, tuple[int, ...]], Any]
 """``random.normal`` or ``random.gumbel``: keys ``[..., 2]`` and a shape to noise ``[..., *shape]``."""
@@ -52,23 +61,28 @@ def advance(state: RandomState, steps: int = 1) -> RandomState:
 
 def noise(module: Any, draw: Draw, state: RandomState, shape: tuple[int, ...]) -> Any:
     """The noise ``[B, *shape]`` of the step at hand."""
-    if state.tape is None:
-        return draw(module.random.fold_in(state.key, state.count), shape)
-    # Environments may stand at different places of the tape: a step that was none did not advance the count.
-    xp = module.xp
-    place = xp.astype(state.count - state.tape_start, xp.int64 if state.count.dtype == xp.int64 else xp.int32)
-    place = xp.reshape(place, (-1, 1) + (1,) * len(shape))
-    place = xp.broadcast_to(place, (state.tape.shape[0], 1, *shape))
-    return xp.take_along_axis(state.tape, place, axis=1)[:, 0]
+    if state.tape is not None:
+        return _taped(module, state, 1, shape)[0]
+    return draw(module.random.fold_in(state.key, state.count), shape)
 
 
 def noise_over_time(module: Any, draw: Draw, state: RandomState, steps: int, shape: tuple[int, ...]) -> Any:
-    """The noise ``[T, B, *shape]`` of ``steps`` steps from the state at hand (a tape must begin there)."""
+    """The noise ``[T, B, *shape]`` of ``steps`` steps from the state at hand."""
     if state.tape is not None:
-        return module.xp.moveaxis(state.tape, 0, 1)[:steps]
-    xp = module.xp
-    counts = state.count + xp.astype(xp.arange(steps), state.count.dtype)[:, None]
+        return _taped(module, state, steps, shape)
+    counts = state.count + module.random.words_to(steps, state.key)[:, None]
     return draw(module.random.fold_in(state.key, counts), shape)
+
+
+def _taped(module: Any, state: RandomState, steps: int, shape: tuple[int, ...]) -> Any:
+    """``[steps, B, *shape]`` of the tape."""
+    xp = module.xp
+    # Environments may stand at different places of the tape: a step that was none did not advance the count.
+    place = (state.count - state.tape_start)[:, None] + module.random.words_to(steps, state.key)
+    if place.dtype != xp.int64:
+        place = xp.astype(place, xp.int32)
+    place = xp.broadcast_to(xp.reshape(place, (*place.shape, *(1 for _ in shape))), (*place.shape, *shape))
+    return xp.moveaxis(xp.take_along_axis(state.tape, place, axis=1), 0, 1)
 
 
 def draw_ahead(module: Any, draw: Draw, state: RandomState, steps: int, shape: tuple[int, ...]) -> RandomState:

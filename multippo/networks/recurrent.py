@@ -8,6 +8,7 @@ import numpy as np
 
 from multippo.networks.initializers import lecun_normal, orthogonal
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.utils import check_features, check_size
 from multippo.networks.variables import Param
 from multippo.rngs import Rngs
 
@@ -39,10 +40,8 @@ class LSTM(StatefulModule):
         trainable_initial_state: bool = False,
         forget_bias: float = 1.0,
     ) -> None:
-        for name, size in (("in_features", in_features), ("hidden_features", hidden_features)):
-            if int(size) < 1:
-                raise ValueError(f"LSTM({name}={size!r}) is not possible: expected an integer of at least 1.")
-        self.in_features, self.hidden_features = int(in_features), int(hidden_features)
+        self.in_features = check_size("LSTM", "in_features", in_features)
+        self.hidden_features = check_size("LSTM", "hidden_features", hidden_features)
         hidden = self.hidden_features
         input_kernel = lecun_normal()(rngs, (self.in_features, 4 * hidden))
         recurrent_kernel = np.concatenate([orthogonal()(rngs, (hidden, hidden)) for _ in range(4)], axis=1)
@@ -56,13 +55,13 @@ class LSTM(StatefulModule):
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, in]`` to ``[B, hidden]``."""
-        self._check(x)
+        check_features("LSTM", x, self.in_features)
         h, c = self.core.step(x, state["h"], state["c"])
         return StatefulModuleOutput({"h": h, "c": c}, h)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, in]`` to ``[T, B, hidden]``; the input product of all steps is one call."""
-        self._check(xs)
+        check_features("LSTM", xs, self.in_features)
         fresh = self.reset_state(state)
         hs, h, c = self.core.unroll(xs, state["h"], state["c"], done, fresh["h"], fresh["c"])
         return StatefulModuleOutput({"h": h, "c": c}, hs)
@@ -81,9 +80,3 @@ class LSTM(StatefulModule):
             "h": xp.broadcast_to(self.initial_h[...], h.shape),
             "c": xp.broadcast_to(self.initial_c[...], c.shape),
         }
-
-    def _check(self, x: Any) -> None:
-        if x.shape[-1] != self.in_features:
-            raise ValueError(
-                f"LSTM got an input of shape {tuple(x.shape)}; expected {self.in_features} features on the last axis."
-            )

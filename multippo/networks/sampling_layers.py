@@ -193,16 +193,21 @@ class CategoricalSampler(ActionSampler):
         xp = self.xp
         if noise is None:
             return xp.argmax(x, axis=-1)
-        cumulative = xp.cumulative_sum(xp.exp(log_softmax(xp, self.engine, x)), axis=-1)
-        # Relative to the rounded total, so that a last action of probability 0 stays out of reach.
-        below = (noise[..., None] * cumulative[..., -1:]) >= cumulative[..., :-1]
-        return xp.sum(xp.astype(below, xp.argmax(x, axis=-1).dtype), axis=-1)
+        probabilities = xp.exp(log_softmax(xp, self.engine, x))
+        cumulative = xp.cumulative_sum(probabilities, axis=-1)
+        # An action of probability 0 is out of reach whatever the rounding of a parallel sum: its entry is 0, and the
+        # number drawn is relative to the largest entry of the others.
+        cumulative = xp.where(probabilities > 0, cumulative, xp.zeros_like(cumulative))
+        reached = noise[..., None] * xp.max(cumulative, axis=-1, keepdims=True) < cumulative
+        return xp.argmax(xp.astype(reached, xp.int32), axis=-1)  # the first
 
     def _evaluate(self, x: Any, raw_action: Any, noise: Any) -> tuple[Any, Any, Any]:
         xp = self.xp
         log_probs = log_softmax(xp, self.engine, x)
         log_likelihood = xp.take_along_axis(log_probs, raw_action[..., None], axis=-1)[..., 0]
-        entropy = -xp.sum(xp.exp(log_probs) * log_probs, axis=-1)
+        # 0 log 0 is 0, for the gradient too.
+        possible = xp.where(xp.isfinite(log_probs), log_probs, xp.zeros_like(log_probs))
+        entropy = -xp.sum(xp.exp(log_probs) * possible, axis=-1)
         return raw_action, log_likelihood, entropy
 
 

@@ -9,9 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import optree
 
-__all__ = ["map_leaves", "named_leaves", "select", "tree_leaves", "tree_map", "tree_structure"]
+__all__ = [
+    "check_features",
+    "check_size",
+    "map_leaves",
+    "named_leaves",
+    "select",
+    "tree_leaves",
+    "tree_map",
+    "tree_structure",
+]
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
@@ -54,3 +64,31 @@ def select(xp: Any, condition: Any, if_true: Any, if_false: Any) -> Any:
         return xp.where(xp.reshape(condition, condition.shape + (1,) * (a.ndim - condition.ndim)), a, b)
 
     return tree_map(pick, if_true, if_false)
+
+
+def check_size(kind: str, name: str, size: Any) -> int:
+    """A layer's size, as an int.
+
+    Raises:
+        ValueError: If it is no integer of at least 1; the error names the layer and the argument.
+    """
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        raise ValueError(f"{kind}({name}={size!r}) is not possible: expected an integer of at least 1.")
+    return int(size)
+
+
+def check_features(kind: str, x: Any, features: int) -> None:
+    """Refuses an input of a layer that is no array with the layer's features on its last axis.
+
+    Raises:
+        TypeError: If it is no array.
+        ValueError: If its last axis has another size.
+    """
+    if not hasattr(x, "shape"):
+        raise TypeError(
+            f"{kind} got a {type(x).__name__}; expected an array with {features} features on the last axis."
+        )
+    if not x.shape or x.shape[-1] != features:
+        raise ValueError(
+            f"{kind} got an input of shape {tuple(x.shape)}; expected {features} features on the last axis."
+        )

@@ -1,0 +1,154 @@
+"""Containers: routing, state, snapshots, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import to_numpy
+
+import multippo as mp
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+
+
+class Counter(StatefulModule):
+    """Multiplies by a factor; counts its calls in the carry; emits its input; charges its factor as loss."""
+
+    def __init__(self, factor):
+        self.factor = factor
+        self.seen = mp.Variable(np.zeros(()))
+
+    def __call__(self, state, x, rollout_extras=None):
+        count = state["count"] + 1
+        emitted = x if rollout_extras is None else rollout_extras
+        loss = self.factor + 0 * x[:, 0]
+        return StatefulModuleOutput({"count": count}, self.factor * emitted, loss, {"count": count[:, 0]}, x)
+
+    def initialize_state(self, batch_size):
+        return {"count": self.zeros((batch_size, 1))}
+
+    def reset_state(self, prev_state):
+        return {"count": self.xp.zeros_like(prev_state["count"]) - self.factor}
+
+    def update_statistics(self, rollout_extras, valid=None):
+        self.seen[...] = self.seen[...] + self.xp.sum(rollout_extras)
+
+
+def ones(engine, *shape):
+    return engine.zeros(shape) + 1
+
+
+def test_sequential_chains_and_mirrors_in_lists(engine):
+    net = mp.Sequential([Counter(2.0), Counter(5.0)])
+    out = net(net.initialize_state(3), ones(engine, 3, 1))
+    assert to_numpy(out.output).tolist() == [[10.0]] * 3
+    assert to_numpy(out.regularization_loss).tolist() == [7.0] * 3
+    assert [to_numpy(state["count"])[0, 0] for state in out.next_state] == [1.0, 1.0]
+    assert [to_numpy(extra)[0, 0] for extra in out.rollout_extras] == [1.0, 2.0]
+    assert {key: float(value["count"][0]) for key, value in out.metrics.items()} == {"0": 1.0, "1": 1.0}
+    assert len(net) == 2 and net[1].factor == 5.0
+
+
+def test_parallel_branches_and_mirrors_in_dicts(engine):
+    net = mp.Parallel(b=Counter(2.0), a=Counter(5.0))
+    out = net(net.initialize_state(3), ones(engine, 3, 1))
+    assert {key: to_numpy(value)[0, 0] for key, value in out.output.items()} == {"b": 2.0, "a": 5.0}
+    assert list(out.output) == list(out.next_state) == list(out.rollout_extras) == ["b", "a"]
+
+
+@pytest.mark.parametrize("container", [mp.Parallel, mp.Concat])
+def test_children_may_be_named_by_a_dict_too(engine, container):
+    names = ("keys", "a.b", "0", "forward", "items")
+    net = container({name: mp.Dense(1, 1, mp.Rngs(0)) for name in names})
+    assert tuple(net.children_by_key) == names == tuple(net.initialize_state(2))
+
+
+def test_stored_snapshots_reach_the_child_they_came_from(engine):
+    net = mp.Parallel(a=mp.Sequential([Counter(2.0)]), b=Counter(3.0))
+    extras = {"a": [4 * ones(engine, 2, 1)], "b": 5 * ones(engine, 2, 1)}
+    out = net(net.initialize_state(2), ones(engine, 2, 1), extras)
+    assert to_numpy(out.output["a"])[0, 0] == 8.0 and to_numpy(out.output["b"])[0, 0] == 15.0
+
+
+def test_resets_and_statistics_reach_every_child(engine):
+    net = mp.Sequential([mp.Parallel(a=Counter(2.0), b=Counter(3.0))])
+    state = net.reset_state(net.initialize_state(2))
+    assert to_numpy(state[0]["a"]["count"])[0, 0] == -2.0 and to_numpy(state[0]["b"]["count"])[0, 0] == -3.0
+    net.update_statistics([{"a": ones(engine, 4, 2, 1), "b": 2 * ones(engine, 4, 2, 1)}])
+    assert to_numpy(net[0].components["a"].seen[...]) == 8.0 and to_numpy(net[0].components["b"].seen[...]) == 16.0
+
+
+def test_the_mask_reaches_children_that_take_none_as_fewer_entries(engine):
+    class Unmasked(Counter):
+        def update_statistics(self, rollout_extras):
+            assert rollout_extras.shape == (3, 1, 1)
+            self.seen[...] = self.seen[...] + self.xp.sum(rollout_extras)
+
+    net = mp.Sequential([Unmasked(1.0)])
+    x = engine.asarray(np.arange(4, dtype=np.float32).reshape(2, 2, 1))
+    net.update_statistics([x], valid=engine.asarray(np.asarray([[True, False], [True, True]])))
+    assert to_numpy(net[0].seen[...]) == 0 + 2 + 3
+
+
+def test_concat_runs_each_module_on_its_entry(engine):
+    net = mp.Concat(z=Counter(2.0), a=Counter(3.0))
+    x = {"a": 10 * ones(engine, 1, 1), "z": ones(engine, 1, 2), "unused": ones(engine, 1, 1)}
+    assert to_numpy(net(net.initialize_state(1), x).output).tolist() == [[2.0, 2.0, 30.0]]
+
+
+def test_splitter_cuts_in_order_and_leaves_the_rest(engine):
+    out = mp.Splitter(z=2, a=1)((), engine.asarray(np.arange(8, dtype=np.float32).reshape(2, 4)))
+    assert to_numpy(out.output["z"]).tolist() == [[0.0, 1.0], [4.0, 5.0]]
+    assert to_numpy(out.output["a"]).tolist() == [[2.0], [6.0]]
+
+
+def dense(engine=None):
+    return mp.Dense(1, 1, mp.Rngs(0))
+
+
+def test_a_container_without_children_is_refused(engine):
+    for make in (lambda: mp.Sequential([]), mp.Parallel, mp.Concat, lambda: mp.Parallel({})):
+        with pytest.raises(ValueError, match="got no child; it needs at least one"):
+            make()
+    with pytest.raises(ValueError, match="Splitter got no size"):
+        mp.Splitter()
+
+
+def test_a_bad_child_is_refused_by_its_name(engine):
+    with pytest.raises(TypeError, match=r"Sequential.layers\[1\] is a int; expected a StatefulModule"):
+        mp.Sequential([dense(), 3])
+    with pytest.raises(TypeError, match=r"Parallel.components\['b'\] is a function"):
+        mp.Parallel(a=dense(), b=lambda x: x)
+    with pytest.raises(TypeError, match=r"Concat.components\['a.b'\] is a NoneType"):
+        mp.Concat({"a.b": None})
+
+
+def test_a_child_of_another_engine_is_refused(engine):
+    other = {"jax": "torch", "torch": "jax"}[engine.name]
+    with mp.use_backend(other):
+        foreign = dense()
+    with pytest.raises(TypeError, match=rf"Sequential.layers\[0\] is a {other} module, but its container is made on"):
+        mp.Sequential([foreign])
+    with pytest.raises(TypeError, match=r"PPOAdapter\(value=...\) is a"):
+        mp.PPOAdapter(action=dense(), value=foreign)
+
+
+@pytest.mark.parametrize("container", [mp.Parallel, mp.Concat])
+def test_a_dict_and_keywords_together_are_refused(engine, container):
+    with pytest.raises(ValueError, match="takes either one dict or keyword arguments, not both"):
+        container({"a": dense()}, b=dense())
+
+
+@pytest.mark.parametrize("size", [0, -2, 1.5, True, None])
+def test_a_piece_of_impossible_size_is_refused(engine, size):
+    with pytest.raises(ValueError, match=r"Splitter\(a=.*expected an integer of at least 1"):
+        mp.Splitter(a=size)
+
+
+def test_wrong_inputs_are_refused(engine):
+    with pytest.raises(ValueError, match=r"Splitter got 3 features, but its sizes .* need 4"):
+        mp.Splitter(a=2, b=2)((), ones(engine, 1, 3))
+    net = mp.Concat(a=dense(), b=dense())
+    with pytest.raises(ValueError, match=r"Concat got an input with entries \['a', 'c'\], but has modules for \['b'\]"):
+        net(net.initialize_state(1), {"a": ones(engine, 1, 1), "c": ones(engine, 1, 1)})
+    with pytest.raises(TypeError, match=r"Concat got a .*; expected a dict with the entries \['a', 'b'\]"):
+        net(net.initialize_state(1), ones(engine, 1, 2))

@@ -1,0 +1,77 @@
+"""Dense: the arithmetic, the initial weights, the errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import each_engine, to_numpy
+
+import multippo as mp
+
+
+def test_it_is_the_product_plus_the_bias_under_the_activation(engine):
+    layer = mp.Dense(2, 2, mp.Rngs(0), "relu")
+    mp.load_portable(layer, {"kernel": np.asarray([[1.0, 2.0], [3.0, -4.0]]), "bias": np.asarray([0.5, 0.0])})
+    out = layer((), engine.asarray(np.asarray([[1.0, 1.0], [0.0, 2.0]], np.float32)))
+    # [1 1]: 1+3+.5 = 4.5, 2-4 = -2 -> 0; [0 2]: 6+.5 = 6.5, -8 -> 0.
+    assert to_numpy(out.output).tolist() == [[4.5, 0.0], [6.5, 0.0]]
+    assert out.next_state == () and out.rollout_extras is None and out.regularization_loss == 0.0
+
+
+def test_the_activation_may_be_a_callable(engine):
+    layer = mp.Dense(1, 1, mp.Rngs(0), lambda x: x * 0 + 7.0)
+    assert to_numpy(layer((), engine.zeros((1, 1))).output).tolist() == [[7.0]]
+
+
+def test_the_bias_can_be_left_out():
+    layers = each_engine(lambda: mp.Dense(2, 3, mp.Rngs(0), use_bias=False))
+    assert [list(mp.to_portable(layer)) for layer in layers.values()] == [["kernel"], ["kernel"]]
+
+
+def test_initial_weights_are_bit_equal_on_both_engines():
+    layers = each_engine(lambda: mp.to_portable(mp.Dense(5, 7, mp.Rngs(3))))
+    np.testing.assert_array_equal(layers["jax"]["kernel"], layers["torch"]["kernel"])
+    assert layers["jax"]["kernel"].dtype == np.float32 and not layers["jax"]["bias"].any()
+
+
+def test_the_default_kernel_has_variance_one_over_in(engine):
+    kernel = mp.to_portable(mp.Dense(100, 400, mp.Rngs(0)))["kernel"]
+    # 40,000 draws: the variance 1/100 is met within 4 sqrt(2 / 40000) = 3 %.
+    assert abs(kernel.var() * 100 - 1) < 0.03
+
+
+def test_layers_of_one_stream_differ_and_of_one_seed_do_not(engine):
+    rngs = mp.Rngs(0)
+    one, two, again = (mp.to_portable(mp.Dense(3, 3, r))["kernel"] for r in (rngs, rngs, mp.Rngs(0)))
+    assert (one != two).all() and (one == again).all()
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, True, "3"])
+@pytest.mark.parametrize("which", ["in_features", "out_features"])
+def test_an_impossible_size_is_refused(engine, which, size):
+    sizes = {"in_features": 1, "out_features": 1, which: size}
+    with pytest.raises(ValueError, match=rf"Dense\({which}={size!r}\) is not possible: expected an integer"):
+        mp.Dense(**sizes, rngs=mp.Rngs(0))
+
+
+def test_an_unknown_activation_is_refused_with_the_known_ones(engine):
+    with pytest.raises(ValueError, match="Unknown activation 'rleu'; expected one of elu, gelu"):
+        mp.Dense(1, 1, mp.Rngs(0), "rleu")
+    with pytest.raises(TypeError, match="activation=3 is not possible"):
+        mp.Dense(1, 1, mp.Rngs(0), 3)
+
+
+def test_a_wrong_input_is_refused(engine):
+    layer = mp.Dense(2, 1, mp.Rngs(0))
+    with pytest.raises(ValueError, match=r"Dense got an input of shape \(4, 3\); expected 2 features"):
+        layer((), engine.zeros((4, 3)))
+    with pytest.raises(ValueError, match=r"Dense got an input of shape \(\)"):
+        layer((), engine.zeros(()))
+    with pytest.raises(TypeError, match="Dense got a dict; expected an array with 2 features"):
+        layer((), {"x": engine.zeros((4, 2))})
+
+
+def test_whole_numbers_are_taken_too(engine):
+    layer = mp.Dense(2, 1, mp.Rngs(0))
+    mp.load_portable(layer, {"kernel": np.asarray([[1.0], [0.5]]), "bias": np.zeros(1)})
+    assert to_numpy(layer((), engine.asarray(np.asarray([[3, 4]], np.int32))).output).tolist() == [[5.0]]
