@@ -53,6 +53,12 @@ class Random:
         """A key given as NumPy words, as this engine's array."""
         return self._asarray(np.asarray(words).astype(np.uint32 if self._wraps else np.int64))
 
+    def words_to(self, size: int, key: Any) -> Any:
+        """The words 0 to size - 1, where ``key`` lies; made by the namespace itself, so that compilers can trace it."""
+        if self._wraps:
+            return self._xp.arange(size, dtype=self._word_dtype)
+        return self._xp.arange(size, dtype=self._word_dtype, device=key.device)
+
     def split(self, key: Any, num: int = 2) -> Any:
         """``num`` keys from each key: ``[..., 2]`` to ``[..., num, 2]``."""
         return self._xp.stack(self._blocks(key, (num,)), axis=-1)
@@ -125,17 +131,11 @@ class Random:
 
     def _blocks(self, key: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
         """The two words of one Threefry block for each element, counted from 0 in row-major order."""
-        counter = self._xp.reshape(self._count_to(math.prod(shape), key), shape)
+        counter = self._xp.reshape(self.words_to(math.prod(shape), key), shape)
         lead = key.shape[:-1]
         k0 = self._xp.reshape(key[..., 0], lead + (1,) * len(shape))
         k1 = self._xp.reshape(key[..., 1], lead + (1,) * len(shape))
         return self._threefry(k0, k1, self._word(0), counter)
-
-    def _count_to(self, size: int, key: Any) -> Any:
-        """The words 0 to size - 1 where ``key`` lies; made by the namespace itself, so that compilers can trace it."""
-        if self._wraps:
-            return self._xp.arange(size, dtype=self._word_dtype)
-        return self._xp.arange(size, dtype=self._word_dtype, device=key.device)
 
     def _threefry(self, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
         """Twenty rounds of Threefry-2x32 on broadcasting words."""

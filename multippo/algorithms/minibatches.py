@@ -8,7 +8,7 @@ from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.replay import gather_time, valid_first
 from multippo.algorithms.types import Sequences, Transition
 from multippo.networks.random_state import RandomState
-from multippo.networks.utils import tree_leaves, tree_map
+from multippo.networks.utils import select, tree_leaves, tree_map
 
 __all__ = ["choose_sequence_length", "has_memory", "make_sequences", "minibatch_indices", "take_sequences"]
 
@@ -54,7 +54,7 @@ def make_sequences(
         advantages: Tree of ``[T, B]``.
         returns: Tree of ``[T, B]``.
         length: L.
-        may_skip: Whether entries may be invalid; each sequence's valid steps then come first.
+        may_skip: Whether entries may be invalid; each sequence's valid steps then come first, and the others hold zeros.
     """
 
     def cut(x: Any) -> Any:
@@ -73,6 +73,9 @@ def make_sequences(
         advantages=advantages,
         returns=returns,
     )
+    if may_skip:
+        # A gradient of 0 at an entry that does not count is NaN where the entry is.
+        over_time = select(xp, over_time.valid, over_time, tree_map(xp.zeros_like, over_time))
     sequences = tree_map(cut, over_time)
     if may_skip and length > 1:
         sequences = gather_time(xp, sequences, valid_first(xp, sequences.valid))

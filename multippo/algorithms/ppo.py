@@ -18,6 +18,7 @@ from multippo.algorithms.schedules import learning_rate_at
 from multippo.algorithms.trainer import RunState, Trainer
 from multippo.algorithms.types import EpisodeState, TrainingState, TrainResult
 from multippo.envs.api import Env
+from multippo.envs.saving import SavedEnvState
 from multippo.errors import NonFiniteError
 from multippo.networks.random_state import reseed
 from multippo.networks.types import StatefulModule
@@ -119,7 +120,8 @@ class _Run:
         reset_key = random.fold_in(roots[0], self.iteration)
         network_state = reseed(random, fresh, random.fold_in(roots[1], self.iteration))
         if initial is not None and self.env.functional:
-            env_state = initial.env_state
+            saved = initial.env_state
+            env_state = saved.restore(self.env) if isinstance(saved, SavedEnvState) else saved
         else:
             env_state = self.env.reset(engine.to_numpy(reset_key))
         obs = engine.from_jax(env_state.obs) if self.env.functional else tree_map(engine.asarray, env_state.obs)

@@ -104,7 +104,8 @@ class Env(abc.ABC):
             ValueError: If the environment was made by the user from objects that can't be made again.
         """
         raise ValueError(
-            f"{type(self).__name__} can't make a copy of itself with {num_envs} environments; pass eval_env= explicitly."
+            f"{type(self).__name__} can't make a copy of itself with {num_envs} environments; pass eval_env= "
+            "explicitly."
         )
 
     def close(self) -> None:

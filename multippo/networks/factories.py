@@ -88,7 +88,7 @@ def make_mlp_actor_critic(
     activation: Activation = "tanh",
     normalize_obs: bool = True,
     entropy_weight: float = 0.0,
-    min_std: float = 1e-3,
+    min_std: float = 0.1,
     std_scale: float = 1.0,
 ) -> StatefulModule:
     """A feed-forward actor and a feed-forward critic, side by side.
@@ -146,7 +146,7 @@ def make_recurrent_actor_critic(
     activation: Activation = "tanh",
     normalize_obs: bool = True,
     entropy_weight: float = 0.0,
-    min_std: float = 1e-3,
+    min_std: float = 0.1,
     std_scale: float = 1.0,
     trainable_initial_state: bool = False,
 ) -> StatefulModule:
