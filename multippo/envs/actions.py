@@ -1,0 +1,137 @@
+"""From policy coordinates to the actions an environment takes.
+
+A policy works in coordinates of its own: [-1, 1] in each bounded dimension of a Box, counting from 0 in a Discrete
+space. The map below is applied by the environment adapter and nowhere else, so the action that is stored and replayed
+is the one that was sampled, neither scaled nor clipped.
+
+For a Box with bounds ``low`` and ``high``, per dimension:
+
+    bounded on both sides:   env_action = clip((high + low) / 2 + action * (high - low) / 2, low, high)
+    otherwise:               env_action = clip(action, low, high)
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+__all__ = ["ActionMap", "make_action_map"]
+
+_SUPPORTED = "Box of floats, Discrete, MultiDiscrete, MultiBinary, and Dict of those"
+
+
+class ActionMap(abc.ABC):
+    """Maps a batch of actions of one space from policy coordinates to the environment's own."""
+
+    @abc.abstractmethod
+    def __call__(self, action: Any) -> Any:
+        """Maps a tree of ``[B, ...]`` arrays. Shapes and kinds are checked; values are not."""
+
+
+def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np) -> ActionMap:
+    """The map for a space.
+
+    Args:
+        space: One environment's action space.
+        num_envs: How many actions come at once.
+        xp: Array namespace of the environment: NumPy, or ``jax.numpy``.
+
+    Raises:
+        ValueError: If the space is not supported; the message names it and those that are.
+    """
+    return _make(space, num_envs, xp, "action")
+
+
+def _make(space: spaces.Space[Any], num_envs: int, xp: Any, path: str) -> ActionMap:
+    if isinstance(space, spaces.Box):
+        if space.dtype.kind != "f":
+            raise ValueError(
+                f"The action space {path} = {space} holds {space.dtype.name} values, which a continuous policy would "
+                f"round; supported are {_SUPPORTED}. Declare it as Discrete or MultiDiscrete, or as a Box of floats."
+            )
+        return _BoxMap(space, num_envs, xp, path)
+    if isinstance(space, spaces.Discrete):
+        return _IntegerMap(space, int(space.start), num_envs, xp, path)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _IntegerMap(space, space.start, num_envs, xp, path)
+    if isinstance(space, spaces.MultiBinary):
+        return _IntegerMap(space, 0, num_envs, xp, path)
+    if isinstance(space, spaces.Dict):
+        return _DictMap({key: _make(sub, num_envs, xp, f"{path}[{key!r}]") for key, sub in space.spaces.items()}, path)
+    raise ValueError(
+        f"The action space {path} = {space} of type {type(space).__name__} is not supported; supported are "
+        f"{_SUPPORTED}. Wrap the environment so that it declares one of these."
+    )
+
+
+class _BoxMap(ActionMap):
+    def __init__(self, space: spaces.Box, num_envs: int, xp: Any, path: str) -> None:
+        # Environments also write "no bound" as the largest number of the type, or near it: scaling to that is useless.
+        no_bound = float(np.finfo(space.dtype.name).max) / 4
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        bounded = (low > -no_bound) & (high < no_bound)
+        lower, upper = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        scale, offset = (upper - lower) / 2, (upper + lower) / 2
+        # NumPy computes in float64 and rounds once, so both ends are reached exactly. JAX computes in the space's
+        # type, like the environment behind it.
+        dtype = np.dtype(np.float64) if xp is np else space.dtype
+        self._scale, self._offset = scale.astype(dtype), offset.astype(dtype)
+        self._low, self._high = low.astype(dtype), high.astype(dtype)
+        self._moves = not (np.all(scale == 1.0) and np.all(offset == 0.0))
+        self._clips = bool(np.any(np.isfinite(low)) or np.any(np.isfinite(high)))
+        self._dtype, self._shape, self._xp, self._path = space.dtype, (num_envs, *space.shape), xp, path
+
+    def __call__(self, action: Any) -> Any:
+        action = self._xp.asarray(action)
+        _check_shape(action, self._shape, self._path)
+        if self._moves:
+            action = action * self._scale + self._offset
+        if self._clips:
+            action = action.clip(self._low, self._high)
+        # Always a copy: an environment that writes into its action must not reach the policy's.
+        return action.astype(self._dtype)
+
+
+class _IntegerMap(ActionMap):
+    def __init__(self, space: spaces.Space[Any], start: Any, num_envs: int, xp: Any, path: str) -> None:
+        assert space.shape is not None
+        assert space.dtype is not None
+        self._start = np.asarray(start, space.dtype) if np.any(start) else None
+        self._dtype = space.dtype if xp is np else np.dtype(np.int32)
+        self._shape, self._xp, self._path = (num_envs, *space.shape), xp, path
+
+    def __call__(self, action: Any) -> Any:
+        action = self._xp.asarray(action)
+        _check_shape(action, self._shape, self._path)
+        if action.dtype.kind not in "iub":
+            raise ValueError(
+                f"The action for {self._path} was expected as integers that count from 0, received {action.dtype}: "
+                "use a sampler for discrete actions."
+            )
+        action = action.astype(self._dtype)
+        return action if self._start is None else action + self._start.astype(self._dtype)
+
+
+class _DictMap(ActionMap):
+    def __init__(self, maps: dict[str, ActionMap], path: str) -> None:
+        self._maps, self._path = maps, path
+
+    def __call__(self, action: Any) -> Any:
+        if not isinstance(action, dict) or action.keys() != self._maps.keys():
+            received = f"the keys {sorted(action)}" if isinstance(action, dict) else type(action).__name__
+            raise ValueError(
+                f"The action for {self._path} was expected as a dict with the keys {sorted(self._maps)}, received "
+                f"{received}: give the network one action head per key."
+            )
+        return {key: action_map(action[key]) for key, action_map in self._maps.items()}
+
+
+def _check_shape(action: Any, shape: tuple[int, ...], path: str) -> None:
+    if action.shape != shape:
+        raise ValueError(
+            f"The action for {path} was expected with shape {shape} (environments first), received {action.shape}: the "
+            "network's action head does not fit the action space."
+        )

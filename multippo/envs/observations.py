@@ -1,0 +1,214 @@
+"""From the observations a gymnasium environment returns to the arrays a policy sees.
+
+A policy sees a tree (dict and tuple) of ``[B, ...]`` arrays in the declared types. Box observations keep their type,
+so images stay ``uint8``; a categorical leaf becomes one-hot ``float32``, and its space says so:
+
+| the environment's space | the policy's space |
+|---|---|
+| Box | the same |
+| Discrete(n, start) | Box(0, 1, (n,)), one-hot |
+| MultiDiscrete(nvec) | Box(0, 1, (sum(nvec),)), one one-hot block per entry |
+| MultiBinary(shape) | Box(0, 1, shape) |
+| Dict, Tuple | the same tree of the above |
+
+Values outside a Box's bounds are no error: bounds are often wrong and nothing depends on them.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+__all__ = ["ObservationMap", "make_observation_map", "take_rows"]
+
+_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those"
+
+
+class ObservationMap(abc.ABC):
+    """Checks and converts a batch of observations of one space.
+
+    Attributes:
+        space: The space of what the policy sees.
+    """
+
+    space: spaces.Space[Any]
+
+    @abc.abstractmethod
+    def __call__(self, raw: Any, num_envs: int) -> Any:
+        """A checked copy of a batch ``raw`` (leaves ``[num_envs, ...]``) in the declared types.
+
+        Raises:
+            ValueError: If a leaf's structure, shape or type does not fit the space; the message names the leaf.
+        """
+
+    @abc.abstractmethod
+    def stack(self, rows: Sequence[Any]) -> Any:
+        """A raw batch from raw observations of single environments."""
+
+    @abc.abstractmethod
+    def put(self, target: Any, rows: np.ndarray, source: Any) -> Any:
+        """A copy of a converted batch ``target`` in which ``rows`` (indices) are those of the smaller ``source``."""
+
+
+def make_observation_map(space: spaces.Space[Any], path: str = "observation") -> ObservationMap:
+    """The map for one environment's observation space.
+
+    Raises:
+        ValueError: If the space is not supported; the message names it and those that are.
+    """
+    if isinstance(space, spaces.Box):
+        return _BoxMap(space, path)
+    if isinstance(space, spaces.MultiBinary):
+        return _BoxMap(spaces.Box(0.0, 1.0, space.shape, np.float32), path)
+    if isinstance(space, spaces.Discrete):
+        return _OneHotMap(np.asarray([space.n]), np.asarray([space.start]), (), path)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _OneHotMap(space.nvec.ravel(), space.start.ravel(), space.nvec.shape, path)
+    if isinstance(space, spaces.Dict):
+        return _DictMap({key: make_observation_map(sub, f"{path}[{key!r}]") for key, sub in space.spaces.items()}, path)
+    if isinstance(space, spaces.Tuple):
+        return _TupleMap(
+            tuple(make_observation_map(sub, f"{path}[{index}]") for index, sub in enumerate(space.spaces)), path
+        )
+    raise ValueError(
+        f"The observation space {path} = {space} of type {type(space).__name__} is not supported; supported are "
+        f"{_SUPPORTED}. Wrap the environment, for example in gymnasium.wrappers.FlattenObservation."
+    )
+
+
+def take_rows(batch: Any, rows: np.ndarray) -> Any:
+    """The given rows (indices) of every leaf of a converted batch."""
+    if isinstance(batch, dict):
+        return {key: take_rows(value, rows) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(take_rows(value, rows) for value in batch)
+    return batch[rows]
+
+
+class _LeafMap(ObservationMap):
+    """What Box and one-hot leaves share: one array, its shape checked before it is converted."""
+
+    def __init__(self, raw_shape: tuple[int, ...], path: str) -> None:
+        self._raw_shape, self._path = raw_shape, path
+
+    @abc.abstractmethod
+    def convert(self, raw: np.ndarray) -> np.ndarray:
+        """A converted copy of a batch of the right shape."""
+
+    def __call__(self, raw: Any, num_envs: int) -> np.ndarray:
+        if type(raw) is not np.ndarray:
+            raw = _as_array(raw, self._path)
+        if raw.shape != (num_envs, *self._raw_shape):
+            raise _mismatch(self._path, f"shape {raw.shape[1:]}", f"shape {self._raw_shape}")
+        return self.convert(raw)
+
+    def stack(self, rows: Sequence[Any]) -> np.ndarray:
+        arrays = [_as_array(row, self._path) for row in rows]
+        for array in arrays:
+            if array.shape != self._raw_shape:
+                raise _mismatch(self._path, f"shape {array.shape}", f"shape {self._raw_shape}")
+        return np.stack(arrays)
+
+    def put(self, target: np.ndarray, rows: np.ndarray, source: np.ndarray) -> np.ndarray:
+        target = target.copy()
+        target[rows] = source
+        return target
+
+
+class _BoxMap(_LeafMap):
+    def __init__(self, space: spaces.Box, path: str) -> None:
+        super().__init__(space.shape, path)
+        self.space, self._dtype = space, space.dtype
+
+    def convert(self, raw: np.ndarray) -> np.ndarray:
+        if raw.dtype != self._dtype and not np.can_cast(raw.dtype, self._dtype, "same_kind"):
+            raise _mismatch(self._path, f"{raw.dtype.name} values", f"{self._dtype.name} values")
+        # A copy, since many vector environments hand out one buffer again and again.
+        return np.array(raw, self._dtype, order="C")
+
+
+class _OneHotMap(_LeafMap):
+    def __init__(self, sizes: np.ndarray, starts: np.ndarray, raw_shape: tuple[int, ...], path: str) -> None:
+        super().__init__(raw_shape, path)
+        self._sizes, self._starts = sizes, starts
+        self._blocks = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        self.space = spaces.Box(0.0, 1.0, (int(sizes.sum()),), np.float32)
+
+    def convert(self, raw: np.ndarray) -> np.ndarray:
+        if raw.dtype.kind not in "iub":
+            raise _mismatch(self._path, f"{raw.dtype.name} values", "integers")
+        index = raw.reshape(raw.shape[0], -1).astype(np.int64) - self._starts
+        if np.any((index < 0) | (index >= self._sizes)):
+            # Unlike a Box's bounds this can't be let pass: a value outside has no place in a one-hot vector.
+            first, last = self._starts.tolist(), (self._starts + self._sizes - 1).tolist()
+            raise _mismatch(self._path, f"the values {raw.tolist()}", f"values from {first} to {last}")
+        one_hot = np.zeros((raw.shape[0], int(self._sizes.sum())), np.float32)
+        np.put_along_axis(one_hot, index + self._blocks, 1.0, axis=1)
+        return one_hot
+
+
+class _DictMap(ObservationMap):
+    def __init__(self, maps: dict[str, ObservationMap], path: str) -> None:
+        self._maps, self._path = maps, path
+        self.space = spaces.Dict({key: sub.space for key, sub in maps.items()})
+
+    def __call__(self, raw: Any, num_envs: int) -> dict[str, Any]:
+        self._check(raw)
+        return {key: sub(raw[key], num_envs) for key, sub in self._maps.items()}
+
+    def stack(self, rows: Sequence[Any]) -> dict[str, Any]:
+        for row in rows:
+            self._check(row)
+        return {key: sub.stack([row[key] for row in rows]) for key, sub in self._maps.items()}
+
+    def put(self, target: Any, rows: np.ndarray, source: Any) -> dict[str, Any]:
+        return {key: sub.put(target[key], rows, source[key]) for key, sub in self._maps.items()}
+
+    def _check(self, raw: Any) -> None:
+        if not isinstance(raw, dict) or raw.keys() != self._maps.keys():
+            received = f"a dict with the keys {list(raw)}" if isinstance(raw, dict) else f"a {type(raw).__name__}"
+            raise _mismatch(self._path, received, f"a dict with the keys {list(self._maps)}")
+
+
+class _TupleMap(ObservationMap):
+    def __init__(self, maps: tuple[ObservationMap, ...], path: str) -> None:
+        self._maps, self._path = maps, path
+        self.space = spaces.Tuple([sub.space for sub in maps])
+
+    def __call__(self, raw: Any, num_envs: int) -> tuple[Any, ...]:
+        self._check(raw)
+        return tuple(sub(leaf, num_envs) for sub, leaf in zip(self._maps, raw, strict=True))
+
+    def stack(self, rows: Sequence[Any]) -> tuple[Any, ...]:
+        for row in rows:
+            self._check(row)
+        return tuple(sub.stack([row[index] for row in rows]) for index, sub in enumerate(self._maps))
+
+    def put(self, target: Any, rows: np.ndarray, source: Any) -> tuple[Any, ...]:
+        return tuple(sub.put(target[index], rows, source[index]) for index, sub in enumerate(self._maps))
+
+    def _check(self, raw: Any) -> None:
+        if not isinstance(raw, tuple | list) or len(raw) != len(self._maps):
+            received = f"{len(raw)} entries" if isinstance(raw, tuple | list) else f"a {type(raw).__name__}"
+            raise _mismatch(self._path, received, f"a tuple of {len(self._maps)} entries")
+
+
+def _as_array(raw: Any, path: str) -> np.ndarray:
+    try:
+        array = np.asarray(raw)
+    except (TypeError, ValueError) as error:
+        raise _mismatch(path, f"a {type(raw).__name__} that is no array ({error})", "an array") from error
+    if array.dtype.kind not in "biuf":
+        raise _mismatch(path, f"{array.dtype.name} values", "numbers")
+    return array
+
+
+def _mismatch(path: str, received: str, expected: str) -> ValueError:
+    return ValueError(
+        f"The {path} that the environment returned does not fit its observation space: received {received}, expected "
+        f"{expected}. Correct the environment's observation_space or what its reset and step return."
+    )

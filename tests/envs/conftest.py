@@ -1,0 +1,157 @@
+"""Environments small enough that every number they return can be worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+
+class Clock(gymnasium.Env):
+    """Shows the time as a one-hot vector, pays 10·time + action, and ends after ``length`` steps.
+
+    Its last observation (time = length) is shown nowhere else.
+    """
+
+    def __init__(self, length=3, end="truncated", dict_obs=False, size=10):
+        self.length, self.end, self.dict_obs, self.size = length, end, dict_obs, size
+        box = spaces.Box(0, 1, (size,), np.float32)
+        self.observation_space = spaces.Dict({"z": box, "a": spaces.Box(0, 255, (), np.uint8)}) if dict_obs else box
+        self.action_space = spaces.Discrete(5)
+        self.time = 0
+
+    def _obs(self):
+        one_hot = np.zeros(self.size, np.float32)
+        one_hot[self.time] = 1.0
+        return {"z": one_hot, "a": np.asarray(self.time, np.uint8)} if self.dict_obs else one_hot
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        reward = 10.0 * self.time + float(action)
+        self.time += 1
+        over = self.time == self.length
+        return self._obs(), reward, over and self.end != "truncated", over and self.end != "terminated", {}
+
+
+class Spy(gymnasium.Env):
+    """Keeps every action it receives; observes nothing and never ends."""
+
+    def __init__(self, action_space):
+        self.action_space = action_space
+        self.observation_space = spaces.Box(0, 1, (1,), np.float32)
+        self.actions = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.actions.append(action)
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+class Goal(gymnasium.Env):
+    """Draws a goal at each reset and shows it; ends after two steps."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.goal, self.time = self.np_random.uniform(size=1), 0
+        return self.goal, {}
+
+    def step(self, action):
+        self.time += 1
+        return self.goal, 0.0, False, self.time == 2, {}
+
+
+class State(NamedTuple):
+    """A brax-like state."""
+
+    obs: Any
+    reward: Any
+    done: Any
+    info: Any
+    metrics: Any
+
+
+class JaxClock:
+    """``Clock`` as a functional environment: ``done`` is set at any end, ``info["truncation"]`` at a time limit."""
+
+    action_space = spaces.Discrete(5)
+
+    def __init__(self, length=3, end="truncated", dict_obs=False):
+        self.length, self.end, self.dict_obs = length, end, dict_obs
+
+    def _state(self, time, reward):
+        obs = jax.nn.one_hot(time, 10)
+        if self.dict_obs:
+            obs = {"z": obs, "a": time.astype(jnp.uint8)}
+        over = (time == self.length).astype(jnp.float32)
+        info = {"truncation": over if self.end == "truncated" else 0 * over, "time": time}
+        return State(obs, reward, over, info, {"time": time.astype(jnp.float32)})
+
+    def reset(self, key):
+        return self._state(jnp.zeros((), jnp.int32), jnp.zeros(()))
+
+    def step(self, state, action):
+        time = state.info["time"]
+        return self._state(time + 1, 10.0 * time + action)
+
+
+class JaxGoal:
+    """``Goal`` as a functional environment; two steps an episode, and a counter of steps in ``info``."""
+
+    action_size = 1
+
+    def __init__(self, length=2):
+        self.length = length
+
+    def reset(self, key):
+        zero = jnp.zeros(())
+        return State(jax.random.uniform(key, (1,)), zero, zero, {"truncation": zero, "phase": jnp.zeros((), int)}, {})
+
+    def step(self, state, action):
+        phase = state.info["phase"] + 1
+        over = (phase == self.length).astype(jnp.float32)
+        return State(state.obs, action[0], over, {"truncation": over, "phase": phase}, {})
+
+
+@pytest.fixture
+def state_class():
+    return State
+
+
+@pytest.fixture
+def jax_clock():
+    return JaxClock
+
+
+@pytest.fixture
+def jax_goal():
+    return JaxGoal
+
+
+@pytest.fixture
+def clock():
+    return Clock
+
+
+@pytest.fixture
+def spy():
+    return Spy
+
+
+@pytest.fixture
+def goal():
+    return Goal

@@ -1,0 +1,111 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from multippo.envs.actions import make_action_map
+
+INF = np.inf
+# Bounds, an action in policy coordinates, and the environment's action by
+# clip((high + low)/2 + a (high - low)/2, low, high) where bounded on both sides, clip(a, low, high) elsewhere.
+BOX_CASES = {
+    "symmetric": ([-0.4], [0.4], [0.5], [0.2]),
+    "symmetric, outside": ([-0.4], [0.4], [-3.0], [-0.4]),
+    "positive, middle": ([0.0], [5.0], [0.0], [2.5]),
+    "positive, lower end": ([0.0], [5.0], [-1.0], [0.0]),
+    "positive, upper end": ([0.0], [5.0], [1.0], [5.0]),
+    # Middle 1 and half width 2: 1 + 0.5·2 = 2. Middle 15 and half width 5: 15 - 0.2·5 = 14.
+    "per dimension": ([-1.0, 10.0], [3.0, 20.0], [0.5, -0.2], [2.0, 14.0]),
+    "half open": ([0.0, -INF], [INF, 1.0], [7.5, -7.5], [7.5, -7.5]),
+    "half open, outside": ([0.0, -INF], [INF, 1.0], [-7.5, 7.5], [0.0, 1.0]),
+    "unbounded": ([-INF], [INF], [-12.5], [-12.5]),
+    "mixed": ([-INF, 0.0], [INF, 4.0], [9.0, 0.5], [9.0, 3.0]),
+    "zero width": ([2.0], [2.0], [0.7], [2.0]),
+    # The largest float32 as a bound means none.
+    "largest number": ([-3.4028235e38], [3.4028235e38], [0.5], [0.5]),
+}
+
+
+@pytest.mark.parametrize("xp", [np, jnp])
+@pytest.mark.parametrize(("low", "high", "action", "expected"), BOX_CASES.values(), ids=BOX_CASES)
+def test_box(low, high, action, expected, xp):
+    space = spaces.Box(np.array(low, np.float32), np.array(high, np.float32))
+    mapped = make_action_map(space, 1, xp)(xp.asarray([action], dtype=np.float32))
+    assert mapped.dtype == np.float32
+    np.testing.assert_allclose(mapped, [expected], rtol=1e-6)
+    assert space.contains(np.asarray(mapped[0]))
+
+
+def test_both_ends_of_any_box_are_reached_exactly():
+    rng = np.random.default_rng(0)
+    low, high = np.sort(rng.normal(size=(2, 1000)).astype(np.float32) * 3, axis=0)
+    to_env = make_action_map(spaces.Box(low, high), 1)
+    np.testing.assert_array_equal(to_env(-np.ones((1, 1000), np.float32))[0], low)
+    np.testing.assert_array_equal(to_env(np.ones((1, 1000), np.float32))[0], high)
+
+
+def test_the_policys_own_array_is_never_handed_out():
+    for space in (spaces.Box(-1, 1, (2,)), spaces.Box(-INF, INF, (2,)), spaces.Box(-2, 2, (2,))):
+        action = np.full((1, 2), 3.0, np.float32)
+        make_action_map(space, 1)(action)[:] = 0
+        np.testing.assert_array_equal(action, 3.0)
+    action = np.ones(2, np.int64)
+    make_action_map(spaces.Discrete(3), 2)(action)[:] = 0
+    np.testing.assert_array_equal(action, 1)
+
+
+@pytest.mark.parametrize("xp", [np, jnp])
+def test_integers_count_from_the_start_of_their_space(xp):
+    action = xp.asarray([0, 1, 2])
+    np.testing.assert_array_equal(make_action_map(spaces.Discrete(3, start=-1), 3, xp)(action), [-1, 0, 1])
+    np.testing.assert_array_equal(make_action_map(spaces.Discrete(1, start=2), 1, xp)(action[:1]), [2])
+    multi = spaces.MultiDiscrete([2, 5], start=[10, 0])
+    np.testing.assert_array_equal(make_action_map(multi, 1, xp)(xp.asarray([[1, 4]])), [[11, 4]])
+    np.testing.assert_array_equal(make_action_map(spaces.MultiBinary(3), 1, xp)(xp.asarray([[1, 0, 1]])), [[1, 0, 1]])
+    grid = spaces.MultiDiscrete(np.array([[2], [3]]))
+    np.testing.assert_array_equal(make_action_map(grid, 1, xp)(xp.asarray([[[1], [2]]])), [[[1], [2]]])
+
+
+def test_integers_come_in_the_type_of_the_space():
+    assert make_action_map(spaces.Discrete(2), 1)(np.array([1], np.int32)).dtype == np.int64
+    assert make_action_map(spaces.MultiBinary(2), 1)(np.array([[1, 0]], np.int64)).dtype == np.int8
+
+
+def test_dict():
+    space = spaces.Dict({"push": spaces.Box(0, 5, (1,)), "gear": spaces.Discrete(3, start=1)})
+    mapped = make_action_map(space, 2)({"gear": np.array([0, 2]), "push": np.array([[0.0], [1.0]], np.float32)})
+    np.testing.assert_array_equal(mapped["gear"], [1, 3])
+    np.testing.assert_array_equal(mapped["push"], [[2.5], [5.0]])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Tuple([spaces.Discrete(2)]),
+        spaces.Text(3),
+        spaces.Sequence(spaces.Discrete(2)),
+        spaces.Graph(spaces.Box(-1, 1, (2,)), None),
+        spaces.Box(0, 9, (2,), np.int32),
+        spaces.Dict({"inner": spaces.Text(3)}),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+def test_other_spaces_are_refused_by_name(space):
+    with pytest.raises(ValueError, match=r"action.*supported are Box of floats, Discrete") as caught:
+        make_action_map(space, 1)
+    inner = space["inner"] if isinstance(space, spaces.Dict) else space
+    assert str(inner) in str(caught.value)
+
+
+def test_wrong_actions_are_refused():
+    box = make_action_map(spaces.Box(-1, 1, (2,)), 3)
+    with pytest.raises(ValueError, match=r"\(3, 2\).*received \(3, 1\)"):
+        box(np.zeros((3, 1)))
+    discrete = make_action_map(spaces.Discrete(2), 3)
+    with pytest.raises(ValueError, match=r"\(3,\).*received \(3, 1\)"):
+        discrete(np.zeros((3, 1), int))
+    with pytest.raises(ValueError, match=r"integers.*float32"):
+        discrete(np.zeros(3, np.float32))
+    both = make_action_map(spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)}), 1)
+    with pytest.raises(ValueError, match=r"\['a', 'b'\].*\['a'\]"):
+        both({"a": np.zeros(1, int)})
