@@ -1,0 +1,186 @@
+"""Gymnasium vector environments behind the library's contract."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+
+from multippo.envs.actions import make_action_map
+from multippo.envs.api import Env, EnvState
+from multippo.envs.autoreset import autoreset_mode as read_autoreset_mode
+from multippo.envs.autoreset import final_observations
+from multippo.envs.keys import host_seed
+from multippo.envs.observations import make_observation_map, take_rows
+from multippo.envs.workers import WORKER_TIMEOUT_S, Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import DTypeLike
+
+__all__ = ["GymnasiumEnv"]
+
+
+class GymnasiumEnv(Env):
+    """A gymnasium vector environment in any autoreset mode.
+
+    ``obs`` and ``final_obs`` are arrays of this adapter's own, never the environment's buffers; they are one and the
+    same array where no episode has ended. Rewards are cast, an end that is both a termination and a truncation counts
+    as a termination, and an exception of the environment passes through unchanged.
+
+    Args:
+        vector_env: The environment.
+        id: Its name; by default the registered id, else the class name.
+        autoreset_mode: How it resets, where its metadata does not say.
+        max_episode_steps: Its time limit; by default that of its registration.
+        reward_dtype: Type of the rewards.
+        remake: Makes the same environment with another batch size, for ``similar``.
+        worker_timeout: Seconds that the slowest worker process may take for a step or a reset.
+
+    Raises:
+        ValueError: If a space or the autoreset mode is not supported.
+    """
+
+    functional = False
+
+    def __init__(
+        self,
+        vector_env: VectorEnv[Any, Any, Any],
+        *,
+        id: str | None = None,
+        autoreset_mode: AutoresetMode | str | None = None,
+        max_episode_steps: int | None = None,
+        reward_dtype: DTypeLike = np.float32,
+        remake: Callable[[int], VectorEnv[Any, Any, Any]] | None = None,
+        worker_timeout: float = WORKER_TIMEOUT_S,
+    ) -> None:
+        spec = vector_env.spec
+        self.id = id or (spec.id if spec else type(vector_env.unwrapped).__name__)
+        self.num_envs = vector_env.num_envs
+        self.vector_env = vector_env
+        if max_episode_steps is None and spec is not None:
+            max_episode_steps = spec.kwargs.get("max_episode_steps", spec.max_episode_steps)
+        # gymnasium writes "no limit" as -1.
+        self.max_episode_steps = max_episode_steps if max_episode_steps and max_episode_steps > 0 else None
+        self.action_space = vector_env.single_action_space
+        self._actions = make_action_map(self.action_space, self.num_envs)
+        self._observations = make_observation_map(vector_env.single_observation_space)
+        self.observation_space = self._observations.space
+        mode = read_autoreset_mode(vector_env, autoreset_mode)
+        self.may_skip = mode is AutoresetMode.NEXT_STEP
+        self._finish = {
+            AutoresetMode.NEXT_STEP: self._finish_next_step,
+            AutoresetMode.SAME_STEP: self._finish_same_step,
+            AutoresetMode.DISABLED: self._finish_disabled,
+        }[mode]
+        base = vector_env.unwrapped
+        self._workers = Workers(vector_env, base, worker_timeout) if isinstance(base, AsyncVectorEnv) else None
+        self._runner = self._workers or vector_env
+        self._reward_dtype = np.dtype(reward_dtype)
+        self._remake = remake
+        self._options: dict[str, Any] = {
+            "reward_dtype": reward_dtype,
+            "autoreset_mode": autoreset_mode,
+            "worker_timeout": worker_timeout,
+        }
+        # The latest state's own array, by which it is recognised even after a wrapper has changed other fields.
+        self._latest: np.ndarray | None = None
+        self._skips = np.zeros(self.num_envs, np.bool_)
+        self._any_skips = False
+        self._all_valid = np.ones(self.num_envs, np.bool_)
+        self._closed = False
+
+    def reset(self, key: Any) -> EnvState:
+        """See ``Env.reset``. Seeds every environment from the key; later episodes continue their random streams."""
+        raw_obs, _ = self._runner.reset(seed=host_seed(key, self.num_envs))
+        obs = self._observations(raw_obs, self.num_envs)
+        self._skips = np.zeros(self.num_envs, np.bool_)
+        self._any_skips = False
+        self._latest = np.zeros(self.num_envs, np.bool_)
+        reward = np.zeros(self.num_envs, self._reward_dtype)
+        return EnvState(obs, reward, self._latest, self._latest.copy(), obs, self._all_valid.copy(), {}, ())
+
+    def step(self, env_state: EnvState, action: Any) -> EnvState:
+        """See ``Env.step``.
+
+        Raises:
+            ValueError: If ``env_state`` is not the latest one, an action does not fit, or the environment returns what
+                its spaces or its autoreset mode do not allow.
+        """
+        if env_state.terminated is not self._latest:
+            raise ValueError(
+                f"{self.id} can only be stepped from its latest state, received another one: a host environment keeps "
+                "its state to itself. Pass on what the last reset or step returned, or call reset(key) first."
+            )
+        raw_obs, raw_reward, raw_terminated, raw_truncated, infos = self._runner.step(self._actions(action))
+        obs = self._observations(raw_obs, self.num_envs)
+        reward = np.array(raw_reward, self._reward_dtype)
+        terminated = np.array(raw_terminated, np.bool_)
+        # Truncated and not terminated.
+        truncated = np.greater(np.asarray(raw_truncated, np.bool_), terminated)
+        if reward.shape != (self.num_envs,) or terminated.shape != (self.num_envs,):
+            raise ValueError(
+                f"{self.id} returned rewards of shape {reward.shape} and termination flags of shape "
+                f"{terminated.shape}, expected ({self.num_envs},) for both: one number and one flag per environment."
+            )
+        self._latest = terminated
+        ended = terminated | truncated
+        return self._finish(
+            EnvState(obs, reward, terminated, truncated, obs, self._all_valid.copy(), {}, ()), ended, infos
+        )
+
+    def render(self) -> Any:
+        """What the vector environment renders: a frame per environment in render mode ``"rgb_array"``."""
+        return self.vector_env.render()
+
+    def similar(self, num_envs: int) -> GymnasiumEnv:
+        """See ``Env.similar``."""
+        if self._remake is None:
+            raise ValueError(
+                f"{self.id} was made by the user, so it can't be made again with {num_envs} environments: pass "
+                "eval_env=, or construct GymnasiumEnv with remake=."
+            )
+        return GymnasiumEnv(
+            self._remake(num_envs),
+            id=self.id,
+            max_episode_steps=self.max_episode_steps,
+            remake=self._remake,
+            **self._options,
+        )
+
+    def close(self) -> None:
+        """See ``Env.close``."""
+        if not self._closed:
+            self._closed = True
+            (self._workers or self.vector_env).close()
+
+    def _finish_next_step(self, state: EnvState, ended: np.ndarray, infos: dict[str, Any]) -> EnvState:
+        del infos
+        if self._any_skips:
+            if np.any(ended & self._skips):
+                raise ValueError(
+                    f"{self.id} ended an episode in the step that resets it, which AutoresetMode.NEXT_STEP does not "
+                    "allow: it seems to reset in the same step. Correct its metadata['autoreset_mode'], or pass "
+                    "autoreset_mode=."
+                )
+            # A reward wrapper may have turned the reset step's 0 into something else.
+            state.reward[self._skips] = 0
+            state = state._replace(valid=~self._skips)
+        self._skips, self._any_skips = ended, bool(np.count_nonzero(ended))
+        return state
+
+    def _finish_same_step(self, state: EnvState, ended: np.ndarray, infos: dict[str, Any]) -> EnvState:
+        if not np.count_nonzero(ended):
+            return state
+        return state._replace(final_obs=final_observations(self._observations, infos, ended, state.obs))
+
+    def _finish_disabled(self, state: EnvState, ended: np.ndarray, infos: dict[str, Any]) -> EnvState:
+        del infos
+        if not np.count_nonzero(ended):
+            return state
+        raw_obs, _ = self._runner.reset(options={"reset_mask": ended})
+        rows = np.flatnonzero(ended)
+        fresh = take_rows(self._observations(raw_obs, self.num_envs), rows)
+        return state._replace(obs=self._observations.put(state.obs, rows, fresh))

@@ -1,0 +1,82 @@
+"""The single environments inside the vector environments that this library builds."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from multippo.envs.observations import make_observation_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Member", "MemberConstructor"]
+
+
+class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Compares an environment's first observation with its declared space, by name.
+
+    Inside a vector environment, a wrong observation surfaces as an error of the buffer it does not fit into.
+
+    Args:
+        env: The environment.
+        index: Its place in the batch.
+        in_worker: Whether it runs in a process of its own, from which an exception must bring its traceback along.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], index: int, in_worker: bool) -> None:
+        super().__init__(env)
+        self._index, self._in_worker = index, in_worker
+        self._observations = make_observation_map(env.observation_space)
+        if not in_worker:
+            # Nothing to do in a step: save the call.
+            self.step = env.step
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """As ``gymnasium.Env.reset``."""
+        try:
+            obs, info = self.env.reset(seed=seed, options=options)
+            self._observations(self._observations.stack([obs]), 1)
+        except Exception as error:
+            self._add_note(error)
+            raise
+        return obs, info
+
+    def step(self, action: Any) -> Any:
+        """As ``gymnasium.Env.step``."""
+        try:
+            return self.env.step(action)
+        except Exception as error:
+            self._add_note(error)
+            raise
+
+    def _add_note(self, error: Exception) -> None:
+        error.add_note(f"Raised by environment {self._index} of the batch.")
+        if self._in_worker:
+            error.add_note(f"In its worker process:\n{traceback.format_exc()}")
+
+
+@dataclasses.dataclass(frozen=True)
+class MemberConstructor:
+    """Makes one member: a class rather than a closure, so that it reaches a worker process and can be recognised."""
+
+    make: Callable[[], gymnasium.Env[Any, Any]]
+    index: int
+    in_worker: bool
+
+    def __call__(self) -> Member:
+        """A new environment.
+
+        Raises:
+            TypeError: If the user's constructor returns something else.
+        """
+        env = self.make()
+        if not isinstance(env, gymnasium.Env):
+            raise TypeError(
+                f"The constructor of environment {self.index} returned a {type(env).__name__}, expected a "
+                "gymnasium.Env: pass functions without arguments that make one environment each."
+            )
+        return Member(env, self.index, self.in_worker)

@@ -1,0 +1,111 @@
+"""Gymnasium vector environments from an id, or from the user's constructors."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import multiprocessing
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from multippo.envs.members import MemberConstructor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Vectorization", "vectorize", "vectorize_id"]
+
+Vectorization = Literal["auto", "native", "sync", "async"]
+
+
+def vectorize(
+    constructors: Sequence[Callable[[], gymnasium.Env[Any, Any]]], vectorization: Vectorization = "auto"
+) -> VectorEnv[Any, Any, Any]:
+    """One environment from each constructor, side by side, reset in the step in which an episode ends.
+
+    Args:
+        constructors: One per environment.
+        vectorization: ``"async"`` for one worker process each; otherwise in turn in this process. Workers are started
+            afresh instead of forked, since JAX and torch run threads that a fork would break; as always with Python's
+            ``multiprocessing``, a script then needs ``if __name__ == "__main__":``.
+    """
+    in_worker = vectorization == "async"
+    members = [MemberConstructor(make, index, in_worker) for index, make in enumerate(constructors)]
+    if not in_worker:
+        # No copy: the adapter copies.
+        return SyncVectorEnv(members, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+    context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    try:
+        return AsyncVectorEnv(members, copy=False, context=context, autoreset_mode=AutoresetMode.SAME_STEP)
+    except EOFError as error:
+        raise RuntimeError(
+            "A worker process died while it made its environment. The first environment was made in this process "
+            "without fault, so look for what differs in a new process: files, environment variables, memory, or a "
+            "script without "
+            'if __name__ == "__main__":'
+        ) from error
+
+
+def vectorize_id(
+    spec: EnvSpec,
+    num_envs: int,
+    vectorization: Vectorization = "auto",
+    wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
+    **kwargs: Any,
+) -> VectorEnv[Any, Any, Any]:
+    """``num_envs`` registered environments.
+
+    Args:
+        spec: The environment's registration.
+        num_envs: How many.
+        vectorization: ``"native"`` for the environment's own vector form, if it has one; ``"sync"`` and ``"async"`` as
+            in ``vectorize``; ``"auto"`` for the native form where nothing prevents it, else ``"sync"``.
+        wrappers: Applied to each environment in turn; they rule the native form out.
+        **kwargs: For the environment's constructor, and ``max_episode_steps`` (-1 for no limit).
+
+    Raises:
+        ValueError: If the native form is asked for and there is none, or it can't do what else is asked.
+    """
+    obstacle = _obstacle_to_native(spec, wrappers, kwargs)
+    if vectorization == "native" and obstacle:
+        raise ValueError(
+            f"{spec.id} can't run in its own vector form: {obstacle}. Use vectorization='sync' or 'async'."
+        )
+    if vectorization == "native" or (vectorization == "auto" and not obstacle):
+        return gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+    return vectorize([_IdConstructor(spec, tuple(wrappers), kwargs)] * num_envs, vectorization)
+
+
+@dataclasses.dataclass(frozen=True)
+class _IdConstructor:
+    """Makes a registered environment; holds the registration itself, which a worker process does not know."""
+
+    spec: EnvSpec
+    wrappers: tuple[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]], ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        # Member checks what gymnasium's checker would, and costs nothing per step.
+        env = gymnasium.make(self.spec, **{"disable_env_checker": True, **self.kwargs})
+        for wrapper in self.wrappers:
+            env = wrapper(env)
+        return env
+
+
+def _obstacle_to_native(spec: EnvSpec, wrappers: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
+    """Why an environment can't run in its own vector form, or None if it can."""
+    if spec.vector_entry_point is None:
+        return "it has none"
+    if wrappers or spec.additional_wrappers:
+        return "wrappers apply to single environments"
+    limit = kwargs.get("max_episode_steps", spec.max_episode_steps)
+    if limit is not None and limit < 1:
+        return f"max_episode_steps={limit} would end every episode at once"
+    entry = spec.vector_entry_point
+    parameters = inspect.signature(load_env_creator(entry) if isinstance(entry, str) else entry).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    unknown = [name for name in {**spec.kwargs, **kwargs} if name not in parameters]
+    return f"it does not take {unknown}" if unknown and not takes_any else None

@@ -1,0 +1,119 @@
+"""gymnasium's worker processes, so watched that a dead or hanging one becomes an error that names it.
+
+gymnasium waits for a worker without limit, reports one that died as a bare ``EOFError``, and raises a worker's
+exception without its traceback. Here each call has a time limit, an exception brings its traceback along as a note
+(``Member`` attaches it), and after any of these no process is left behind.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+from typing import TYPE_CHECKING, Any
+
+import gymnasium.logger
+
+from multippo.envs.members import MemberConstructor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from gymnasium.vector import AsyncVectorEnv, VectorEnv
+
+__all__ = ["WORKER_TIMEOUT_S", "Workers"]
+
+WORKER_TIMEOUT_S = 20.0
+
+
+class Workers:
+    """Resets, steps and closes a vector environment whose members live in worker processes.
+
+    Args:
+        vector_env: The environment.
+        base: The ``AsyncVectorEnv`` at its heart. Where ``vector_env`` wraps it, a hanging worker can't be told from a
+            slow one, and only dead ones are noticed.
+        timeout_s: Seconds that the slowest worker may take for a step or a reset.
+    """
+
+    def __init__(self, vector_env: VectorEnv[Any, Any, Any], base: AsyncVectorEnv, timeout_s: float) -> None:
+        self._vector_env, self._base, self._timeout_s = vector_env, base, timeout_s
+        self._has_notes = all(isinstance(constructor, MemberConstructor) for constructor in base.env_fns)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """As ``VectorEnv.reset``."""
+        if self._vector_env is not self._base:
+            return self._watch("reset", lambda: self._vector_env.reset(seed=seed, options=options))
+
+        def call() -> Any:
+            self._base.reset_async(seed=seed, options=options)
+            return self._base.reset_wait(timeout=self._timeout_s)
+
+        return self._watch("reset", call)
+
+    def step(self, actions: np.ndarray | dict[str, Any]) -> Any:
+        """As ``VectorEnv.step``."""
+        if self._vector_env is not self._base:
+            return self._watch("step", lambda: self._vector_env.step(actions))
+
+        def call() -> Any:
+            self._base.step_async(actions)  # type: ignore[arg-type]
+            return self._base.step_wait(timeout=self._timeout_s)
+
+        return self._watch("step", call)
+
+    def close(self) -> None:
+        """Lets the workers close their environments and ends them."""
+        try:
+            self._vector_env.close()
+        except (EOFError, ConnectionError):
+            self._stop()
+
+    def _watch(self, name: str, call: Callable[[], Any]) -> Any:
+        level = gymnasium.logger.min_level
+        if self._has_notes:
+            # gymnasium also issues the traceback as a warning, which a filter can turn into another exception.
+            gymnasium.logger.min_level = max(level, gymnasium.logger.ERROR + 1)
+        try:
+            return call()
+        except (EOFError, ConnectionError) as error:
+            dead = self._dead_workers()
+            self._stop()
+            raise RuntimeError(
+                f"In {name} of {self._vector_env}, a worker process died (exit codes by environment: {dead}); the "
+                "others were ended. Look for a crash in the environment's native code, or for a lack of memory."
+            ) from error
+        except multiprocessing.TimeoutError as error:
+            silent = [i for i, pipe in enumerate(self._base.parent_pipes) if pipe is not None and not pipe.poll(0)]
+            self._stop()
+            raise RuntimeError(
+                f"In {name} of {self._vector_env}, the workers of environments {silent} gave no answer within "
+                f"{self._timeout_s:g} s and were ended. If the environment may take longer, pass a larger "
+                "worker_timeout."
+            ) from error
+        except BaseException as error:
+            self._stop()
+            # gymnasium raises a new exception around the worker's own, which holds the notes.
+            if error.args and type(error.args[0]) is type(error):
+                raise error.args[0] from None
+            raise
+        finally:
+            gymnasium.logger.min_level = level
+
+    def _dead_workers(self) -> dict[int, int | None]:
+        # The pipe closes a moment before the process is gone.
+        multiprocessing.connection.wait([process.sentinel for process in self._base.processes], timeout=5.0)
+        return {i: process.exitcode for i, process in enumerate(self._base.processes) if not process.is_alive()}
+
+    def _stop(self) -> None:
+        for process in self._base.processes:
+            process.terminate()
+        for process in self._base.processes:
+            process.join(timeout=2.0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for pipe in self._base.parent_pipes:
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+        self._base.closed = True

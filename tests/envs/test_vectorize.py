@@ -1,0 +1,107 @@
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import FlattenObservation
+
+from multippo.envs.vectorize import vectorize, vectorize_id
+
+CARTPOLE = gymnasium.spec("CartPole-v1")
+PENDULUM = gymnasium.spec("Pendulum-v1")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "native"),
+    [
+        ({}, True),
+        ({"sutton_barto_reward": True}, True),
+        ({"max_episode_steps": 9}, True),
+        ({"vectorization": "native"}, True),
+        ({"vectorization": "sync"}, False),
+        ({"max_episode_steps": -1}, False),
+        ({"wrappers": [FlattenObservation]}, False),
+        ({"disable_env_checker": True}, False),
+    ],
+)
+def test_the_native_form_is_used_where_it_can_do_what_is_asked(kwargs, native):
+    vector_env = vectorize_id(CARTPOLE, 2, **kwargs)
+    assert isinstance(vector_env.unwrapped, CartPoleVectorEnv if native else SyncVectorEnv)
+    assert vector_env.num_envs == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "kwargs", "reason"),
+    [
+        (PENDULUM, {}, "it has none"),
+        (CARTPOLE, {"wrappers": [FlattenObservation]}, "wrappers"),
+        (CARTPOLE, {"max_episode_steps": -1}, "max_episode_steps=-1"),
+        (CARTPOLE, {"gravity": 9}, r"does not take \['gravity'\]"),
+    ],
+)
+def test_a_native_form_that_does_not_fit_is_refused(spec, kwargs, reason):
+    with pytest.raises(ValueError, match=f"{reason}.*'sync'"):
+        vectorize_id(spec, 2, vectorization="native", **kwargs)
+
+
+@pytest.mark.parametrize("vectorization", ["native", "sync"])
+def test_the_time_limit_holds_in_either_form(vectorization):
+    vector_env = vectorize_id(CARTPOLE, 2, vectorization=vectorization, max_episode_steps=3)
+    vector_env.reset(seed=0)
+    truncated = [vector_env.step(np.array([0, 1]))[3].tolist() for _ in range(3)]
+    assert truncated == [[False] * 2, [False] * 2, [True] * 2]
+
+
+def test_wrappers_apply_to_each_environment_in_order():
+    first = lambda env: gymnasium.wrappers.TransformReward(env, lambda r: r + 1)  # noqa: E731
+    second = lambda env: gymnasium.wrappers.TransformReward(env, lambda r: r * 10)  # noqa: E731
+    vector_env = vectorize_id(CARTPOLE, 2, wrappers=[first, second])
+    vector_env.reset(seed=0)
+    np.testing.assert_array_equal(vector_env.step(np.array([0, 1]))[1], 20)
+
+
+def test_constructors_reset_in_the_same_step(clock):
+    vector_env = vectorize([clock, lambda: clock(1)])
+    assert vector_env.autoreset_mode is AutoresetMode.SAME_STEP
+    vector_env.reset()
+    infos = vector_env.step(np.array([0, 0]))[4]
+    assert infos["final_obs"][0] is None
+    assert infos["final_obs"][1].argmax() == 1
+
+
+def test_a_constructor_of_something_else_is_refused():
+    with pytest.raises(TypeError, match=r"environment 1 returned a int, expected a gymnasium\.Env"):
+        vectorize([lambda: gymnasium.make("CartPole-v1"), lambda: 3])
+
+
+def test_an_observation_that_does_not_fit_is_named_at_the_first_reset(clock):
+    class Wrong(clock):
+        def _obs(self):
+            return {"z": np.zeros(3, np.float32), "a": np.asarray(0, np.uint8)}
+
+    vector_env = vectorize([lambda: Wrong(dict_obs=True)])
+    with pytest.raises(
+        ValueError, match=r"observation\['z'\].*received shape \(3,\), expected shape \(10,\)"
+    ) as caught:
+        vector_env.reset()
+    assert "Raised by environment 0 of the batch." in caught.value.__notes__
+
+
+def test_float64_where_float32_is_declared_is_cast(clock):
+    class Double(clock):
+        def _obs(self):
+            return super()._obs().astype(np.float64)
+
+    obs, _ = vectorize([Double]).reset()
+    assert obs.dtype == np.float32
+
+
+def test_an_unsupported_observation_space_is_named_at_construction(spy):
+    class Talker(spy):
+        def __init__(self):
+            super().__init__(spaces.Discrete(2))
+            self.observation_space = spaces.Text(5)
+
+    with pytest.raises(ValueError, match="Text"):
+        vectorize([Talker])
