@@ -1,0 +1,87 @@
+"""brax environments: made by name, or handed over by the user with brax's wrappers around them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from typing import Any
+
+from multippo.envs.functional import FunctionalEnv
+
+__all__ = ["BRAX_BACKENDS", "make_brax", "without_batching"]
+
+BRAX_BACKENDS = ("generalized", "spring", "positional", "mjx")
+
+_BATCHING = ("VmapWrapper", "AutoResetWrapper", "BraxAutoResetWrapper")
+
+
+def make_brax(
+    name: str,
+    num_envs: int,
+    *,
+    backend: str | None = None,
+    episode_length: int = 1000,
+    action_repeat: int = 1,
+    pool_size: int | None = None,
+    **kwargs: Any,
+) -> FunctionalEnv:
+    """An environment from brax's registry, with the time limit kept by the adapter.
+
+    Args:
+        name: As brax knows it: ``"ant"``.
+        num_envs: How many.
+        backend: Physics engine, one of ``BRAX_BACKENDS``; by default the environment's own choice.
+        episode_length: Steps of the simulation after which an episode is cut.
+        action_repeat: Steps of the simulation per action.
+        pool_size: See ``FunctionalEnv``.
+        **kwargs: For the environment's constructor.
+
+    Raises:
+        ValueError: If the backend is not known.
+        KeyError: If the name is not.
+    """
+    if backend is not None:
+        if backend not in BRAX_BACKENDS:
+            raise ValueError(f"brax has no backend {backend!r}: expected one of {', '.join(BRAX_BACKENDS)}.")
+        kwargs["backend"] = backend
+    # MJX prints to standard output when its optional engine, warp, is missing. That would end up in what a command
+    # prints for other programs to read.
+    with contextlib.redirect_stdout(io.StringIO()):
+        from brax import envs
+    with warnings.catch_warnings():
+        # Said on loading any system, with nothing that whoever asks for a brax environment could do.
+        warnings.filterwarnings("ignore", "Brax System, piplines and environments are not actively", UserWarning)
+        env = envs.get_environment(name, **kwargs)
+    return FunctionalEnv(
+        env,
+        num_envs,
+        id=f"brax/{name}",
+        episode_length=episode_length,
+        action_repeat=action_repeat,
+        pool_size=pool_size,
+        # All ends that brax's tasks declare without a wrapper are terminations.
+        truncation_key=None,
+    )
+
+
+def without_batching(env: Any) -> Any:
+    """The user's environment without brax's or playground's outer wrappers for batching and automatic resets.
+
+    Both are what ``FunctionalEnv`` does itself. An episode wrapper below them stays and is understood.
+
+    Raises:
+        ValueError: If such a wrapper lies below another one, from where it can't be taken away.
+    """
+    while type(env).__name__ in _BATCHING:
+        env = env.env
+    layer = env
+    while layer is not None:
+        name = type(layer).__name__
+        if name in _BATCHING or "DomainRandomization" in name:
+            raise ValueError(
+                f"{type(env).__name__} wraps a {name}, which batches environments or hides the observation in which an "
+                "episode ends: hand over the environment without it; batching and resets are done here."
+            )
+        layer = getattr(layer, "__dict__", {}).get("env")
+    return env

@@ -1,0 +1,268 @@
+"""Functional JAX environments (brax, playground, the user's own) behind the library's contract."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from multippo.envs.actions import make_action_map
+from multippo.envs.api import Env, EnvState
+from multippo.envs.functional_spaces import as_declared, functional_action_space, functional_observation_space
+from multippo.envs.keys import raw_jax_key
+from multippo.envs.trees import conform, select, strip_weak_types, take
+from multippo.envs.truncation import find_truncation_key, own_episode_limit
+
+if TYPE_CHECKING:
+    import gymnasium
+    from numpy.typing import DTypeLike
+
+__all__ = ["FunctionalEnv", "FunctionalState"]
+
+_MIN_POOL = 64
+
+
+class FunctionalState(NamedTuple):
+    """``EnvState.internal`` of a functional environment.
+
+    Attributes:
+        simulator: The environment's own states, ``[B, ...]``.
+        pool: Freshly reset states, ``[P, ...]``, in which the next episodes start.
+        draws: ``[B]``, how many of them each environment has used since the pool was drawn.
+        steps: ``[B]``, the environment's own steps in the current episode.
+    """
+
+    simulator: Any
+    pool: Any
+    draws: jax.Array
+    steps: jax.Array
+
+
+class FunctionalEnv(Env):
+    """``num_envs`` copies of a pure JAX environment, which end and start episodes independently.
+
+    The environment has ``reset(key) -> state`` (an old-style key: two ``uint32`` words) and ``step(state, action) ->
+    state`` for a single instance, where ``state`` is a dataclass or named tuple with ``obs``, ``reward``, ``done`` and
+    optionally ``info`` and ``metrics``. That is brax's interface, and playground's.
+
+    An ended episode is followed by one that starts from a pool of fresh resets. The pool is drawn by ``reset`` and by
+    ``refresh``: resetting every environment in every step would double the cost of a step, and returning to one stored
+    start would show each environment one start for ever. Successive episodes take different entries, and environments
+    that end together do too. All of the state is taken from there, ``info`` included.
+
+    ``reset``, ``step`` and ``refresh`` may be called from compiled code or from Python; they are compiled by
+    themselves.
+
+    Args:
+        env: The environment, without batching and automatic resets.
+        num_envs: The number of copies, ``B``.
+        id: Its name; by default the class name.
+        episode_length: Steps of the environment after which the adapter cuts an episode; None for no such limit.
+        action_repeat: Steps of the environment per action. Rewards add up until the episode ends.
+        pool_size: Number of fresh starts, at least ``num_envs``; by default ``num_envs``, and at least 64.
+        truncation_key: Key of ``info`` under which the environment reports a time limit of its own; ``"auto"`` finds
+            the usual ones; None if all its ends are terminations.
+        observation_space: Space of one observation; by default the environment's, else made from what it returns.
+        action_space: Space of one action; by default the environment's, else [-1, 1] in ``action_size`` dimensions.
+        reward_dtype: Type of the rewards.
+
+    Raises:
+        ValueError: If a space is not supported, an argument is out of range, or the environment has a time limit of
+            which its state says nothing.
+    """
+
+    functional = True
+
+    def __init__(
+        self,
+        env: Any,
+        num_envs: int,
+        *,
+        id: str | None = None,
+        episode_length: int | None = None,
+        action_repeat: int = 1,
+        pool_size: int | None = None,
+        truncation_key: str | None = "auto",
+        observation_space: gymnasium.Space[Any] | None = None,
+        action_space: gymnasium.Space[Any] | None = None,
+        reward_dtype: DTypeLike = np.float32,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "id": id,
+            "episode_length": episode_length,
+            "action_repeat": action_repeat,
+            "observation_space": observation_space,
+            "action_space": action_space,
+            "reward_dtype": reward_dtype,
+        }
+        self.id = id or type(env).__name__
+        self.num_envs = num_envs
+        self.env = env
+        self._pool_size = max(num_envs, _MIN_POOL) if pool_size is None else pool_size
+        for name, value, least in (
+            ("num_envs", num_envs, 1),
+            ("action_repeat", action_repeat, 1),
+            ("episode_length", episode_length, 1),
+            ("pool_size", self._pool_size, num_envs),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value} is not possible for {self.id}: expected at least {least}.")
+        self._stride = _stride(num_envs, self._pool_size)
+        self._episode_length, self._action_repeat = episode_length, action_repeat
+        # Without 64-bit mode JAX has no float64.
+        self._reward_dtype = jax.dtypes.canonicalize_dtype(reward_dtype)
+        self.action_space = functional_action_space(env, action_space)
+        self._actions = make_action_map(self.action_space, num_envs, jnp)
+        # Compiled once each, on first use; inside a compiled function they are inlined.
+        self._draw = jax.jit(self._trace_draw)
+        self._begin = jax.jit(self._trace_begin)
+        self._step = jax.jit(self._trace_step)
+        first = self._read_first_state()
+        self.observation_space = functional_observation_space(env, observation_space, first.obs)
+        info_keys = set(_mapping(first, "info"))
+        self._truncation_key = find_truncation_key(env, info_keys, truncation_key, episode_length)
+        limits = [length for length in (episode_length, own_episode_limit(env)) if length]
+        self.max_episode_steps = math.ceil(min(limits) / action_repeat) if limits else None
+
+    def reset(self, key: Any) -> EnvState:
+        """See ``Env.reset``. Draws a pool of starts as well."""
+        start_key, pool_key = jax.random.split(raw_jax_key(key))
+        return self._begin(self._draw(start_key), self._draw(pool_key))
+
+    def refresh(self, env_state: EnvState, key: Any) -> EnvState:
+        """See ``Env.refresh``. Draws a new pool of starts; running episodes continue."""
+        draws = jnp.zeros(self.num_envs, jnp.int32)
+        internal = env_state.internal._replace(pool=self._draw(raw_jax_key(key)), draws=draws)
+        return env_state._replace(internal=internal)
+
+    def step(self, env_state: EnvState, action: Any) -> EnvState:
+        """See ``Env.step``. Reads nothing of the state but ``internal``.
+
+        Raises:
+            TypeError: If the environment's step returns a state of another structure, shape or kind than its reset.
+        """
+        return self._step(env_state.internal, action)
+
+    def similar(self, num_envs: int) -> FunctionalEnv:
+        """See ``Env.similar``."""
+        return FunctionalEnv(self.env, num_envs, truncation_key=self._truncation_key, **self._options)
+
+    def _read_first_state(self) -> Any:
+        """Shapes and types of one environment's first state; what is traced for it serves the first reset too."""
+        state = self._draw.eval_shape(jax.ShapeDtypeStruct((2,), jnp.uint32))
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
+
+    def _trace_draw(self, key: jax.Array) -> Any:
+        state = jax.vmap(self.env.reset)(jax.random.split(key, self._pool_size))
+        missing = [name for name in ("obs", "reward", "done") if not hasattr(state, name)]
+        if missing:
+            raise TypeError(
+                f"{type(self.env).__name__}.reset returned a {type(state).__name__} without {missing}: expected a "
+                "dataclass or named tuple with obs, reward, done, and optionally info and metrics."
+            )
+        return strip_weak_types(self._with_floats(state))
+
+    def _trace_begin(self, drawn: Any, pool: Any) -> EnvState:
+        simulator = take(drawn, slice(self.num_envs))
+        # Copies, because equal results of a compiled function may share memory, which then can't be donated.
+        obs = jax.tree.map(jnp.copy, as_declared(self.observation_space, simulator.obs))
+        return EnvState(
+            obs=obs,
+            reward=jax.tree.map(jnp.zeros_like, simulator.reward),
+            terminated=jnp.zeros(self.num_envs, jnp.bool_),
+            truncated=jnp.zeros(self.num_envs, jnp.bool_),
+            final_obs=jax.tree.map(jnp.copy, obs),
+            valid=jnp.ones(self.num_envs, jnp.bool_),
+            metrics=self._metrics(simulator),
+            internal=FunctionalState(
+                simulator, pool, jnp.zeros(self.num_envs, jnp.int32), jnp.zeros(self.num_envs, jnp.int32)
+            ),
+        )
+
+    def _trace_step(self, internal: FunctionalState, action: Any) -> EnvState:
+        last, reward, done, cut = self._advance(internal.simulator, self._actions(action))
+        steps = internal.steps + self._action_repeat
+        if self._episode_length is not None:
+            cut = cut | ((steps >= self._episode_length) & ~done)
+        ended = done | cut
+        entry = (jnp.arange(self.num_envs) + self._stride * internal.draws) % self._pool_size
+        simulator = select(ended, take(internal.pool, entry), last)
+        return EnvState(
+            obs=as_declared(self.observation_space, simulator.obs),
+            reward=reward,
+            # A time limit that the environment reports is part of its `done`.
+            terminated=done & ~cut,
+            truncated=cut,
+            final_obs=as_declared(self.observation_space, last.obs),
+            valid=jnp.ones(self.num_envs, jnp.bool_),
+            metrics=self._metrics(last),
+            internal=FunctionalState(
+                simulator,
+                internal.pool,
+                internal.draws + ended.astype(jnp.int32),
+                jnp.where(ended, 0, steps),
+            ),
+        )
+
+    def _advance(self, simulator: Any, action: Any) -> tuple[Any, Any, jax.Array, jax.Array]:
+        """One action, repeated: the last state, the summed reward, and whether the episode ended and was cut."""
+        if self._action_repeat == 1:
+            return self._advance_once(simulator, action)
+
+        def repeat(carry: Any, _: None) -> tuple[Any, None]:
+            state, total, done, cut = carry
+            new_state, reward, new_done, new_cut = self._advance_once(state, action)
+            runs = ~(done | cut)
+            total = jax.tree.map(lambda sum_, term: sum_ + jnp.where(runs, term, 0), total, reward)
+            return (select(runs, new_state, state), total, done | (new_done & runs), cut | (new_cut & runs)), None
+
+        none = jnp.zeros(self.num_envs, jnp.bool_)
+        start = (simulator, jax.tree.map(jnp.zeros_like, simulator.reward), none, none)
+        return jax.lax.scan(repeat, start, length=self._action_repeat)[0]
+
+    def _advance_once(self, simulator: Any, action: Any) -> tuple[Any, Any, jax.Array, jax.Array]:
+        stepped = self._with_floats(jax.vmap(self.env.step)(simulator, action))
+        done = jnp.asarray(stepped.done).astype(jnp.bool_)
+        stepped = _replace(stepped, done=done.astype(simulator.done.dtype))
+        stepped = conform(stepped, simulator, f"{type(self.env).__name__}.step")
+        if self._truncation_key is None:
+            return stepped, stepped.reward, done, jnp.zeros(self.num_envs, jnp.bool_)
+        return stepped, stepped.reward, done, stepped.info[self._truncation_key].astype(jnp.bool_)
+
+    def _with_floats(self, state: Any) -> Any:
+        """The state with rewards and metrics as floats, which reset often returns as integer zeros."""
+        numbers = {"reward": state.reward, "metrics": getattr(state, "metrics", None)}
+        numbers = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(self._reward_dtype), numbers)
+        return _replace(state, **{name: value for name, value in numbers.items() if value is not None})
+
+    def _metrics(self, state: Any) -> dict[str, jax.Array]:
+        metrics = _mapping(state, "metrics")
+        return {key: value for key, value in metrics.items() if getattr(value, "shape", None) == (self.num_envs,)}
+
+
+def _stride(num_envs: int, pool_size: int) -> int:
+    """How far an environment moves on in the pool with each episode.
+
+    It shares no divisor with the pool's size, so that each environment passes through all entries before one comes
+    again; and it is at least ``num_envs`` in a large pool, so that no other environment has just used what comes next.
+    """
+    stride = num_envs if 2 * num_envs <= pool_size else max(1, round(0.618 * pool_size))
+    while math.gcd(stride, pool_size) != 1:
+        stride += 1
+    return stride
+
+
+def _mapping(state: Any, name: str) -> Mapping[str, Any]:
+    value = getattr(state, name, None)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _replace(state: Any, **changes: Any) -> Any:
+    if isinstance(state, tuple):
+        return state._replace(**changes)  # type: ignore[attr-defined]
+    return dataclasses.replace(state, **changes)

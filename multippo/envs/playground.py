@@ -1,0 +1,57 @@
+"""MuJoCo Playground environments, an optional package."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any
+
+from multippo.envs.functional import FunctionalEnv
+
+__all__ = ["make_playground", "playground_names"]
+
+
+def make_playground(
+    name: str,
+    num_envs: int,
+    *,
+    episode_length: int | None = None,
+    action_repeat: int | None = None,
+    pool_size: int | None = None,
+    **config_overrides: Any,
+) -> FunctionalEnv:
+    """An environment from playground's registry, with the time limit kept by the adapter.
+
+    Args:
+        name: As playground knows it: ``"CartpoleBalance"``.
+        num_envs: How many.
+        episode_length: Steps of the environment after which an episode is cut; by default its configuration's.
+        action_repeat: Steps of the environment per action; by default its configuration's.
+        pool_size: See ``FunctionalEnv``.
+        **config_overrides: Entries of its configuration.
+    """
+    registry = _registry()
+    config = registry.get_default_config(name)
+    env = registry.load(name, config=config, config_overrides=config_overrides or None)
+    return FunctionalEnv(
+        env,
+        num_envs,
+        id=f"playground/{name}",
+        episode_length=episode_length or int(config.episode_length),
+        action_repeat=action_repeat or int(config.action_repeat),
+        pool_size=pool_size,
+        # The environments themselves know no time limit.
+        truncation_key=None,
+    )
+
+
+def playground_names() -> tuple[str, ...]:
+    """The names in playground's registry."""
+    return tuple(_registry().ALL_ENVS)
+
+
+def _registry() -> Any:
+    # As in brax.py: MJX prints to standard output when warp is missing.
+    with contextlib.redirect_stdout(io.StringIO()):
+        from mujoco_playground import registry  # pyright: ignore[reportMissingImports]
+    return registry

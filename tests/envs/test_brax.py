@@ -1,0 +1,121 @@
+"""brax's own environments, the small ones: `fast` has no physics, `inverted_pendulum` is traced but not compiled."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+brax_envs = pytest.importorskip("brax.envs")
+
+from brax.envs.wrappers import training  # noqa: E402
+
+from multippo.envs.brax import make_brax, without_batching  # noqa: E402
+from multippo.envs.functional import FunctionalEnv  # noqa: E402
+from multippo.envs.make import make_env  # noqa: E402
+from multippo.envs.registry import BRAX_NAMES  # noqa: E402
+from multippo.envs.truncation import find_truncation_key  # noqa: E402
+
+
+def truncations(env, num_steps=9):
+    state = env.reset(0)
+    truncated = []
+    for t in range(1, num_steps + 1):
+        state = env.step(state, jnp.zeros((env.num_envs, 1)))
+        assert not state.terminated.any()
+        assert state.truncated.all() == state.truncated.any()
+        truncated += [t] * bool(state.truncated.all())
+    return truncated
+
+
+def fast():
+    return brax_envs.get_environment("fast")
+
+
+WRAPPED = {
+    "by name": lambda: make_env("brax/fast", num_envs=2, episode_length=3),
+    "raw": lambda: make_env(fast(), num_envs=2, episode_length=3),
+    "episode wrapper": lambda: make_env(training.EpisodeWrapper(fast(), 3, 1), num_envs=2),
+    "brax's default": lambda: make_env(brax_envs.create("fast", episode_length=3), num_envs=2),
+    "brax's training default": lambda: make_env(training.wrap(fast(), episode_length=3), num_envs=2),
+}
+
+
+@pytest.mark.parametrize("make", WRAPPED.values(), ids=WRAPPED)
+def test_a_time_limit_is_a_truncation_however_the_environment_is_wrapped(make):
+    if make is WRAPPED["brax's training default"]:
+        with pytest.raises(ValueError, match=r"EpisodeWrapper wraps a VmapWrapper.*without it"):
+            make()
+        return
+    env = make()
+    assert truncations(env) == [3, 6, 9]
+    assert env.max_episode_steps == 3
+
+
+def test_a_hidden_automatic_reset_is_refused():
+    hidden = training.EpisodeWrapper(training.AutoResetWrapper(fast()), 3, 1)
+    with pytest.raises(ValueError, match="EpisodeWrapper wraps a AutoResetWrapper"):
+        without_batching(hidden)
+    assert without_batching(training.AutoResetWrapper(training.VmapWrapper(env := fast()))) is env
+
+
+def test_brax_action_repeat_counts_the_simulations_steps():
+    ours = make_env("brax/fast", num_envs=1, episode_length=4, action_repeat=2)
+    theirs = FunctionalEnv(training.EpisodeWrapper(fast(), 4, 2), 1)
+    action = jnp.ones((1, 1))
+    ours_state, theirs_state = ours.reset(0), theirs.reset(0)
+    for _ in range(5):
+        ours_state, theirs_state = ours.step(ours_state, action), theirs.step(theirs_state, action)
+        np.testing.assert_allclose(ours_state.reward, theirs_state.reward, rtol=1e-6)
+        np.testing.assert_array_equal(ours_state.truncated, theirs_state.truncated)
+        np.testing.assert_allclose(ours_state.final_obs, theirs_state.final_obs, rtol=1e-6)
+
+
+def test_dict_observations():
+    env = make_env("brax/fast", num_envs=2, obs_mode="dict_pixels_state")
+    state = env.step(env.reset(0), jnp.ones((2, 1)))
+    assert state.obs["state"].shape == (2, 2)
+    assert env.observation_space["pixels/view_0"].shape == (4, 4, 3)
+
+
+def test_a_fallen_pole_is_no_time_limit():
+    # inverted_pendulum copies `done` to info["time_out"]; abstract evaluation tells that it is there and not used.
+    raw = brax_envs.get_environment("inverted_pendulum")
+    assert "time_out" in jax.eval_shape(raw.reset, jax.random.PRNGKey(0)).info
+    assert FunctionalEnv(raw, 1, episode_length=10)._truncation_key is None
+    assert (
+        find_truncation_key(training.EpisodeWrapper(raw, 10, 1), {"time_out", "truncation"}, "auto", None)
+        == "truncation"
+    )
+
+
+def test_names_and_backends():
+    assert set(BRAX_NAMES) == set(brax_envs._envs)
+    with pytest.raises(ValueError, match=r"'physx'.*generalized, spring, positional, mjx"):
+        make_brax("ant", 1, backend="physx")
+    with pytest.raises(ValueError, match=r"'brax/ants' is not known\. Did you mean 'brax/ant'"):
+        make_env("brax/ants")
+
+
+def test_actions_of_brax_tasks_are_in_minus_one_to_one():
+    env = make_brax("inverted_pendulum", 1, backend="spring")
+    assert env.env.backend == "spring"
+    assert env._truncation_key is None
+    # The actuator's range is [-3, 3], to which the task scales by itself.
+    np.testing.assert_array_equal(env.env.sys.actuator.ctrl_range, [[-3, 3]])
+    np.testing.assert_array_equal(env.action_space.high, [1])
+
+
+def test_making_one_prints_nothing():
+    code = "from multippo.envs.make import make_env; make_env('brax/fast')"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=_environment())
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == ""
+
+
+def _environment():
+    import os
+
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -1,0 +1,278 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from multippo.envs.functional import FunctionalEnv, _stride
+
+
+def signature(tree):
+    """Structure; and of each leaf shape, type, and whether that is weak."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [jax.typeof(leaf) for leaf in leaves]
+
+
+def run(env, num_steps, key=0, action=None):
+    """The states of a run, with NumPy leaves, the first one included."""
+    state = env.reset(key)
+    states = [state]
+    for _ in range(num_steps):
+        state = env.step(state, jnp.zeros(env.num_envs, int) if action is None else action)
+        states.append(state)
+    return jax.tree.map(np.asarray, states)
+
+
+@pytest.mark.parametrize(("end", "dict_obs"), [("terminated", True), ("truncated", False)])
+def test_clock(jax_clock, end, dict_obs):
+    env = FunctionalEnv(jax_clock(3, end, dict_obs), 2)
+    assert env.functional
+    assert not env.may_skip
+    times, finals, ends = [], [], []
+    for t, state in enumerate(run(env, 7, action=jnp.array([0, 4]))[1:]):
+        obs, final = (state.obs["z"], state.final_obs["z"]) if dict_obs else (state.obs, state.final_obs)
+        times.append(int(obs[0].argmax()))
+        finals.append(int(final[0].argmax()))
+        flag, other = (state.terminated, state.truncated)[:: 1 if end == "terminated" else -1]
+        assert not other.any()
+        assert state.valid.all()
+        ends.append(bool(flag[0]))
+        # 10·time + action; the metric is the time after the step, also in the step that ends an episode.
+        np.testing.assert_array_equal(state.reward, [10 * (t % 3), 10 * (t % 3) + 4])
+        np.testing.assert_array_equal(state.metrics["time"], t % 3 + 1)
+    assert times == [1, 2, 0, 1, 2, 0, 1]
+    assert finals == [1, 2, 3, 1, 2, 3, 1]
+    assert ends == [False, False, True, False, False, True, False]
+    if dict_obs:
+        assert state.obs["a"].dtype == np.uint8
+
+
+def test_an_episode_may_end_in_every_step(jax_clock):
+    states = run(FunctionalEnv(jax_clock(1), 1), 3)[1:]
+    assert [bool(state.truncated[0]) for state in states] == [True] * 3
+    assert [int(state.final_obs[0].argmax()) for state in states] == [1] * 3
+    assert [int(state.obs[0].argmax()) for state in states] == [0] * 3
+
+
+@pytest.mark.parametrize(
+    ("length", "end", "limit", "terminated", "truncated"),
+    [
+        (9, "terminated", 3, [], [3, 6, 9]),
+        (9, "truncated", 3, [], [3, 6, 9]),
+        (2, "terminated", 3, [2, 4, 6, 8], []),
+        # An end in the very step of the limit is a termination.
+        (3, "terminated", 3, [3, 6, 9], []),
+        # The environment's own time limit in the very step of the adapter's is a truncation.
+        (3, "truncated", 3, [], [3, 6, 9]),
+    ],
+)
+def test_the_adapters_own_limit(jax_clock, length, end, limit, terminated, truncated):
+    env = FunctionalEnv(jax_clock(length, end), 2, episode_length=limit)
+    states = run(env, 9)
+    assert [t for t, state in enumerate(states) if state.terminated.all()] == terminated
+    assert [t for t, state in enumerate(states) if state.truncated.all()] == truncated
+    assert not any((state.terminated & state.truncated).any() for state in states)
+    assert env.max_episode_steps == limit
+
+
+def test_info_and_state_begin_anew(jax_goal):
+    env = FunctionalEnv(jax_goal(), 1)
+    phases = [int(state.internal.simulator.info["phase"][0]) for state in run(env, 5, action=jnp.zeros((1, 1)))]
+    assert phases == [0, 1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 100])
+def test_each_episode_has_its_own_start(jax_goal, num_envs):
+    env = FunctionalEnv(jax_goal(), num_envs)
+    states = run(env, 10, action=jnp.zeros((num_envs, 1)))
+    goals = np.stack([state.obs[:, 0] for state in states[::2]])
+    # No environment sees a goal twice, and no two environments see one at the same time.
+    for axis, count in ((0, 6), (1, num_envs)):
+        assert (np.diff(np.sort(goals, axis), axis=axis) > 0).all(), f"repeated along axis {axis} of {count}"
+    if num_envs <= 3:
+        # 6 episodes fit into the pool of 64 without any repetition.
+        assert len(np.unique(goals)) == 6 * num_envs
+
+
+def test_refresh_brings_new_starts_and_lets_episodes_run_on(jax_goal):
+    env = FunctionalEnv(jax_goal(), 2)
+    action = jnp.zeros((2, 1))
+    state = env.step(env.reset(0), action)
+    refreshed = env.refresh(state, 1)
+    assert refreshed.obs is state.obs
+    old, new = env.step(state, action), env.step(refreshed, action)
+    np.testing.assert_array_equal(old.final_obs, new.final_obs)
+    assert not np.isin(np.asarray(new.obs), np.asarray(old.internal.pool.obs)).any()
+    np.testing.assert_array_equal(refreshed.internal.draws, 0)
+
+
+def test_equal_keys_give_equal_runs_and_others_differ(jax_goal):
+    env = FunctionalEnv(jax_goal(), 2)
+    np.testing.assert_array_equal(env.reset(3).obs, env.reset(np.array([0, 3], np.uint32)).obs)
+    assert not np.isin(np.asarray(env.reset(4).obs), np.asarray(env.reset(3).obs)).any()
+    assert not np.isin(np.asarray(env.reset(3).internal.pool.obs), np.asarray(env.reset(3).obs)).any()
+
+
+@pytest.mark.parametrize(("num_envs", "pool_size"), [(1, 64), (8, 64), (63, 64), (64, 64), (100, 100), (7, 7), (1, 1)])
+def test_stride(num_envs, pool_size):
+    stride = _stride(num_envs, pool_size)
+    assert math.gcd(stride, pool_size) == 1
+    entries = (np.arange(num_envs)[:, None] + stride * np.arange(pool_size)) % pool_size
+    assert (np.sort(entries, axis=1) == np.arange(pool_size)).all()
+
+
+class Drifting:
+    """A reset of integers and Python numbers; a step of floats, booleans and 64-bit numbers."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_size = 1
+
+    def __init__(self, state_class):
+        self.state_class = state_class
+
+    def reset(self, key):
+        info = {"truncated": False, "count": 0, "noise": key, "typed": jax.random.wrap_key_data(key)}
+        return self.state_class(jnp.zeros(2), 0, False, info, {"distance": 0})
+
+    def step(self, state, action):
+        count = state.info["count"] + 1
+        info = {**state.info, "truncated": count >= 4, "count": count.astype(jnp.int8)}
+        obs = (state.obs + action).astype(jnp.float16)
+        return self.state_class(obs, 1.5 * action[0], count >= 2, info, {"distance": action[0] * 0.5})
+
+
+def check_signatures(env):
+    first = env.reset(0)
+    action = jnp.ones((env.num_envs, 1))
+    stepped = env.step(first, action)
+    assert signature(first) == signature(stepped) == signature(env.refresh(stepped, 1))
+    assert not any(getattr(leaf, "weak_type", False) for leaf in jax.tree.leaves(first))
+    assert first.reward.dtype == stepped.reward.dtype == env._reward_dtype
+    assert stepped.terminated.dtype == stepped.truncated.dtype == stepped.valid.dtype == jnp.bool_
+    assert stepped.obs.dtype == env.observation_space.dtype
+    np.testing.assert_allclose(stepped.reward, 1.5)
+    np.testing.assert_allclose(stepped.metrics["distance"], 0.5)
+    assert {leaf.dtype for leaf in stepped.metrics.values()} == {env._reward_dtype}
+
+    def rollout(state, key):
+        return jax.lax.scan(lambda carry, _: (env.step(carry, action),) * 2, env.refresh(state, key), length=3)
+
+    last, _ = jax.jit(rollout)(first, jax.random.key(0))
+    assert signature(last) == signature(first)
+    for _ in range(3):
+        stepped = env.step(env.refresh(stepped, 2), action)
+    assert env._step._cache_size() == env._draw._cache_size() == env._begin._cache_size() == 1
+
+
+def test_reset_step_and_refresh_return_one_type(state_class):
+    check_signatures(FunctionalEnv(Drifting(state_class), 3))
+
+
+def test_the_same_in_64_bits(state_class):
+    with jax.enable_x64(True):
+        env = FunctionalEnv(Drifting(state_class), 3, reward_dtype=np.float64)
+        assert env.reset(0).obs.dtype == np.float32
+        check_signatures(env)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s._replace(info={**s.info, "new": 1}), r"Faulty.step.*additional leaves \[\"\.info\['new'\]\"\]"),
+        (lambda s: s._replace(info={}), r"missing leaves \[.*phase"),
+        (
+            lambda s: s._replace(obs=jnp.zeros(3)),
+            r"float32\[2, 3\] for state\.obs, where reset returned float32\[2, 1\]",
+        ),
+        (lambda s: s._replace(info={**s.info, "phase": 0.5}), r"float32.*state\.info\['phase'\].*int32"),
+    ],
+    ids=["additional", "missing", "shape", "float as integer"],
+)
+def test_a_state_that_changes_its_type_is_refused_by_leaf(jax_goal, change, message):
+    class Faulty(jax_goal):
+        def step(self, state, action):
+            return change(super().step(state, action))
+
+    env = FunctionalEnv(Faulty(), 2)
+    with pytest.raises(TypeError, match=message):
+        env.step(env.reset(0), jnp.zeros((2, 1)))
+
+
+def test_no_two_arrays_of_a_state_share_memory(jax_goal):
+    # A compiled training step donates the state; a buffer can be donated once. 64 environments use all of the pool.
+    for num_envs in (3, 64):
+        env = FunctionalEnv(jax_goal(), num_envs)
+        first = env.reset(0)
+        for state in (first, env.step(first, jnp.zeros((num_envs, 1)))):
+            pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
+            assert len(set(pointers)) == len(pointers)
+
+
+def test_each_function_is_traced_once(jax_goal):
+    class Counting(jax_goal):
+        resets = steps = 0
+
+        def reset(self, key):
+            Counting.resets += 1
+            return super().reset(key)
+
+        def step(self, state, action):
+            Counting.steps += 1
+            return super().step(state, action)
+
+    env = FunctionalEnv(Counting(), 2)
+    state = env.reset(0)
+    for key in range(3):
+        state = env.step(env.refresh(state, key), jnp.zeros((2, 1)))
+    assert (Counting.resets, Counting.steps) == (1, 1)
+
+
+def test_action_repeat(jax_clock):
+    # Actions 0, clock of 5: steps pay 0 10 20 30 40. Repeated twice: 0+10, 20+30, then 40 alone, as the episode ends.
+    env = FunctionalEnv(jax_clock(5, "terminated"), 1, action_repeat=2)
+    states = run(env, 4)[1:]
+    assert [float(state.reward[0]) for state in states] == [10, 50, 40, 10]
+    assert [bool(state.terminated[0]) for state in states] == [False, False, True, False]
+    assert [int(state.final_obs[0].argmax()) for state in states] == [2, 4, 5, 2]
+    # The limit counts the environment's own steps: 4 of them are two actions.
+    env = FunctionalEnv(jax_clock(9, "terminated"), 1, action_repeat=2, episode_length=4)
+    assert [bool(state.truncated[0]) for state in run(env, 4)[1:]] == [False, True, False, True]
+    assert env.max_episode_steps == 2
+
+
+def test_actions_are_mapped(state_class):
+    class Echo:
+        action_space = spaces.Dict({"gear": spaces.Discrete(2, start=-1), "push": spaces.Box(0, 5, (1,))})
+
+        def reset(self, key):
+            return state_class(jnp.zeros(2), 0.0, 0.0, {}, {})
+
+        def step(self, state, action):
+            return state._replace(obs=jnp.array([action["gear"], action["push"][0]], float))
+
+    env = FunctionalEnv(Echo(), 2, truncation_key=None)
+    state = env.step(env.reset(0), {"gear": np.array([0, 1]), "push": np.array([[0.0], [7.0]])})
+    np.testing.assert_allclose(state.obs, [[-1, 2.5], [0, 5]])
+
+
+def test_similar_and_arguments(jax_goal):
+    env = FunctionalEnv(jax_goal(), 2, episode_length=5)
+    other = env.similar(7)
+    assert (other.num_envs, other.max_episode_steps, other.id) == (7, 5, "JaxGoal")
+    assert other.reset(0).obs.shape == (7, 1)
+    for arguments in ({"num_envs": 0}, {"num_envs": 1, "episode_length": 0}, {"num_envs": 3, "pool_size": 2}):
+        with pytest.raises(ValueError, match="not possible for JaxGoal: expected at least"):
+            FunctionalEnv(jax_goal(), **arguments)
+
+
+def test_a_foreign_interface_is_refused():
+    class Other:
+        action_size = 1
+
+        def reset(self, key):
+            return jnp.zeros(2), {}
+
+    with pytest.raises(TypeError, match=r"Other.reset returned a tuple without \['obs', 'reward', 'done'\]"):
+        FunctionalEnv(Other(), 1)

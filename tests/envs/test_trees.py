@@ -1,0 +1,49 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from multippo.envs.trees import conform, select, strip_weak_types, take
+
+
+def test_weak_types_are_stripped_and_keys_left_alone():
+    tree = strip_weak_types({"number": 0.5, "weak": jnp.asarray(2), "key": jax.random.key(0)})
+    assert not tree["number"].weak_type
+    assert not tree["weak"].weak_type
+    assert tree["weak"].dtype == jnp.int32
+    assert tree["key"].dtype == jax.random.key(0).dtype
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(jnp.float16, jnp.float32), (jnp.int32, jnp.float32), (jnp.bool_, jnp.int32), (jnp.int8, jnp.int32)],
+)
+def test_types_that_fit_are_cast(given, expected):
+    assert conform([jnp.ones(2, given)], [jnp.zeros(2, expected)], "step")[0].dtype == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (jnp.ones(2), jnp.zeros(2, jnp.int32)),
+        (jnp.ones(2, jnp.int32), jnp.zeros(2, jnp.bool_)),
+        (jnp.ones(2), jnp.zeros(3)),
+        (jax.random.split(jax.random.key(0)), jnp.zeros(2)),
+    ],
+)
+def test_types_that_do_not_fit_are_refused(given, expected):
+    with pytest.raises(TypeError, match=r"^step returned .* for state\['leaf'\], where reset returned"):
+        conform({"leaf": given}, {"leaf": expected}, "step")
+
+
+def test_other_containers_are_refused():
+    with pytest.raises(TypeError, match="the same leaves, but other containers"):
+        conform((jnp.ones(1),), [jnp.ones(1)], "step")
+
+
+def test_rows():
+    tree = {"x": jnp.arange(6).reshape(3, 2), "key": jax.random.split(jax.random.key(0), 3)}
+    other = {"x": -tree["x"], "key": tree["key"][::-1]}
+    chosen = select(jnp.array([True, False, True]), tree, other)
+    np.testing.assert_array_equal(chosen["x"], [[0, 1], [-2, -3], [4, 5]])
+    np.testing.assert_array_equal(take(tree, jnp.array([2, 0]))["x"], [[4, 5], [0, 1]])
