@@ -1,0 +1,202 @@
+"""``make_env``: from a name or an object to an environment that the library can train on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+
+from multippo.envs import novel
+from multippo.envs.api import Env
+from multippo.envs.host import GymnasiumEnv
+from multippo.envs.registry import is_installed, unknown_env
+from multippo.envs.vectorize import Vectorization, vectorize, vectorize_id
+
+__all__ = ["make_env"]
+
+_VECTORIZATIONS = ("auto", "native", "sync", "async")
+
+
+def make_env(env: Any, num_envs: int | None = None, **kwargs: Any) -> Env:
+    """Makes an environment that can be trained on, from a name or from what the user has.
+
+    Args:
+        env: One of
+
+            * a name: ``"CartPole-v1"`` or ``"gymnasium/CartPole-v1"``, ``"brax/ant"``,
+              ``"playground/CartpoleBalance"``;
+            * a ``gymnasium.vector.VectorEnv``, in any autoreset mode;
+            * a function that makes a ``gymnasium.Env``, or a list of such functions, one for each environment;
+            * a functional JAX environment, such as a brax or playground object: see ``FunctionalEnv``;
+            * an ``Env``, which is returned as it is.
+        num_envs: How many environments to step side by side; by default 1, or what ``env`` itself says.
+        **kwargs: For gymnasium names and functions: ``vectorization`` (``"auto"``, ``"native"``, ``"sync"`` or
+            ``"async"``), and for names ``wrappers``, ``max_episode_steps`` and what the environment's constructor
+            takes. For brax names what ``make_brax`` takes (``backend``, ``episode_length``, …), for playground
+            ``make_playground``. For objects what ``GymnasiumEnv`` or ``FunctionalEnv`` take.
+
+    Raises:
+        ValueError: If the name is not known (the message has the nearest ones), or a space or an argument is not
+            supported.
+        TypeError: If ``env`` is none of the above.
+        ImportError: If the environment needs a package that is not installed; the message says how to get it.
+
+    >>> env = make_env("CartPole-v1", num_envs=2)
+    >>> env.reset(0).obs.shape
+    (2, 4)
+    """
+    if num_envs is not None and (not isinstance(num_envs, int | np.integer) or num_envs < 1):
+        raise ValueError(f"num_envs={num_envs!r} is not possible: expected an integer of at least 1.")
+    if isinstance(env, str):
+        return _make_named(env, int(num_envs or 1), kwargs)
+    if isinstance(env, Env | VectorEnv):
+        if num_envs not in (None, env.num_envs):
+            raise ValueError(
+                f"num_envs={num_envs} was asked for, but {type(env).__name__} has {env.num_envs} environments: leave "
+                "num_envs out, or make the environment with as many."
+            )
+        if isinstance(env, VectorEnv):
+            return GymnasiumEnv(env, **kwargs)
+        if kwargs:
+            raise ValueError(
+                f"{type(env).__name__} is finished; the arguments {sorted(kwargs)} can't be applied to it."
+            )
+        return env
+    if isinstance(env, gymnasium.Env):
+        if num_envs not in (None, 1):
+            raise ValueError(
+                f"One {type(env).__name__} can't become {num_envs} environments: pass a function that makes one, such "
+                f"as lambda: {type(env).__name__}(...)."
+            )
+        return _make_constructed([lambda: env], 1, can_repeat=False, **kwargs)
+    if isinstance(env, Sequence):
+        return _make_constructed(list(env), num_envs, **kwargs)
+    if not inspect.isclass(env) and callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):
+        _require("jax", f"The functional environment {type(env).__name__}", "multippo[jax]")
+        from multippo.envs.brax import without_batching
+        from multippo.envs.functional import FunctionalEnv
+
+        return FunctionalEnv(without_batching(env), int(num_envs or 1), **kwargs)
+    if callable(env):
+        return _make_constructed([env] * int(num_envs or 1), num_envs, **kwargs)
+    raise TypeError(
+        f"An environment can't be made from {env!r} of type {type(env).__name__}: expected a name, a "
+        "gymnasium.vector.VectorEnv, a function (or a list of functions) that makes a gymnasium.Env, or a functional "
+        "environment with reset and step."
+    )
+
+
+def _make_named(env_id: str, num_envs: int, kwargs: dict[str, Any]) -> Env:
+    family, _, name = env_id.partition("/")
+    if family == "brax":
+        return _make_brax(env_id, name, num_envs, kwargs)
+    if family == "playground":
+        _require("mujoco_playground", env_id, "playground")
+        from multippo.envs.playground import make_playground, playground_names
+
+        names = playground_names()
+        if name not in names:
+            raise unknown_env(env_id, [f"playground/{known}" for known in names])
+        return make_playground(name, num_envs, **kwargs)
+    return _make_gymnasium(env_id, name if family == "gymnasium" else env_id, num_envs, **kwargs)
+
+
+def _make_brax(env_id: str, name: str, num_envs: int, kwargs: dict[str, Any]) -> Env:
+    for package in ("jax", "brax"):
+        _require(package, env_id, "multippo[brax]")
+    from multippo.envs.brax import make_brax
+
+    try:
+        return make_brax(name, num_envs, **kwargs)
+    except KeyError as error:
+        if error.args == (name,):
+            raise unknown_env(env_id) from None
+        raise
+
+
+def _make_gymnasium(
+    env_id: str,
+    gymnasium_id: str,
+    num_envs: int,
+    *,
+    vectorization: Vectorization = "auto",
+    wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
+    reward_dtype: Any = np.float32,
+    worker_timeout: float | None = None,
+    **kwargs: Any,
+) -> GymnasiumEnv:
+    _check_vectorization(vectorization)
+    novel.register()
+    spec = gymnasium.registry.get(gymnasium_id)
+    if spec is None:
+        if ":" in gymnasium_id:
+            module, _, rest = gymnasium_id.partition(":")
+            raise ValueError(
+                f"The name {env_id!r} asks to import the module {module!r}; names read from a run's files must not do "
+                f"that. Import it yourself and pass {rest!r}, or pass a function that makes the environment."
+            )
+        raise unknown_env(env_id)
+
+    def remake(count: int) -> VectorEnv[Any, Any, Any]:
+        try:
+            return vectorize_id(spec, count, vectorization, wrappers, **kwargs)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ImportError(f"{env_id} needs a package that is not installed: {error}") from error
+
+    limit = kwargs.get("max_episode_steps", spec.max_episode_steps)
+    options: dict[str, Any] = {} if worker_timeout is None else {"worker_timeout": worker_timeout}
+    return GymnasiumEnv(
+        remake(num_envs),
+        id=spec.id,
+        max_episode_steps=limit,
+        reward_dtype=reward_dtype,
+        remake=remake,
+        **options,
+    )
+
+
+def _make_constructed(
+    constructors: Sequence[Callable[[], Any]],
+    num_envs: int | None,
+    vectorization: Vectorization = "auto",
+    can_repeat: bool = True,
+    **kwargs: Any,
+) -> GymnasiumEnv:
+    _check_vectorization(vectorization)
+    if not constructors or not all(callable(constructor) for constructor in constructors):
+        raise TypeError(
+            f"A list of functions that make one gymnasium.Env each was expected, received {constructors!r}: pass "
+            "[lambda: MyEnv(), ...]."
+        )
+    if num_envs not in (None, len(constructors)):
+        raise ValueError(
+            f"num_envs={num_envs} was asked for, but the list makes {len(constructors)} environments: leave num_envs "
+            "out, or pass as many functions."
+        )
+
+    def remake(count: int) -> VectorEnv[Any, Any, Any]:
+        # Another batch size repeats the list, so that a mixture of tasks stays one.
+        return vectorize([constructors[index % len(constructors)] for index in range(count)], vectorization)
+
+    vector_env = remake(len(constructors))
+    if isinstance(vector_env, SyncVectorEnv):
+        first = vector_env.envs[0]
+        kwargs.setdefault("id", type(first.unwrapped).__name__)
+        kwargs.setdefault("max_episode_steps", first.spec and first.spec.max_episode_steps)
+    else:
+        kwargs.setdefault("id", getattr(constructors[0], "__name__", type(constructors[0]).__name__))
+    return GymnasiumEnv(vector_env, remake=remake if can_repeat else None, **kwargs)
+
+
+def _check_vectorization(vectorization: str) -> None:
+    if vectorization not in _VECTORIZATIONS:
+        raise ValueError(f"vectorization={vectorization!r} is not known: expected one of {', '.join(_VECTORIZATIONS)}.")
+
+
+def _require(package: str, what: str, install: str) -> None:
+    if not is_installed(package):
+        raise ImportError(f"{what} needs the package {package}, which is not installed: pip install '{install}'.")

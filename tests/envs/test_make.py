@@ -1,0 +1,150 @@
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from multippo.envs import Env, FunctionalEnv, GymnasiumEnv, make_env
+
+
+def test_names_of_gymnasium():
+    for env_id in ("CartPole-v1", "gymnasium/CartPole-v1"):
+        env = make_env(env_id, num_envs=3)
+        assert (env.id, env.num_envs, env.max_episode_steps, env.may_skip) == ("CartPole-v1", 3, 500, True)
+        assert isinstance(env.vector_env.unwrapped, CartPoleVectorEnv)
+    assert make_env("Pendulum-v1").num_envs == 1
+    assert make_env("multippo/PendulumNoVel-v0").max_episode_steps == 200
+    assert make_env("multippo/CartPoleNoVel-v0", num_envs=2).reset(0).obs.shape == (2, 2)
+    assert make_env("CartPole-v1", max_episode_steps=9).max_episode_steps == 9
+    assert make_env("Pendulum-v1", max_episode_steps=-1).max_episode_steps is None
+
+
+def test_arguments_reach_their_places():
+    env = make_env("Pendulum-v1", num_envs=2, g=3.0, reward_dtype=np.float64)
+    assert [member.unwrapped.g for member in env.vector_env.envs] == [3.0, 3.0]
+    assert env.reset(0).reward.dtype == np.float64
+    other = env.similar(1)
+    assert other.vector_env.envs[0].unwrapped.g == 3.0
+    assert other.max_episode_steps == 200
+    with pytest.raises(ValueError, match="'threads' is not known: expected one of auto, native, sync, async"):
+        make_env("Pendulum-v1", vectorization="threads")
+    with pytest.raises(TypeError, match="colour"):
+        make_env("Pendulum-v1", colour="red")
+
+
+def test_asynchronous():
+    env = make_env("CartPole-v1", num_envs=2, vectorization="async")
+    assert isinstance(env.vector_env, AsyncVectorEnv)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "nearest"),
+    [
+        ("CartPole", "'CartPole-v1'"),
+        ("cartpole-v1", "'CartPole-v1'"),
+        ("gymnasium/Pendulm-v1", "'Pendulum-v1'"),
+        ("CartPoleNoVel-v0", "'multippo/CartPoleNoVel-v0'"),
+        ("ant", "'brax/ant'|'Ant-v5'"),
+        ("brax/inverted_pendulun", "'brax/inverted_pendulum'"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest(env_id, nearest):
+    with pytest.raises(ValueError, match=f"{env_id!r} is not known. Did you mean .*({nearest}).*written 'CartPole-v1'"):
+        make_env(env_id)
+
+
+def test_an_unknown_name_with_nothing_near():
+    with pytest.raises(ValueError, match=r"'xyzzy' is not known. Environments are written"):
+        make_env("xyzzy")
+
+
+def test_a_name_does_not_import_a_module():
+    with pytest.raises(ValueError, match="asks to import the module 'antigravity'"):
+        make_env("antigravity:CartPole-v1")
+    assert "antigravity" not in sys.modules
+
+
+def test_packages_that_are_missing(monkeypatch, jax_goal):
+    monkeypatch.setitem(sys.modules, "brax", None)
+    with pytest.raises(ImportError, match=r"brax/ant needs the package brax.*pip install 'multippo\[brax\]'"):
+        make_env("brax/ant")
+    monkeypatch.setitem(sys.modules, "mujoco_playground", None)
+    with pytest.raises(ImportError, match="pip install 'playground'"):
+        make_env("playground/CartpoleBalance")
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ImportError, match=r"JaxGoal needs the package jax.*multippo\[jax\]"):
+        make_env(jax_goal())
+
+
+def test_a_gymnasium_environment_without_its_package():
+    def broken(**kwargs):
+        raise gymnasium.error.DependencyNotInstalled('run `pip install "gymnasium[box2d]"`')
+
+    gymnasium.register("MultippoTestBroken-v0", entry_point=broken)
+    try:
+        with pytest.raises(ImportError, match=r"MultippoTestBroken-v0 needs a package.*gymnasium\[box2d\]"):
+            make_env("MultippoTestBroken-v0")
+    finally:
+        del gymnasium.registry["MultippoTestBroken-v0"]
+
+
+def test_objects(clock, jax_goal):
+    vector_env = SyncVectorEnv([clock] * 2, autoreset_mode=AutoresetMode.DISABLED)
+    env = make_env(vector_env)
+    assert isinstance(env, GymnasiumEnv)
+    assert env.vector_env is vector_env
+    assert make_env(env) is env
+    assert make_env(env, num_envs=2) is env
+    assert make_env(clock, num_envs=3).num_envs == 3
+    assert make_env([clock, lambda: clock(5)]).id == "Clock"
+    assert make_env(clock()).num_envs == 1
+    functional = make_env(jax_goal(), num_envs=4)
+    assert isinstance(functional, FunctionalEnv)
+    assert isinstance(functional, Env)
+    assert functional.num_envs == 4
+
+
+def test_a_list_repeats_in_another_batch_size(clock):
+    env = make_env([lambda: clock(1), lambda: clock(2)]).similar(3)
+    assert [member.unwrapped.length for member in env.vector_env.envs] == [1, 2, 1]
+    with pytest.raises(ValueError, match="eval_env="):
+        make_env(clock()).similar(2)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda clock: make_env(SyncVectorEnv([clock]), num_envs=2), ValueError, "SyncVectorEnv has 1 environments"),
+        (lambda clock: make_env(clock(), num_envs=2), ValueError, "One Clock can't become 2.*lambda: Clock"),
+        (lambda clock: make_env([clock], num_envs=2), ValueError, "the list makes 1 environments"),
+        (lambda clock: make_env(make_env(clock), colour=1), ValueError, r"finished.*\['colour'\]"),
+        (lambda clock: make_env("CartPole-v1", num_envs=0), ValueError, "num_envs=0 is not possible"),
+        (lambda clock: make_env("CartPole-v1", num_envs=2.5), ValueError, "num_envs=2.5 is not possible"),
+        (lambda clock: make_env([]), TypeError, "list of functions"),
+        (lambda clock: make_env([clock()]), TypeError, "list of functions"),
+        (lambda clock: make_env(3), TypeError, "can't be made from 3 of type int"),
+    ],
+)
+def test_what_does_not_fit_is_refused(clock, make, error, message):
+    with pytest.raises(error, match=message):
+        make(clock)
+
+
+def test_gymnasium_users_load_neither_engine():
+    code = (
+        "import sys; from multippo.envs import make_env; env = make_env('CartPole-v1', num_envs=2);"
+        "import numpy as np; env.step(env.reset(0), np.zeros(2, int));"
+        "print([name for name in ('jax', 'torch', 'brax') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=_environment())
+    assert run.stdout == "[]\n", run.stderr
+
+
+def _environment():
+    import os
+
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
