@@ -10,7 +10,6 @@ ended, the carry is reset; where the step was not valid, the carry stays what it
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from multippo.algorithms.types import Transition
@@ -56,12 +55,10 @@ def unroll_env(
     return state, env_state, transition
 
 
-_programmes: weakref.WeakKeyDictionary[Env, dict[Any, Any]] = weakref.WeakKeyDictionary()
-
-
 def _programme(engine: Any, env: Env, definition: Any, length: int) -> Any:
     """A rollout function, compiled once for each environment, network structure and length."""
-    cached = _programmes.setdefault(env, {})
+    # Kept by the environment itself: a table of ours, whose entries refer to their environment, would keep it alive.
+    cached: dict[Any, Any] = vars(env).setdefault("_rollouts", {})
     index = (engine.name, definition, length)
     if index not in cached:
         actor = Actor(engine, env, definition, "off")

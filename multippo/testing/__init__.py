@@ -1,0 +1,38 @@
+"""Environments and networks so small that every number they produce can be worked out by hand.
+
+They are what multippo's own tests use; use them to test your modules and environments. ``Clock``, ``Goal`` and ``Spy``
+are host environments; ``FunctionalClock`` and ``FunctionalGoal`` are the same tasks as pure JAX functions, for
+``make_env``. ``TableNet``, ``CountNet`` and ``NoisyNet`` are networks without memory, with memory, and with noise of
+their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from multippo.testing.environments import Clock, Goal, HostEnv, Spy
+from multippo.testing.networks import CountNet, NoisyNet, TableNet, TinyActorCritic
+
+if TYPE_CHECKING:
+    from multippo.testing.functional import FunctionalClock, FunctionalGoal
+
+__all__ = [
+    "Clock",
+    "CountNet",
+    "FunctionalClock",
+    "FunctionalGoal",
+    "Goal",
+    "HostEnv",
+    "NoisyNet",
+    "Spy",
+    "TableNet",
+    "TinyActorCritic",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("FunctionalClock", "FunctionalGoal"):
+        from multippo.testing import functional
+
+        return getattr(functional, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,197 @@
+"""Host environments in NumPy, without gymnasium's vector environments in between."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+
+from multippo.envs.api import Env, EnvState
+from multippo.envs.keys import key_words
+
+__all__ = ["Clock", "Goal", "HostEnv", "Spy"]
+
+End = Literal["terminated", "truncated"]
+Autoreset = Literal["same_step", "next_step"]
+
+
+class HostEnv(Env):
+    """A batch of environments that end and start episodes independently, in either of gymnasium's two manners.
+
+    A subclass says how an episode starts, how it goes on, and what is seen.
+
+    Args:
+        num_envs: B.
+        autoreset: ``"same_step"``, or ``"next_step"``: the step after an end only resets, and is not valid.
+    """
+
+    functional = False
+
+    def __init__(self, num_envs: int, autoreset: Autoreset) -> None:
+        self.id = type(self).__name__
+        self.num_envs = num_envs
+        self.may_skip = autoreset == "next_step"
+        self._pending = np.zeros(num_envs, np.bool_)
+        self._rng = np.random.default_rng(0)
+
+    @abc.abstractmethod
+    def _begin(self, which: np.ndarray) -> None:
+        """Starts an episode where ``which`` ``[B]`` holds, drawing from ``self._rng``."""
+
+    @abc.abstractmethod
+    def _advance(self, action: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Takes a step where ``which`` holds; reward, terminated and truncated, ``[B]`` each."""
+
+    @abc.abstractmethod
+    def _observe(self) -> np.ndarray:
+        """A new array of what each environment shows now."""
+
+    def reset(self, key: Any) -> EnvState:
+        """See ``Env.reset``."""
+        everywhere, nowhere = np.ones(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
+        self._rng = np.random.default_rng(key_words(key))
+        self._begin(everywhere)
+        self._pending = nowhere
+        obs = self._observe()
+        reward = np.zeros(self.num_envs, np.float32)
+        return EnvState(obs, reward, nowhere, nowhere.copy(), obs, everywhere, {}, ())
+
+    def step(self, env_state: EnvState, action: Any) -> EnvState:
+        """See ``Env.step``."""
+        del env_state
+        valid = ~self._pending
+        self._begin(self._pending)
+        reward, terminated, truncated = self._advance(action, valid)
+        reward, terminated, truncated = np.where(valid, reward, 0.0), terminated & valid, truncated & valid
+        ended, final_obs = terminated | truncated, self._observe()
+        if self.may_skip:
+            self._pending = ended
+        else:
+            self._begin(ended)
+        return EnvState(self._observe(), reward.astype(np.float32), terminated, truncated, final_obs, valid, {}, ())
+
+
+class Clock(HostEnv):
+    """Shows the time as a one-hot vector, pays 1 a step, and ends after ``length`` steps.
+
+    The last observation, time ``length``, is shown nowhere else.
+
+    Args:
+        length: Steps of an episode; a sequence gives each environment its own.
+        end: How episodes end.
+        num_envs: B.
+        autoreset: See ``HostEnv``.
+    """
+
+    def __init__(
+        self,
+        length: int | Sequence[int],
+        end: End = "terminated",
+        num_envs: int = 1,
+        autoreset: Autoreset = "same_step",
+    ) -> None:
+        super().__init__(num_envs, autoreset)
+        self.length, self.end = np.broadcast_to(np.asarray(length), (num_envs,)), end
+        self.observation_space = spaces.Box(0, 1, (int(self.length.max()) + 1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._options: dict[str, Any] = {"length": length, "end": end, "autoreset": autoreset}
+        self.time = np.zeros(num_envs, np.int64)
+
+    def _begin(self, which: np.ndarray) -> None:
+        self.time = np.where(which, 0, self.time)
+
+    def _advance(self, action: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self.time = self.time + which
+        over = self.time == self.length
+        never = np.zeros_like(over)
+        ends = (over, never) if self.end == "terminated" else (never, over)
+        return np.ones(self.num_envs), *ends
+
+    def _observe(self) -> np.ndarray:
+        return np.eye(int(self.length.max()) + 1, dtype=np.float32)[self.time]
+
+    def similar(self, num_envs: int) -> Clock:
+        """See ``Env.similar``."""
+        return Clock(num_envs=num_envs, **self._options)
+
+
+class Goal(HostEnv):
+    """Draws a goal in [-1, 1] at each start and shows it; pays minus the squared distance of the action to it.
+
+    Args:
+        num_envs: B.
+        length: Steps of an episode, which ends by truncation.
+        autoreset: See ``HostEnv``.
+    """
+
+    def __init__(self, num_envs: int = 1, length: int = 2, autoreset: Autoreset = "same_step") -> None:
+        super().__init__(num_envs, autoreset)
+        self.observation_space = spaces.Box(-1, 1, (1,), np.float32)
+        self.action_space = spaces.Box(-1, 1, (1,), np.float32)
+        self.max_episode_steps = length
+        self._options: dict[str, Any] = {"length": length, "autoreset": autoreset}
+        self.goal, self.time = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+
+    def _begin(self, which: np.ndarray) -> None:
+        drawn = self._rng.uniform(-1, 1, self.num_envs)
+        self.goal, self.time = np.where(which, drawn, self.goal), np.where(which, 0, self.time)
+
+    def _advance(self, action: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self.time = self.time + which
+        reward = -((np.asarray(action)[:, 0] - self.goal) ** 2)
+        return reward, np.zeros(self.num_envs, np.bool_), self.time == self.max_episode_steps
+
+    def _observe(self) -> np.ndarray:
+        return self.goal[:, None].astype(np.float32)
+
+    def similar(self, num_envs: int) -> Goal:
+        """See ``Env.similar``."""
+        return Goal(num_envs, **self._options)
+
+
+class Spy(Env):
+    """Passes everything on to a host environment, and keeps what it saw.
+
+    Args:
+        env: The environment.
+
+    Attributes:
+        resets: Keys of every reset.
+        states: Every state returned, those of resets included.
+        actions: The action of every step.
+        real_steps: Steps that were valid, of all environments together.
+    """
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+        self.id, self.num_envs, self.functional = env.id, env.num_envs, env.functional
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.may_skip, self.max_episode_steps = env.may_skip, env.max_episode_steps
+        self.resets: list[Any] = []
+        self.states: list[EnvState] = []
+        self.actions: list[Any] = []
+        self.real_steps = 0
+
+    def reset(self, key: Any) -> EnvState:
+        """See ``Env.reset``."""
+        self.resets.append(key)
+        self.states.append(self.env.reset(key))
+        return self.states[-1]
+
+    def step(self, env_state: EnvState, action: Any) -> EnvState:
+        """See ``Env.step``."""
+        self.actions.append(action)
+        self.states.append(self.env.step(env_state, action))
+        self.real_steps += int(self.states[-1].valid.sum())
+        return self.states[-1]
+
+    def refresh(self, env_state: EnvState, key: Any) -> EnvState:
+        """See ``Env.refresh``."""
+        return self.env.refresh(env_state, key)
+
+    def similar(self, num_envs: int) -> Spy:
+        """See ``Env.similar``."""
+        return Spy(self.env.similar(num_envs))

@@ -1,0 +1,144 @@
+"""Actor-critics whose log-likelihoods and values are simple functions of what they see and carry."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from multippo.networks import random_state
+from multippo.networks.sampling_layers import CategoricalSampler
+from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
+from multippo.networks.variables import Param
+from multippo.rngs import Rngs
+
+__all__ = ["CountNet", "NoisyNet", "TableNet", "TinyActorCritic"]
+
+
+class TinyActorCritic(StatefulModule):
+    """A categorical policy and a value; the carry is ``{"memory", "sampler"}``.
+
+    A subclass implements ``heads``, and the carry's methods where it has a memory.
+
+    Args:
+        rngs: Where the sampler's key comes from.
+    """
+
+    def __init__(self, rngs: Rngs | None = None) -> None:
+        self.sampler = CategoricalSampler(rngs or Rngs(0))
+
+    @abc.abstractmethod
+    def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
+        """The new memory, logits ``[B, A]`` and values ``[B]``."""
+
+    def fresh_memory(self, batch_size: int) -> Any:
+        """The memory at the start of an episode; ``()`` for none."""
+        del batch_size
+        return ()
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """Samples an action, or evaluates the stored one."""
+        memory, logits, value = self.heads(state["memory"], x)
+        sample = self.sampler(state["sampler"], logits, rollout_extras)
+        return StatefulModuleOutput(
+            next_state={"memory": memory, "sampler": sample.next_state},
+            output=PPONetworkOutput(sample.output["action"], sample.output["log_likelihood"], value),
+            regularization_loss=sample.regularization_loss,
+            rollout_extras=sample.rollout_extras,
+        )
+
+    def initialize_state(self, batch_size: int) -> Any:
+        """Fresh memory, and the sampler's keys."""
+        return {"memory": self.fresh_memory(batch_size), "sampler": self.sampler.initialize_state(batch_size)}
+
+    def reset_state(self, prev_state: Any) -> Any:
+        """Fresh memory; the sampler's keys stay."""
+        batch_size = prev_state["sampler"].count.shape[0]
+        return {**prev_state, "memory": self.fresh_memory(batch_size)}
+
+
+class TableNet(TinyActorCritic):
+    """Reads the value and the logits of a one-hot observation from tables; no memory.
+
+    Args:
+        values: ``[N]``, the value of each observation.
+        num_actions: A; all logits start at 0.
+        rngs: Where the sampler's key comes from.
+    """
+
+    def __init__(self, values: Sequence[float], num_actions: int = 2, rngs: Rngs | None = None) -> None:
+        super().__init__(rngs)
+        self.values = Param(np.asarray(values, np.float64))
+        self.logits = Param(np.zeros((len(values), num_actions)))
+
+    def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
+        """A row of each table."""
+        values = self.values[...]
+        row = self.xp.astype(x, values.dtype)
+        return memory, row @ self.logits[...], row @ values
+
+
+class CountNet(TinyActorCritic):
+    """Its memory counts the steps since the last reset, and decides alone.
+
+    The value is ``10 + count``, the logits are ``(g count, 0)``.
+
+    Args:
+        gain: g, the only parameter.
+        rngs: Where the sampler's key comes from.
+    """
+
+    def __init__(self, gain: float = 0.3, rngs: Rngs | None = None) -> None:
+        super().__init__(rngs)
+        self.gain = Param(np.full((1,), gain))
+
+    def fresh_memory(self, batch_size: int) -> Any:
+        """0."""
+        return self.zeros((batch_size,))
+
+    def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
+        """What the count says; the observation is ignored."""
+        logit = self.gain[...] * memory
+        return memory + 1, self.xp.stack((logit, self.xp.zeros_like(logit)), axis=-1), memory + 10
+
+
+class NoisyNet(TinyActorCritic):
+    """A linear network whose features have noise added: an autoregressive process that restarts with each episode.
+
+    The noise comes from keys in the carry, so replay repeats it without a snapshot.
+
+    Args:
+        in_features: Features of the observation.
+        num_actions: A.
+        rngs: Where the initial weights and the keys come from.
+        decay: Of the noise from one step to the next.
+    """
+
+    def __init__(self, in_features: int, num_actions: int, rngs: Rngs, decay: float = 0.8) -> None:
+        super().__init__(rngs)
+        self.decay = decay
+        self.key = random_state.base_key(rngs)
+        drawn = np.random.default_rng(rngs.key()).normal(size=(in_features, num_actions + 1))
+        self.kernel = Param(0.5 * drawn)
+
+    def fresh_memory(self, batch_size: int) -> Any:
+        """No noise yet, and the first key."""
+        return {
+            "noise": self.zeros((batch_size, *self.kernel[...].shape[1:])),
+            "random": random_state.new_random_state(self, self.key[...], batch_size),
+        }
+
+    def reset_state(self, prev_state: Any) -> Any:
+        """The noise restarts at 0; its keys go on."""
+        memory = prev_state["memory"]
+        return {**prev_state, "memory": {**memory, "noise": self.xp.zeros_like(memory["noise"])}}
+
+    def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
+        """Linear outputs with noise."""
+        kernel = self.kernel[...]
+        drawn = random_state.noise(self, self.random.normal, memory["random"], kernel.shape[1:])
+        noise = self.decay * memory["noise"] + drawn
+        y = self.xp.astype(x, kernel.dtype) @ kernel + noise
+        return {"noise": noise, "random": random_state.advance(memory["random"])}, y[..., :-1], y[..., -1]

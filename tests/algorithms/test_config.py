@@ -1,0 +1,119 @@
+"""What a configuration refuses, and what it derives."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("num_envs", 0),
+        ("num_envs", 2.0),
+        ("rollout_length", 0),
+        ("rollout_length", True),
+        ("total_steps", -1),
+        ("num_epochs", 0),
+        ("num_minibatches", 1.5),
+        ("sequence_length", 0),
+        ("discounting_factor", 1.1),
+        ("gae_lambda", -0.1),
+        ("learning_rate", float("nan")),
+        ("learning_rate", "1e-4"),
+        ("weight_decay", -1.0),
+        ("critic_loss_weight", float("inf")),
+        ("clip_range", 0.0),
+        ("adam_epsilon", 0),
+        ("value_clip_range", 0.0),
+        ("gradient_clipping", -0.5),
+        ("target_kl", 0),
+        ("lr_schedule", "sine"),
+        ("combine_advantages", "max"),
+    ],
+)
+def test_a_wrong_field_is_named_with_what_was_received(field, wrong):
+    with pytest.raises(ValueError, match=f"{field}={wrong!r}".replace(".", r"\.")) as caught:
+        PPOConfig(**{field: wrong})
+    assert "expected" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "wrong"),
+    [
+        (EvalConfig, "num_episodes", 0),
+        (EvalConfig, "every_steps", 0),
+        (EvalConfig, "max_episode_steps", 0),
+        (TrainConfig, "seed", -1),
+        (TrainConfig, "seed", 2**63),
+        (TrainConfig, "compile", "yes"),
+        (TrainConfig, "checkpoint_every_steps", 0),
+        (TrainConfig, "log_every_steps", -1),
+        (TrainConfig, "ppo", {}),
+        (TrainConfig, "eval", None),
+    ],
+)
+def test_the_other_configurations_too(config, field, wrong):
+    with pytest.raises(ValueError, match=field):
+        config(**{field: wrong})
+
+
+def test_configurations_are_frozen_and_keyword_only():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PPOConfig().learning_rate = 0.1
+    with pytest.raises(TypeError):
+        PPOConfig(8)
+
+
+def test_every_field_says_what_it_is():
+    import ast
+    import inspect
+
+    from multippo.algorithms import config
+
+    tree = ast.parse(inspect.getsource(config))
+    for node in (n for n in tree.body if isinstance(n, ast.ClassDef)):
+        for field, after in zip(node.body, node.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign):
+                assert isinstance(after, ast.Expr), f"{node.name}.{field.target.id} has no docstring"
+
+
+@pytest.mark.parametrize("boundary", [0, 0.0, 1, 1.0])
+def test_the_ends_of_a_range_are_in_it(boundary):
+    assert PPOConfig(discounting_factor=boundary, gae_lambda=boundary).gae_lambda == boundary
+
+
+def test_a_sequence_length_must_divide_the_rollout():
+    with pytest.raises(ValueError, match="sequence_length=5 does not divide rollout_length=12"):
+        PPOConfig(rollout_length=12, sequence_length=5)
+
+
+def test_minibatches_that_can_not_be_equal_are_refused_with_all_numbers():
+    # 6 environments x (12 / 12) sequences = 6, which 4 does not divide.
+    with pytest.raises(ValueError, match=r"num_envs=6 .* 6 sequences .* num_minibatches=4") as caught:
+        PPOConfig(num_envs=6, rollout_length=12, sequence_length=12, num_minibatches=4)
+    assert "shorter" in str(caught.value)
+    # 1 x 3 steps in 2 parts.
+    with pytest.raises(ValueError, match="num_minibatches=2"):
+        PPOConfig(num_envs=1, rollout_length=3, num_minibatches=2)
+
+
+@pytest.mark.parametrize(("num_envs", "num_minibatches"), [(6, 4), (2, 4)])
+def test_more_or_other_minibatches_than_environments_are_fine(num_envs, num_minibatches):
+    PPOConfig(num_envs=num_envs, num_minibatches=num_minibatches, rollout_length=8)
+
+
+def test_iterations_are_rounded_up():
+    # 100 steps in iterations of 4 x 8 = 32: 4 of them, 128 steps.
+    config = PPOConfig(num_envs=4, rollout_length=8, total_steps=100)
+    assert (config.steps_per_iteration, config.num_iterations) == (32, 4)
+    assert dataclasses.replace(config, total_steps=96).num_iterations == 3
+
+
+def test_sizes_are_not_known_without_environments():
+    with pytest.raises(ValueError, match="num_envs is not set"):
+        _ = PPOConfig().num_iterations

@@ -1,0 +1,257 @@
+"""The loss, term by term, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+
+import multippo as mp
+from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.losses import ppo_loss
+from multippo.algorithms.types import Sequences
+from multippo.networks.utils import tree_map
+
+PLAIN = {"normalize_advantages": False, "critic_loss_weight": 1.0, "clip_range": 0.2}
+
+
+class Fixed(mp.StatefulModule):
+    """Yields given log-likelihoods and values, [L, S] each, as parameters."""
+
+    def __init__(self, log_likelihoods: Any, values: Any, regularization: Any = 0.0) -> None:
+        make = lambda tree: {k: mp.Param(v) for k, v in tree.items()} if isinstance(tree, dict) else mp.Param(tree)  # noqa: E731
+        self.log_likelihoods, self.values = make(log_likelihoods), make(values)
+        self.names = [sorted(tree) if isinstance(tree, dict) else None for tree in (log_likelihoods, values)]
+        self.regularization = regularization
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        raise NotImplementedError
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        read = lambda held, names: held[...] if names is None else {n: held[n][...] for n in names}  # noqa: E731
+        ll, values = read(self.log_likelihoods, self.names[0]), read(self.values, self.names[1])
+        loss = self.engine.asarray(np.asarray(self.regularization, np.float32))
+        return mp.StatefulModuleOutput((), mp.PPONetworkOutput(None, ll, values), loss, {"inner": {"entropy": loss}})
+
+
+def row(values: Any) -> Any:
+    """A list as [1, S]; trees leaf by leaf."""
+    if isinstance(values, dict):
+        return {name: row(value) for name, value in values.items()}
+    return np.atleast_2d(np.asarray(values, np.float32))
+
+
+def evaluate(
+    engine: Any, new: Any, old: Any, advantages: Any, values: Any, returns: Any, config: PPOConfig, **more: Any
+) -> tuple[float, dict[str, float], dict[str, np.ndarray], Any]:
+    """Loss, metrics, gradients by portable name, and the rest of the output, of samples given as lists."""
+    more = {"old_values": values, "regularization": 0.0, "valid": None, **more}
+    network = Fixed(row(new), row(values), more["regularization"])
+    first = row(old)
+    shape = (first if not isinstance(first, dict) else next(iter(first.values()))).shape
+    valid = np.ones(shape, bool) if more["valid"] is None else np.atleast_2d(more["valid"])
+    put = lambda tree: tree_map(engine.asarray, tree)  # noqa: E731
+    sequences = Sequences(
+        network_state=(),
+        obs=put(np.zeros((*shape, 1), np.float32)),
+        done=put(np.zeros(shape, bool)),
+        valid=put(valid),
+        rollout_extras=None,
+        loglikelihoods=put(row(old)),
+        value_estimates=put(row(more["old_values"])),
+        advantages=put(row(advantages)),
+        returns=put(row(returns)),
+    )
+    parts = engine.split(network)
+    of_params = lambda p, v: ppo_loss(engine.merge(parts.definition, p, v), sequences, config)  # noqa: E731
+    (loss, out), found = engine.value_and_grad(of_params)(parts.params, parts.variables)
+    grads = {name.removesuffix(".value"): engine.to_numpy(grad) for name, grad in engine.named_params(found)}
+    number = lambda x: float(support.to_numpy(x))  # noqa: E731
+    return (
+        number(loss),
+        {name: number(value) for name, value in out.metrics.items()},
+        grads,
+        tree_map(number, tuple(out[1:])),
+    )
+
+
+def test_two_samples_by_hand(engine):
+    # Ratios 1.5 and 0.9. Sample 1, A = 2: min(1.5 * 2, 1.2 * 2) = 2.4. Sample 2, A = -1: min(-0.9, -0.9) = -0.9.
+    # Actor -(2.4 - 0.9) / 2 = -0.75. Critic ((3 - 1)^2 + (0 - 1)^2) / 2 = 2.5. Regularisation (0.1 + 0.3) / 2 = 0.2.
+    # KL ((0.5 - log 1.5) + (-0.1 - log 0.9)) / 2 = (0.0945349 + 0.0053605) / 2.
+    loss, metrics, grads, (deviation, kl) = evaluate(
+        engine,
+        new=[math.log(1.5), math.log(0.9)],
+        old=[0.0, 0.0],
+        advantages=[2.0, -1.0],
+        values=[3.0, 0.0],
+        returns=[1.0, 1.0],
+        config=PPOConfig(**{**PLAIN, "critic_loss_weight": 0.5}),
+        regularization=[[0.1, 0.3]],
+    )
+    assert metrics["losses/actor"] == pytest.approx(-0.75, rel=1e-5)
+    assert metrics["losses/critic"] == pytest.approx(2.5, rel=1e-5)
+    assert metrics["losses/regularization"] == pytest.approx(0.2, rel=1e-5)
+    assert loss == metrics["losses/total"] == pytest.approx(-0.75 + 0.5 * 2.5 + 0.2, rel=1e-5)
+    assert metrics["ratio/clip_fraction"] == 0.5
+    assert metrics["kl/approx"] == pytest.approx((0.0945349 + 0.0053605) / 2, rel=1e-4)
+    assert metrics["network/inner/entropy"] == pytest.approx(0.2, rel=1e-5)
+    assert (deviation, kl) == (pytest.approx(0.5, rel=1e-5), metrics["kl/approx"])
+    # The first is clipped: no gradient. The second: d(-rho A)/2 = 0.9 / 2. The critic's 0.5 * 2 (V - R) / 2.
+    np.testing.assert_allclose(grads["log_likelihoods"], [[0.0, 0.45]], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(grads["values"], [[1.0, -0.5]], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "term", "slope"),
+    [
+        # (rho, A): what is averaged, and its derivative by log rho (0 where clipped).
+        (1.5, 1.0, 1.2, 0.0),
+        (1.5, -1.0, -1.5, -1.5),
+        (0.5, 1.0, 0.5, 0.5),
+        (0.5, -1.0, -0.8, 0.0),
+    ],
+)
+def test_the_clip_is_pessimistic_on_both_sides(engine, ratio, advantage, term, slope):
+    _, metrics, grads, _ = evaluate(engine, [math.log(ratio)], [0.0], [advantage], [0.0], [0.0], PPOConfig(**PLAIN))
+    assert metrics["losses/actor"] == pytest.approx(-term, rel=1e-5)
+    np.testing.assert_allclose(grads["log_likelihoods"], [[-slope]], rtol=1e-5, atol=1e-7)
+
+
+def test_value_clipping_takes_the_larger_error(engine):
+    # Old value 0, clipped to within 0.5. (V, R): (2, 3): (2 - 3)^2 = 1 against (0.5 - 3)^2 = 6.25.
+    # (2, 0): 4 against 0.25. (0.2, 1): both 0.64.
+    _, metrics, grads, _ = evaluate(
+        engine,
+        [0.0] * 3,
+        [0.0] * 3,
+        [0.0] * 3,
+        values=[2.0, 2.0, 0.2],
+        old_values=[0.0, 0.0, 0.0],
+        returns=[3.0, 0.0, 1.0],
+        config=PPOConfig(**PLAIN, value_clip_range=0.5),
+    )
+    assert metrics["losses/critic"] == pytest.approx((6.25 + 4.0 + 0.64) / 3, rel=1e-5)
+    # The first is held by the clip; the second 2 (2 - 0) / 3; the third 2 (0.2 - 1) / 3, whichever branch.
+    np.testing.assert_allclose(grads["values"][0], [0.0, 4 / 3, -1.6 / 3], rtol=1e-5, atol=1e-6)
+
+
+def test_advantages_are_normalised_by_the_population_deviation(engine):
+    # Mean 2, deviations -1, 1: population std 1. With ratio 2 and 1: -(min(2 * -1, 1.2 * -1) + 1) / 2 = 0.5.
+    _, metrics, _, _ = evaluate(
+        engine,
+        [math.log(2.0), 0.0],
+        [0.0, 0.0],
+        [1.0, 3.0],
+        [0.0] * 2,
+        [0.0] * 2,
+        PPOConfig(**{**PLAIN, "normalize_advantages": True}),
+    )
+    assert metrics["losses/actor"] == pytest.approx(0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("advantages", [[3.0], [3.0, 3.0, 3.0], [0.0, 0.0]])
+def test_equal_advantages_and_single_samples_are_finite(engine, advantages):
+    zeros = [0.0] * len(advantages)
+    loss, metrics, grads, _ = evaluate(engine, [0.1] * len(advantages), zeros, advantages, zeros, zeros, PPOConfig())
+    assert math.isfinite(loss)
+    assert metrics["losses/actor"] == pytest.approx(0.0, abs=1e-6)
+    assert all(np.isfinite(grad).all() for grad in grads.values())
+
+
+@pytest.mark.parametrize("log_ratio", [100.0, -100.0, 1e4])
+@pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_extreme_ratios_are_finite(engine, log_ratio, advantage, normalize):
+    loss, metrics, grads, _ = evaluate(
+        engine,
+        [log_ratio, 0.0],
+        [0.0, 0.0],
+        [advantage, 0.5],
+        [0.0] * 2,
+        [0.0] * 2,
+        PPOConfig(**{**PLAIN, "normalize_advantages": normalize}),
+    )
+    assert math.isfinite(loss)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert all(np.isfinite(grad).all() for grad in grads.values())
+
+
+def test_invalid_entries_change_nothing(engine):
+    config = PPOConfig(**{**PLAIN, "normalize_advantages": True})
+    expected = evaluate(engine, [0.1, 0.2], [0.0, 0.3], [1.0, 3.0], [0.5, 0.6], [1.0, 2.0], config)
+    found = evaluate(
+        engine,
+        [0.1, 55.0, 0.2],
+        [0.0, -55.0, 0.3],
+        [1.0, 1e6, 3.0],
+        [0.5, 1e6, 0.6],
+        [1.0, -1e6, 2.0],
+        config,
+        valid=[True, False, True],
+    )
+    assert found[0] == pytest.approx(expected[0], rel=1e-6)
+    assert found[1] == pytest.approx(expected[1], rel=1e-6)
+    for name, grad in found[2].items():
+        np.testing.assert_allclose(grad[:, [0, 2]], expected[2][name], rtol=1e-5)
+        assert grad[0, 1] == 0.0
+    assert found[3] == pytest.approx(expected[3], rel=1e-6)
+
+
+def test_a_minibatch_without_any_valid_entry_is_zero(engine):
+    loss, _, grads, (deviation, kl) = evaluate(engine, [0.5], [0.0], [1.0], [1.0], [2.0], PPOConfig(), valid=[False])
+    assert (loss, deviation, kl) == (0.0, 0.0, 0.0)
+    assert all((grad == 0).all() for grad in grads.values())
+
+
+TREES: dict[str, Any] = {
+    "new": {"arm": [math.log(1.1)], "leg": [math.log(0.9)]},
+    "old": {"arm": [0.0], "leg": [0.0]},
+    "advantages": {"arm": [2.0], "leg": [-4.0]},
+    "values": {"arm": [1.0], "leg": [3.0]},
+    "returns": {"arm": [0.0], "leg": [1.0]},
+}
+
+
+@pytest.mark.parametrize(
+    ("combine", "actor"),
+    [
+        # The joint ratio 1.1 * 0.9 = 0.99, within the clip range; A = -2 or -1.
+        ("sum", 0.99 * 2.0),
+        ("mean", 0.99 * 1.0),
+        # -(1.1 * 2) - (0.9 * -4).
+        ("separate", -2.2 + 3.6),
+    ],
+)
+def test_trees_of_actions_and_rewards(engine, combine, actor):
+    _, metrics, _, _ = evaluate(engine, **TREES, config=PPOConfig(**PLAIN, combine_advantages=combine))
+    assert metrics["losses/actor"] == pytest.approx(actor, rel=1e-5)
+    # One term for each value: 1^2 + 2^2.
+    assert metrics["losses/critic"] == pytest.approx(5.0, rel=1e-5)
+
+
+def test_one_action_may_serve_several_rewards(engine):
+    case = {**TREES, "new": [math.log(1.1)], "old": [0.0]}
+    _, metrics, _, _ = evaluate(engine, **case, config=PPOConfig(**PLAIN, combine_advantages="sum"))
+    assert metrics["losses/actor"] == pytest.approx(2.2, rel=1e-5)
+
+
+def test_a_value_head_with_a_trailing_axis_is_squeezed_by_the_adapter(engine):
+    # (B, 1) against (B,) would broadcast to (B, B); PPOAdapter squeezes it, also in replay.
+    rngs = mp.Rngs(0)
+    network = mp.Sequential(
+        [
+            mp.PPOAdapter(
+                action=mp.Sequential([mp.Dense(3, 2, rngs), mp.CategoricalSampler(rngs)]), value=mp.Dense(3, 1, rngs)
+            )
+        ]
+    )
+    network.eval()  # the mode of the distribution; nothing to draw
+    obs = np.random.default_rng(0).normal(size=(4, 5, 3)).astype(np.float32)
+    state = network.initialize_state(5)
+    xs, done = engine.asarray(obs), engine.asarray(np.zeros((4, 5), bool))
+    out = network.unroll(state, xs, done).output
+    assert tuple(out.value_estimates.shape) == tuple(out.loglikelihoods.shape) == (4, 5)

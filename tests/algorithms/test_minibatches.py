@@ -1,0 +1,190 @@
+"""From a rollout to minibatches: every step used once an epoch, from the carry it had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multippo as mp
+from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.minibatches import (
+    choose_sequence_length,
+    has_memory,
+    make_sequences,
+    minibatch_indices,
+    take_sequences,
+)
+from multippo.algorithms.types import Transition
+from multippo.networks.utils import tree_map
+from multippo.testing import CountNet, NoisyNet, TableNet
+
+
+def ids(time: int, batch: int) -> np.ndarray:
+    """A number for each (t, env), [T, B]: 1000 env + t."""
+    return 1000 * np.arange(batch)[None, :] + np.arange(time)[:, None]
+
+
+def make_transition(engine: Any, time: int, batch: int, valid: Any = None, done: Any = None) -> Transition:
+    put = engine.asarray
+    number = ids(time, batch).astype(np.float32)
+    flags = np.zeros((time, batch), bool)
+    valid = np.ones((time, batch), bool) if valid is None else np.asarray(valid)
+    done = flags if done is None else np.asarray(done)
+    return Transition(
+        obs={"image": put(np.stack([number, -number], axis=-1))},
+        network_output=mp.PPONetworkOutput(put(number), put(number), put(number)),
+        rewards=put(number),
+        terminated=put(done),
+        truncated=put(flags),
+        done=put(done),
+        valid=put(valid),
+        metrics={},
+        rollout_extras=put(number),
+        bootstrap_values=put(number),
+    )
+
+
+def cut(engine: Any, time: int, batch: int, length: int, **flags: Any) -> Any:
+    """Sequences whose every field is the id of its (t, env); the carry is the id of the sequence's first step."""
+    transition = make_transition(engine, time, batch, **flags)
+    starts = {"h": engine.asarray(ids(time, batch)[::length].astype(np.float32)[..., None])}
+    number = transition.rewards
+    return make_sequences(engine.xp, transition, starts, number, number, length, "valid" in flags)
+
+
+SHAPES = [
+    # T, B, L, minibatches
+    (8, 6, 8, 2),
+    (8, 6, 4, 4),
+    (8, 2, 4, 4),
+    (8, 6, 1, 4),
+    (12, 1, 3, 4),
+    (5, 1, 1, 5),
+    (2048, 1, 1, 32),
+]
+
+
+@pytest.mark.parametrize(("time", "batch", "length", "minibatches"), SHAPES)
+def test_every_step_is_used_once_an_epoch_and_sequences_are_whole(engine, time, batch, length, minibatches):
+    sequences = cut(engine, time, batch, length)
+    assert tuple(sequences.valid.shape) == (length, time * batch // length)
+    config = PPOConfig(num_envs=batch, rollout_length=time, num_minibatches=minibatches, num_epochs=2)
+    index = minibatch_indices(engine.random, engine.xp, engine.random.key(0), sequences.valid.shape[1], config)
+    assert tuple(index.shape) == (2 * minibatches, time * batch // length // minibatches)
+    for epoch in range(2):
+        seen: list[np.ndarray] = []
+        for rows in index[epoch * minibatches : (epoch + 1) * minibatches]:
+            taken = tree_map(engine.to_numpy, take_sequences(engine.xp, sequences, rows))
+            number = taken.advantages
+            # A sequence is consecutive steps of one environment, and starts from the carry stored for its first step.
+            np.testing.assert_array_equal(number, number[:1] + np.arange(length)[:, None])
+            np.testing.assert_array_equal(taken.network_state["h"][:, 0], number[0])
+            for field in (taken.obs["image"][..., 0], -taken.obs["image"][..., 1], taken.loglikelihoods, taken.returns):
+                np.testing.assert_array_equal(field, number)
+            np.testing.assert_array_equal(taken.rollout_extras, number)
+            np.testing.assert_array_equal(taken.value_estimates, number)
+            seen.append(number.ravel())
+        np.testing.assert_array_equal(np.sort(np.concatenate(seen)), np.sort(ids(time, batch).ravel()))
+
+
+def test_epochs_and_keys_shuffle_differently(engine):
+    config = PPOConfig(num_envs=4, rollout_length=8, num_minibatches=2, num_epochs=3)
+
+    def orders(seed: int) -> np.ndarray:
+        index = minibatch_indices(engine.random, engine.xp, engine.random.key(seed), 32, config)
+        return engine.to_numpy(index).reshape(3, 32)
+
+    first, again, other = orders(0), orders(0), orders(1)
+    np.testing.assert_array_equal(first, again)
+    assert not (first == other).all()
+    assert len({tuple(order) for order in first}) == 3
+    assert all(sorted(order) == list(range(32)) for order in first)
+
+
+def test_minibatches_are_the_same_on_both_engines():
+    config = PPOConfig(num_envs=4, rollout_length=8, num_minibatches=2, num_epochs=3)
+    found = []
+    for name in ("jax", "torch"):
+        with mp.use_backend(name) as engine:
+            index = minibatch_indices(engine.random, engine.xp, engine.random.key(5), 32, config)
+            found.append(engine.to_numpy(index))
+    np.testing.assert_array_equal(*found)
+
+
+def test_invalid_steps_come_last_and_hold_nothing(engine):
+    # One environment, two sequences of 3: steps 1 and 3 are none.
+    valid = np.asarray([[True], [False], [True], [False], [True], [True]])
+    done = np.asarray([[True], [False], [True], [False], [False], [True]])
+    sequences = tree_map(engine.to_numpy, cut(engine, 6, 1, 3, valid=valid, done=done))
+    np.testing.assert_array_equal(sequences.valid.T, [[True, True, False], [True, True, False]])
+    np.testing.assert_array_equal(sequences.done.T, [[True, True, False], [False, True, False]])
+    assert sequences.advantages[:2].T.tolist() == [[0, 2], [4, 5]]
+    assert sequences.obs["image"][:2, :, 0].T.tolist() == [[0, 2], [4, 5]]
+    # The carries are those before steps 0 and 3.
+    assert sequences.network_state["h"].ravel().tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_what_an_invalid_step_holds_never_reaches_the_network(engine, length):
+    valid = np.asarray([[True], [False], [True]])
+    transition = make_transition(engine, 3, 1, valid=valid)
+    nan = engine.asarray(np.asarray([[0.0], [np.nan], [0.0]], np.float32))
+    poisoned = transition._replace(
+        obs=tree_map(lambda x: x + nan[..., None], transition.obs),
+        rollout_extras=transition.rollout_extras + nan,
+        network_output=tree_map(lambda x: x + nan, transition.network_output),
+    )
+    starts = engine.zeros((3 // length, 1))
+    number = transition.rewards
+    found = make_sequences(engine.xp, poisoned, starts, number + nan, number + nan, length, may_skip=True)
+    # A gradient of 0 times NaN is NaN: what does not count must not be there at all.
+    for leaf in (found.obs["image"], found.rollout_extras, found.loglikelihoods, found.advantages, found.returns):
+        assert np.isfinite(engine.to_numpy(leaf)).all()
+    assert engine.to_numpy(found.obs["image"])[engine.to_numpy(found.valid)][:, 0].tolist() == [0, 2]
+
+
+# -- the length
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "time", "minibatches", "expected"),
+    [
+        # 8 whole rollouts split in 4.
+        (8, 128, 4, 128),
+        # 6 do not; 12 halves do.
+        (6, 128, 4, 64),
+        # 2 in 4: halves.
+        (2, 128, 4, 64),
+        # One environment, 2048 steps, 32 minibatches: 32 sequences of 64.
+        (1, 2048, 32, 64),
+        # 3 x 10 steps in 6: 30 / 6 = 5 steps each.
+        (3, 10, 6, 5),
+        (1, 7, 7, 1),
+    ],
+)
+def test_the_default_is_the_longest_that_splits_evenly(num_envs, time, minibatches, expected):
+    config = PPOConfig(num_envs=num_envs, rollout_length=time, num_minibatches=minibatches)
+    assert choose_sequence_length(config, num_envs, memory=True) == expected
+    assert choose_sequence_length(config, num_envs, memory=False) == 1
+
+
+def test_a_configured_length_is_kept():
+    config = PPOConfig(num_envs=8, rollout_length=16, num_minibatches=4, sequence_length=4)
+    assert choose_sequence_length(config, 8, memory=True) == 4
+    assert choose_sequence_length(config, 8, memory=False) == 4
+
+
+def test_no_length_at_all():
+    with pytest.raises(ValueError, match=r"3 environments x 5 steps .* num_minibatches=4"):
+        choose_sequence_length(PPOConfig(rollout_length=5, num_minibatches=4), 3, memory=True)
+
+
+def test_memory_is_any_carry_but_random_keys(engine):
+    rngs = mp.Rngs(0)
+    assert has_memory(CountNet().initialize_state(2))
+    assert has_memory(NoisyNet(3, 2, rngs).initialize_state(2))
+    assert not has_memory(TableNet([0.0, 1.0]).initialize_state(2))
+    assert not has_memory(mp.make_mlp_actor_critic(3, 2, (4,), (4,), rngs).initialize_state(2))
+    assert has_memory(mp.make_recurrent_actor_critic(3, 2, 4, rngs=rngs).initialize_state(2))
