@@ -75,7 +75,9 @@ class Normalizer(StatefulModule):
             weight = xp.ones(lead, dtype=dtype, device=getattr(leaves[0][1], "device", None))
         else:
             weight = xp.astype(valid, dtype)
-        added = xp.sum(xp.astype(weight, self.counter[...].dtype))
+        words = self.counter[...].dtype
+        # A sum of integers is of the widest type by default, and would not fit back into the counter.
+        added = xp.sum(xp.astype(weight, words), dtype=words)
         before = self._count_as(dtype)
         size = xp.astype(added, dtype)
         total = xp.maximum(before + size, xp.ones_like(size))
