@@ -76,6 +76,10 @@ class PPOConfig:
     """Rewards in a tree: add (or average) the per-key advantages to one for every action, or let each key of the
     action tree learn from the advantage of the same key."""
 
+    scale_rewards: bool = True
+    """Divide rewards by the running standard deviation of the discounted return, for the loss alone: what is logged
+    stays in the environment's units (see ``reward_scaling``)."""
+
     num_epochs: int = 10
     """Passes over the rollout in one update."""
 

@@ -16,7 +16,7 @@ from multippo.algorithms.interrupts import DeferredInterrupt
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.schedules import learning_rate_at
 from multippo.algorithms.trainer import RunState, Trainer
-from multippo.algorithms.types import EpisodeState, TrainingState, TrainResult
+from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.envs.api import Env
 from multippo.envs.saving import SavedEnvState
 from multippo.errors import NonFiniteError
@@ -126,8 +126,7 @@ class _Run:
             env_state = self.env.reset(engine.to_numpy(reset_key))
         obs = engine.from_jax(env_state.obs) if self.env.functional else tree_map(engine.asarray, env_state.obs)
         check_network(self.network, network_state, self.env, env_state, obs, self.ppo)
-        zeros = engine.zeros((self.env.num_envs,))
-        learner, episodes = self.trainer.initial_learner(), EpisodeState(zeros, zeros + 0)
+        learner, episodes = self.trainer.initial_learner(), self.trainer.initial_episodes(env_state.reward)
         if initial is not None:
             engine.update_module(self.network, initial.params, initial.variables)
             split = engine.split(self.network)
@@ -138,6 +137,10 @@ class _Run:
             if self.env.functional:
                 network_state = engine.snapshot(initial.network_state)
                 episodes = engine.snapshot(initial.episodes)
+            elif episodes.scale is not None:
+                # The episodes are new, what is known about the size of returns is not.
+                zeroed = tree_map(lambda new, old: old if old.ndim == 0 else new, episodes.scale, initial.episodes.scale)
+                episodes = episodes._replace(scale=engine.snapshot(zeroed))
                 env_state = self._own(env_state)
         self.state = RunState(learner, network_state, env_state, episodes)
 
@@ -151,16 +154,18 @@ class _Run:
         with DeferredInterrupt() as interrupt, self.engine.training(*self._work()):
             while self.iteration < total:
                 self._advance(min(self.trainer.iterations_per_call, total - self.iteration))
-                if self.evaluator is not None and (self.step >= next_eval or self.iteration >= total):
+                due = self.step >= next_eval or self.iteration >= total
+                if self.evaluator is not None and due and not interrupt.requested:
                     self._evaluate()
                     next_eval = self._next(self.config.eval.every_steps)
                 if self.step >= next_checkpoint or interrupt.requested:
                     self._checkpoint()
                     saved_at = self.iteration
                     next_checkpoint = self._next(every) if every else math.inf
+                if interrupt.requested:
+                    self._publish()
                 interrupt.raise_if_requested()
-        state = self.snapshot()
-        self.engine.update_module(self.network, state.params, state.variables)
+        state = self._publish()
         if self.checkpoint_fn is not None and saved_at != self.iteration:
             self.checkpoint_fn(state, self.step)
         return TrainResult(
@@ -218,6 +223,12 @@ class _Run:
         if self.checkpoint_fn is not None:
             self.checkpoint_fn(self.snapshot(), self.step)
 
+    def _publish(self) -> TrainingState:
+        """The state after the last finished iteration, which the user's network gets as well."""
+        state = self.snapshot()
+        self.engine.update_module(self.network, state.params, state.variables)
+        return state
+
     def snapshot(self) -> TrainingState:
         """The state after the last finished iteration, as copies."""
         engine, state = self.engine, self.state
@@ -242,28 +253,37 @@ class _Run:
 
     def _refuse_non_finite(self, report: dict[str, Any]) -> None:
         """Stops at a NaN or an infinity; the state is the one before the iteration."""
-        for name, value in report.items():
-            if not name.startswith("nonfinite/") or name == "nonfinite/any" or int(value) < 0:
-                continue
-            leaf, where = name.removeprefix("nonfinite/"), ""
-            if leaf == "gradient":
-                params = self.engine.named_params(self.state.learner.params)
-                leaf, where = f"gradient of {params[int(value)][0]}", ""
-            elif leaf == "loss":
-                where = f" in minibatch {int(value)}"
-            else:
-                t, index = divmod(int(value), self.env.num_envs)
-                where = f" at step {t} of the rollout in environment {index}"
-            state = self.snapshot()
-            self.engine.update_module(self.network, state.params, state.variables)
-            if self.checkpoint_fn is not None:
-                self.checkpoint_fn(state, self.step)
-            raise NonFiniteError(
-                f"The {leaf} is not finite{where}, in iteration {self.iteration + 1}, after {self.step} steps. "
-                "The weights are those from before; look for NaN in the environment, or lower the learning rate.",
-                leaf=leaf,
-                training_state=state,
-            )
+        if not bool(report["nonfinite/any"]):
+            return
+        found = {
+            name.removeprefix("nonfinite/"): int(place)
+            for name, place in report.items()
+            if name.startswith("nonfinite/") and name != "nonfinite/any" and int(place) >= 0
+        }
+        # A bad observation makes the loss bad too: what is named is what came first.
+        leaf = min(found, key=lambda name: _order(name, found[name]))
+        place, where = found[leaf], ""
+        if leaf == "gradient":
+            leaf = f"gradient of {self.engine.named_params(self.state.learner.params)[place][0]}"
+        elif leaf == "loss":
+            where = f" in minibatch {place}"
+        else:
+            t, index = divmod(place, self.env.num_envs)
+            where = f" at step {t} of the rollout in environment {index}"
+        state = self._publish()
+        if self.checkpoint_fn is not None:
+            self.checkpoint_fn(state, self.step)
+        raise NonFiniteError(
+            f"The {leaf} is not finite{where}, in iteration {self.iteration + 1}, after {self.step} steps. "
+            "The weights are those from before; look for NaN in the environment, or lower the learning rate.",
+            leaf=leaf,
+            training_state=state,
+        )
+
+
+def _order(kind: str, place: int) -> tuple[int, int, str]:
+    """A sort key of what was not finite: the environment's part by step, then loss, then gradient."""
+    return ("loss", "gradient").index(kind) + 1 if kind in ("loss", "gradient") else 0, place, kind
 
 
 def as_env(env: Any, num_envs: int | None) -> Env:

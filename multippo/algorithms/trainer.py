@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.reward_scaling import initial_scale, scale_rewards
 from multippo.algorithms.rollout import Actor, collect, is_traced
 from multippo.algorithms.types import EpisodeState, Transition
 from multippo.algorithms.update import Learner, LearnerState, fold_episodes
@@ -76,6 +77,12 @@ class Trainer:
         """The network's weights and statistics, and a fresh optimiser."""
         return LearnerState(self._params, self._variables, self.learner.optimizer.init(self._params))
 
+    def initial_episodes(self, rewards: Any) -> EpisodeState:
+        """The sums before the first step; ``rewards`` for their structure."""
+        zeros = self.engine.zeros((self.env.num_envs,))
+        scale = initial_scale(self.engine.xp, zeros, rewards) if self.config.scale_rewards else None
+        return EpisodeState(zeros, zeros + 0, scale)
+
     def run(self, state: RunState, keys: Any, learning_rates: list[float]) -> tuple[RunState, list[dict[str, Any]]]:
         """Runs one iteration for each learning rate (at most ``iterations_per_call``).
 
@@ -114,16 +121,21 @@ class Trainer:
             return state, tree_map(lambda x: x[None], metrics)
         shapes = engine.shapes(self._iteration, state, keys[0], rates[0])[1]
 
-        def body(carry: RunState, inputs: tuple[Any, Any, Any]) -> tuple[RunState, dict[str, Any]]:
+        def body(carry: tuple[RunState, Any], inputs: tuple[Any, Any, Any]) -> tuple[tuple[RunState, Any], Any]:
+            before, failed = carry
             key, rate, is_active = inputs
 
             def idle() -> tuple[RunState, dict[str, Any]]:
-                return carry, tree_map(lambda s: engine.xp.zeros(s.shape, s.dtype), shapes)
+                return before, tree_map(lambda s: engine.xp.zeros(s.shape, s.dtype), shapes)
 
             # The last call of a run may have fewer iterations left; a shorter scan would be compiled anew.
-            return engine.cond(is_active, lambda: self._iteration(carry, key, rate), idle)
+            after, metrics = engine.cond(is_active & ~failed, lambda: self._iteration(before, key, rate), idle)
+            return (after, failed | metrics["nonfinite/any"]), metrics
 
-        return engine.scan(body, state, (keys, rates, active), self.iterations_per_call)
+        (state, _), metrics = engine.scan(
+            body, (state, ~active[0]), (keys, rates, active), self.iterations_per_call
+        )
+        return state, metrics
 
     def _iteration(self, state: RunState, key: Any, rate: Any) -> tuple[RunState, dict[str, Any]]:
         env_key, update_key = self._keys(key)
@@ -179,6 +191,8 @@ class Trainer:
                     metrics["nonfinite/any"],
                 )
             )
+        if bool(metrics["nonfinite/any"]):
+            return state._replace(learner=learner), metrics
         return RunState(learner, network_state, env_state, episodes), metrics
 
     # -- shared
@@ -203,8 +217,16 @@ class Trainer:
         v_last = self.engine.stop_gradient(
             self.actor._value(learner.params, learner.variables, network_state, obs)
         )
-        learner, metrics = self.learner.update(learner, transition, starts, v_last, key, rate)
-        episodes, sums = fold_episodes(xp, episodes, transition)
+        rewards = tree_map(lambda r: xp.astype(r, rate.dtype), transition.rewards)
+        scaled, scale = transition._replace(rewards=rewards), None
+        if episodes.scale is not None:
+            scale, rewards = scale_rewards(xp, episodes.scale, scaled, self.config.discounting_factor)
+            scaled = scaled._replace(rewards=rewards)
+        learner, metrics = self.learner.update(learner, scaled, starts, v_last, key, rate)
+        before, (episodes, sums) = episodes, fold_episodes(xp, episodes, transition)
+        episodes = tree_map(
+            lambda new, old: xp.where(metrics["nonfinite/any"], old, new), episodes._replace(scale=scale), before
+        )
         metrics.update({f"episodes/{name}": value for name, value in sums.items()})
         metrics["steps"] = xp.sum(xp.astype(transition.valid, xp.int32))
         metrics["learning_rate"] = rate

@@ -41,10 +41,18 @@ class Transition(NamedTuple):
 
 
 class EpisodeState(NamedTuple):
-    """Running sums of the episodes under way, ``[B]`` each."""
+    """Running sums of the episodes under way.
+
+    Attributes:
+        reward: ``[B]`` rewards so far.
+        length: ``[B]`` steps so far.
+        scale: Moments of the discounted return (``RewardScale``, one for each leaf of the rewards), or None where
+            rewards are not scaled.
+    """
 
     reward: Any
     length: Any
+    scale: Any = None
 
 
 class Sequences(NamedTuple):

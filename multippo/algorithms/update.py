@@ -77,17 +77,16 @@ class Learner:
 
         Args:
             state: What is updated.
-            transition: The rollout, ``[T, B, ...]``.
+            transition: The rollout, ``[T, B, ...]``, with rewards in the network's floating-point type.
             starts: Carries before every L-th step.
             v_last: Value ``[B]`` of the observation after the last step (a tree, like the rewards).
             key: For the minibatches' order.
             learning_rate: Scalar array.
 
         Returns:
-            The new state, unchanged if the rollout holds a value that is not finite; and metrics.
+            The new state, unchanged if anything was not finite in the rollout, a loss or a gradient; and metrics.
         """
         xp = self.engine.xp
-        transition = self._in_float(transition)
         advantages, returns = self._advantages(transition, v_last)
         sequences = make_sequences(
             xp, transition, starts, advantages, returns, self.sequence_length, self.may_skip
@@ -98,21 +97,20 @@ class Learner:
                 sequences.network_state, transition.rollout_extras, self.sequence_length, replay=True
             )
             sequences = sequences._replace(network_state=drawn)
-        bad = self._not_finite(transition)
+        bad = self._not_finite(transition, v_last)
         poisoned = functools.reduce(operator.or_, [index >= 0 for index in bad.values()])
         index = minibatch_indices(self.engine.random, xp, key, sequences.valid.shape[1], self.config)
+        kept = self.optimizer.keep(state.params, state.optimizer_state)
         params, optimizer_state, metrics = self._descend(state, sequences, index, learning_rate, poisoned)
+        failed = poisoned | (metrics["nonfinite/loss"] >= 0) | (metrics["nonfinite/gradient"] >= 0)
+        params, optimizer_state = self.optimizer.restore(kept, params, optimizer_state, failed)
         variables = state.variables
         if not self._statistics_apart:
             valid = transition.valid if self.may_skip else None
             variables = self.engine.update_statistics(
-                self.definition, params, variables, transition.rollout_extras, valid, poisoned
+                self.definition, params, variables, transition.rollout_extras, valid, failed
             )
-        return LearnerState(params, variables, optimizer_state), {**metrics, **bad, "nonfinite/any": poisoned}
-
-    def _in_float(self, transition: Transition) -> Transition:
-        dtype = tree_leaves(transition.network_output.value_estimates)[0].dtype
-        return transition._replace(rewards=tree_map(lambda r: self.engine.xp.astype(r, dtype), transition.rewards))
+        return LearnerState(params, variables, optimizer_state), {**metrics, **bad, "nonfinite/any": failed}
 
     def _advantages(self, transition: Transition, v_last: Any) -> tuple[Any, Any]:
         values, treedef = optree.tree_flatten(transition.network_output.value_estimates)
@@ -149,6 +147,8 @@ class Learner:
             params, optimizer_state, stop = carry
             taken = take_sequences(xp, sequences, rows)
             (loss, out), grads = self._loss(params, state.variables, taken)
+            wrong_loss = ~xp.isfinite(loss)
+            stop = stop | wrong_loss
             if config.target_kl is not None:
                 stop = stop | (out.approximate_kl > config.target_kl)
             params, optimizer_state, norm = self.optimizer.step(params, grads, optimizer_state, learning_rate, stop)
@@ -156,10 +156,10 @@ class Learner:
                 "metrics": {**out.metrics, "gradient/norm": norm},
                 "used": ~stop,
                 "deviation": out.max_ratio_deviation,
-                "wrong_loss": ~xp.isfinite(loss),
+                "wrong_loss": wrong_loss,
                 "wrong_leaf": self._wrong_leaf(grads, norm),
             }
-            return (params, optimizer_state, stop), report
+            return (params, optimizer_state, stop | ~xp.isfinite(norm)), report
 
         (params, optimizer_state, _), report = engine.scan(
             minibatch, (state.params, state.optimizer_state, poisoned), index, index.shape[0]
@@ -189,8 +189,11 @@ class Learner:
         # The norm has told already in nearly every case; only a bad one is searched for its leaf.
         return self.engine.cond(~xp.isfinite(norm), search, lambda: none)
 
-    def _not_finite(self, transition: Transition) -> dict[str, Any]:
-        """For each leaf of observations and rewards, the first row of ``[T * B]`` that is not finite, or -1."""
+    def _not_finite(self, transition: Transition, v_last: Any) -> dict[str, Any]:
+        """For each leaf of what the environment gave, the first row of ``[T * B]`` that is not finite, or -1.
+
+        Final observations, and the one after the last step, are not stored; their values tell of them.
+        """
         xp, found = self.engine.xp, {}
         for kind, tree in (("observation", transition.obs), ("reward", transition.rewards)):
             for name, leaf in named_leaves(tree):
@@ -199,6 +202,14 @@ class Learner:
                 wrong = ~xp.isfinite(xp.reshape(leaf, (leaf.shape[0] * leaf.shape[1], -1)))
                 wrong = xp.any(wrong, axis=1) & xp.reshape(transition.valid, (-1,))
                 found[f"nonfinite/{kind}{f' {name!r}' if name else ''}"] = first_true(xp, wrong)
+        goes_on = transition.valid[-1] & ~transition.done[-1]
+        wrong = [
+            xp.concat([~xp.isfinite(bootstrap[:-1]), (~xp.isfinite(bootstrap[-1]) | ~xp.isfinite(last) & goes_on)[None]], axis=0)
+            for bootstrap, last in zip(tree_leaves(transition.bootstrap_values), tree_leaves(v_last), strict=True)
+        ]
+        found["nonfinite/value of the next observation"] = first_true(
+            xp, xp.reshape(functools.reduce(operator.or_, wrong), (-1,))
+        )
         return found
 
 

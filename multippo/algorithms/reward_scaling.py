@@ -1,0 +1,91 @@
+"""Rewards in units of the spread of returns, so that one learning rate suits every task.
+
+A value network that has to reach -1,000 drowns the policy's gradient under a joint norm clip; the advice is old
+(Engstrom et al., 2020, arXiv:2005.12729, section 3; Andrychowicz et al., 2021, arXiv:2006.05990).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from multippo.algorithms.advantages import linear_recurrence
+from multippo.algorithms.types import Transition
+from multippo.networks.utils import tree_map
+
+__all__ = ["RewardScale", "initial_scale", "scale_rewards"]
+
+
+class RewardScale(NamedTuple):
+    """Moments of the discounted return, for each leaf of the rewards.
+
+    Attributes:
+        discounted: ``[B]`` discounted sum of the rewards of the episode so far.
+        count: Scalar, samples seen; stops growing at 2**23, from where on old samples fade.
+        mean: Scalar.
+        m2: Scalar, sum of squared deviations.
+    """
+
+    discounted: Any
+    count: Any
+    mean: Any
+    m2: Any
+
+
+_MOST = 2.0**23
+
+
+def initial_scale(xp: Any, zeros: Any, rewards: Any) -> Any:
+    """The scale before the first reward.
+
+    Args:
+        xp: Array namespace.
+        zeros: ``[B]`` zeros.
+        rewards: Tree of rewards, for its structure.
+    """
+    zero = xp.sum(zeros)
+    return tree_map(lambda _: RewardScale(zeros + 0, zero + 0, zero + 0, zero + 0), rewards)
+
+
+def scale_rewards(xp: Any, scales: Any, transition: Transition, discount: float) -> tuple[Any, Any]:
+    """Folds a rollout into the moments, and divides its rewards by the standard deviation of the discounted return.
+
+    ``G_t = r_t + discount G_{t-1}``, started anew with each episode.
+
+    Args:
+        xp: Array namespace.
+        scales: Tree of ``RewardScale``, like the rewards.
+        transition: Rollout with rewards in the network's floating-point type.
+        discount: gamma.
+
+    Returns:
+        The new scales, and the scaled rewards.
+    """
+    import optree
+
+    rewards, treedef = optree.tree_flatten(transition.rewards)
+    olds = optree.tree_leaves(scales, is_leaf=lambda node: isinstance(node, RewardScale))
+    pairs = [_scale(xp, old, reward, transition, discount) for old, reward in zip(olds, rewards, strict=True)]
+    news, scaled = zip(*pairs, strict=True)
+    return optree.tree_unflatten(treedef, news), optree.tree_unflatten(treedef, scaled)
+
+
+def _scale(xp: Any, old: RewardScale, reward: Any, transition: Transition, discount: float) -> tuple[RewardScale, Any]:
+    valid = transition.valid
+    reward_t = xp.where(valid, reward, xp.zeros_like(reward))
+    going = xp.where(transition.done, xp.zeros_like(reward), xp.ones_like(reward))
+    # The sum stands still over a step that was none: it was reset by the step before.
+    decay = xp.where(valid[1:], discount * going[:-1], going[:-1])
+    first = discount * old.discounted + reward_t[0]
+    decay = xp.concat([xp.ones_like(going[:1]), decay], axis=0)
+    g_t = linear_recurrence(xp, decay, xp.concat([first[None], reward_t[1:]], axis=0))
+    weight = xp.astype(valid, reward.dtype)
+    size = xp.sum(weight)
+    some = xp.maximum(size, xp.ones_like(size))
+    mean = xp.sum(weight * g_t) / some
+    m2 = xp.sum(weight * (g_t - mean) ** 2)
+    total = xp.maximum(old.count + size, xp.ones_like(size))
+    delta = mean - old.mean
+    m2 = old.m2 + m2 + delta**2 * (old.count * size / total)
+    kept = xp.minimum(total, xp.full_like(total, _MOST))
+    new = RewardScale(g_t[-1] * going[-1], kept, old.mean + delta * (size / total), m2 * (kept / total))
+    return new, reward / xp.sqrt(new.m2 / kept + 1e-8)
