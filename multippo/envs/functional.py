@@ -155,7 +155,14 @@ class FunctionalEnv(Env):
     def _read_first_state(self) -> Any:
         """Shapes and types of one environment's first state; what is traced for it serves the first reset too."""
         state = self._draw.eval_shape(jax.ShapeDtypeStruct((2,), jnp.uint32))
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
+        state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
+        for path, leaf in jax.tree_util.tree_leaves_with_path({"reward": state.reward, "done": state.done}):
+            if leaf.shape:
+                raise ValueError(
+                    f"{type(self.env).__name__}.reset returned shape {leaf.shape} for {jax.tree_util.keystr(path)}, "
+                    "expected one number: an environment handed over is a single one, without a batch axis."
+                )
+        return state
 
     def _trace_draw(self, key: jax.Array) -> Any:
         state = jax.vmap(self.env.reset)(jax.random.split(key, self._pool_size))
@@ -169,14 +176,13 @@ class FunctionalEnv(Env):
 
     def _trace_begin(self, drawn: Any, pool: Any) -> EnvState:
         simulator = take(drawn, slice(self.num_envs))
-        # Copies, because equal results of a compiled function may share memory, which then can't be donated.
-        obs = jax.tree.map(jnp.copy, as_declared(self.observation_space, simulator.obs))
+        obs = as_declared(self.observation_space, simulator.obs)
         return EnvState(
             obs=obs,
             reward=jax.tree.map(jnp.zeros_like, simulator.reward),
             terminated=jnp.zeros(self.num_envs, jnp.bool_),
             truncated=jnp.zeros(self.num_envs, jnp.bool_),
-            final_obs=jax.tree.map(jnp.copy, obs),
+            final_obs=obs,
             valid=jnp.ones(self.num_envs, jnp.bool_),
             metrics=self._metrics(simulator),
             internal=FunctionalState(

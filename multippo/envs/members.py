@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,12 @@ __all__ = ["Member", "MemberConstructor"]
 
 
 class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Compares an environment's first observation with its declared space, by name.
+    """Guards a single environment against what a vector environment would not notice.
 
-    Inside a vector environment, a wrong observation surfaces as an error of the buffer it does not fit into.
+    * Its first observation of each episode is compared with its declared space, by name. A vector environment reports a
+      wrong one as an error of the buffer it does not fit into.
+    * Its last observation of each episode is copied. An environment that returns one array again and again would
+      overwrite it in the reset that follows in the same step, and the truncated episode would be valued by the next.
 
     Args:
         env: The environment.
@@ -31,9 +35,6 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._index, self._in_worker = index, in_worker
         self._observations = make_observation_map(env.observation_space)
-        if not in_worker:
-            # Nothing to do in a step: save the call.
-            self.step = env.step
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """As ``gymnasium.Env.reset``."""
@@ -48,10 +49,13 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         """As ``gymnasium.Env.step``."""
         try:
-            return self.env.step(action)
+            obs, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
             self._add_note(error)
             raise
+        if terminated or truncated:
+            obs = copy.deepcopy(obs)
+        return obs, reward, terminated, truncated, info
 
     def _add_note(self, error: Exception) -> None:
         error.add_note(f"Raised by environment {self._index} of the batch.")

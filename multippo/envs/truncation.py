@@ -10,6 +10,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
+
 __all__ = ["TRUNCATION_KEYS", "find_truncation_key", "own_episode_limit"]
 
 TRUNCATION_KEYS = ("truncation", "truncated", "time_out")
@@ -75,7 +77,7 @@ def own_episode_limit(env: Any) -> int | None:
     """The number of steps after which an environment or one of its wrappers ends an episode, where it can be seen."""
     for attribute in _LIMIT_NAMES:
         limit = getattr(env, attribute, None)
-        if isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0:
+        if isinstance(limit, int | float | np.integer) and not isinstance(limit, bool) and limit > 0:
             return int(limit)
     return None
 

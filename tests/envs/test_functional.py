@@ -105,7 +105,8 @@ def test_refresh_brings_new_starts_and_lets_episodes_run_on(jax_goal):
     old, new = env.step(state, action), env.step(refreshed, action)
     np.testing.assert_array_equal(old.final_obs, new.final_obs)
     assert not np.isin(np.asarray(new.obs), np.asarray(old.internal.pool.obs)).any()
-    np.testing.assert_array_equal(refreshed.internal.draws, 0)
+    np.testing.assert_array_equal(new.internal.draws, 1)
+    np.testing.assert_array_equal(env.refresh(new, 2).internal.draws, 0)
 
 
 def test_equal_keys_give_equal_runs_and_others_differ(jax_goal):
@@ -265,6 +266,15 @@ def test_similar_and_arguments(jax_goal):
     for arguments in ({"num_envs": 0}, {"num_envs": 1, "episode_length": 0}, {"num_envs": 3, "pool_size": 2}):
         with pytest.raises(ValueError, match="not possible for JaxGoal: expected at least"):
             FunctionalEnv(jax_goal(), **arguments)
+
+
+def test_a_batched_environment_is_refused(jax_goal):
+    class Batched(jax_goal):
+        def reset(self, key):
+            return super().reset(key)._replace(done=jnp.zeros(4))
+
+    with pytest.raises(ValueError, match=r"shape \(4,\) for \['done'\], expected one number"):
+        FunctionalEnv(Batched(), 1)
 
 
 def test_a_foreign_interface_is_refused():

@@ -242,7 +242,7 @@ def test_types(returned, reward_dtype):
 
 def test_states_do_not_share_memory_with_the_environment():
     buffer = np.zeros((2, 1), np.float32)
-    rewards, flags = np.zeros(2), np.zeros(2, np.bool_)
+    rewards, flags = np.zeros(2, np.float32), np.zeros(2, np.bool_)
     env = GymnasiumEnv(Scripted(steps=[(buffer, rewards, flags, flags, {})]))
     state = env.step(env.reset(0), no_action())
     buffer[:], rewards[:], flags[:] = 9, 9, True

@@ -70,6 +70,25 @@ def test_constructors_reset_in_the_same_step(clock):
     assert infos["final_obs"][1].argmax() == 1
 
 
+@pytest.mark.parametrize("dict_obs", [False, True])
+def test_an_environment_may_return_one_array_again_and_again(clock, dict_obs):
+    class OneArray(clock):
+        buffer = None
+
+        def _obs(self):
+            new = super()._obs()
+            if self.buffer is None:
+                self.buffer = new
+            for old, value in zip(*(tree.values() if dict_obs else [tree] for tree in (self.buffer, new)), strict=True):
+                old[...] = value
+            return self.buffer
+
+    vector_env = vectorize([lambda: OneArray(1, dict_obs=dict_obs)])
+    vector_env.reset()
+    final = vector_env.step(np.array([0]))[4]["final_obs"][0]
+    assert (final["z"] if dict_obs else final).argmax() == 1
+
+
 def test_a_constructor_of_something_else_is_refused():
     with pytest.raises(TypeError, match=r"environment 1 returned a int, expected a gymnasium\.Env"):
         vectorize([lambda: gymnasium.make("CartPole-v1"), lambda: 3])
