@@ -97,6 +97,14 @@ class Optimizer(abc.ABC):
         """
 
     @abc.abstractmethod
+    def keep(self, params: Any, state: Any) -> Any:
+        """What ``restore`` needs to undo all steps taken from here on."""
+
+    @abc.abstractmethod
+    def restore(self, kept: Any, params: Any, state: Any, condition: Any) -> tuple[Any, Any]:
+        """Parameters and state as they were at ``keep`` where the boolean scalar ``condition`` holds, else as they are."""
+
+    @abc.abstractmethod
     def export_state(self, state: Any) -> tuple[Mapping[Any, Any], Mapping[Any, Any], int]:
         """First and second moments by ``Leaf.native_path``, as NumPy arrays in the native layout, and the step count."""
 

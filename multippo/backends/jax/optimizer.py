@@ -46,6 +46,12 @@ class JaxOptimizer(Optimizer):
         flat = jnp.where(skip, flat, flat - learning_rate * direction)
         return unravel(flat), jax.tree.map(lambda new, old: jnp.where(skip, old, new), stepped, state), norm
 
+    def keep(self, params: Any, state: Any) -> Any:
+        return params, state
+
+    def restore(self, kept: Any, params: Any, state: Any, condition: Any) -> tuple[Any, Any]:
+        return jax.tree.map(lambda old, new: jnp.where(condition, old, new), kept, (params, state))
+
     def export_state(self, state: Any) -> tuple[Mapping[Any, Any], Mapping[Any, Any], int]:
         return self._by_path(state.mu), self._by_path(state.nu), int(state.count)
 

@@ -48,6 +48,20 @@ class TorchOptimizer(Optimizer):
         state.zero_grad()
         return params, state, norm
 
+    def keep(self, params: Any, state: Any) -> Any:
+        moments = [tensor for parameter in params.values() for tensor in state.state.get(parameter, {}).values()]
+        return [(tensor, tensor.detach().clone()) for tensor in (*params.values(), *moments)], bool(moments)
+
+    def restore(self, kept: Any, params: Any, state: Any, condition: Any) -> tuple[Any, Any]:
+        if bool(condition):
+            tensors, had_moments = kept
+            with torch.no_grad():
+                for tensor, before in tensors:
+                    tensor.copy_(before)
+            if not had_moments:
+                state.state.clear()
+        return params, state
+
     def export_state(self, state: Any) -> tuple[Mapping[Any, Any], Mapping[Any, Any], int]:
         parameters = state.param_groups[0]["params"]
         first, second, count = {}, {}, 0
