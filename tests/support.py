@@ -87,20 +87,23 @@ def gradients(module: Any, loss: Callable[[Any], Any]) -> dict[str, np.ndarray]:
         return loss(engine.merge(parts.definition, params, variables)), None
 
     _, found = engine.jit(engine.value_and_grad(of_params))(parts.params, parts.variables)
-    by_path = _by_native_path(engine, found)
+    return portable_gradients(module, found)
+
+
+def portable_gradients(module: Any, grads: Any) -> dict[str, np.ndarray]:
+    """Gradients as ``value_and_grad`` returns them, under portable names and in portable layouts."""
+    if module.engine.name == "torch":
+        by_path = {index: grad.numpy() for index, grad in enumerate(grads.values())}
+    else:
+        import jax
+
+        leaves = jax.tree_util.tree_leaves_with_path(grads)
+        by_path = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
     return {
         name: np.array(leaf.to_portable(by_path[leaf.native_path]))
-        for name, leaf in engine.leaves(module).items()
+        for name, leaf in module.engine.leaves(module).items()
         if leaf.trained
     }
-
-
-def _by_native_path(engine: Any, grads: Any) -> dict[Any, np.ndarray]:
-    if engine.name == "torch":
-        return {index: grad.numpy() for index, grad in enumerate(grads.values())}
-    import jax
-
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(grads)}
 
 
 def total(xp: Any, tree: Any) -> Any:

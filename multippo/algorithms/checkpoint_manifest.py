@@ -1,0 +1,111 @@
+"""The JSON part of a checkpoint, ``checkpoint.json``. Its presence makes a directory a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from multippo.algorithms.tensor_files import check_regular
+
+__all__ = ["MANIFEST", "Manifest", "read_manifest", "write_manifest"]
+
+MANIFEST = "checkpoint.json"
+FORMAT, FORMAT_VERSION = "multippo.checkpoint", 1
+
+_MOST_BYTES = 2**24
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What is known about a checkpoint without its arrays.
+
+    Attributes:
+        step: Environment steps taken.
+        iteration: Iterations finished.
+        backend: The engine that wrote it.
+        num_envs: Environments trained in.
+        optimizer_count: Steps of the optimiser.
+        environment: Whether the environment's state is in it.
+        episodes: Structure of ``TrainingState.episodes``, see ``stored_trees``.
+        config: What was stored as config, as JSON has it.
+        extra: What was stored beside it.
+    """
+
+    step: int
+    iteration: int
+    backend: str
+    num_envs: int
+    optimizer_count: int
+    environment: bool
+    episodes: dict[str, Any]
+    config: dict[str, Any] | None
+    extra: dict[str, Any]
+
+
+def write_manifest(manifest: Manifest) -> str:
+    """The text of the file.
+
+    Raises:
+        TypeError: If ``config`` or ``extra`` holds what JSON can't, or too much.
+    """
+    from multippo import __version__
+
+    head = {"format": FORMAT, "format_version": FORMAT_VERSION, "multippo_version": __version__}
+    try:
+        text = json.dumps({**head, **dataclasses.asdict(manifest)}, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"config and extra of a checkpoint must be what JSON can hold: {error}.") from error
+    if len(text) > _MOST_BYTES:
+        raise TypeError(f"config and extra of a checkpoint come to {len(text)} characters; at most {_MOST_BYTES} are read.")
+    return text
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Reads and checks the file.
+
+    Raises:
+        ValueError: If it is damaged, no checkpoint's, or of a later format.
+        FileNotFoundError: If it is missing.
+    """
+    file = directory / MANIFEST
+    found = _read_object(file)
+    if found.get("format") != FORMAT:
+        raise ValueError(f"{file} does not describe a checkpoint of multippo.")
+    version = found.get("format_version")
+    if not _is(version, int) or version < 1:
+        raise ValueError(f"{file} is damaged: format_version is {version!r}.")
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"{file} is of checkpoint format {version}, written by multippo {found.get('multippo_version')!r}; this version "
+            f"reads formats up to {FORMAT_VERSION}: upgrade multippo."
+        )
+    values: dict[str, Any] = {}
+    for name, hint in get_type_hints(Manifest).items():
+        value = values[name] = found.get(name)
+        if not _is(value, hint) or (hint is int and not 0 <= value < 2**63):
+            raise ValueError(f"{file} is damaged: {name} is {value!r}.")
+    return Manifest(**values)
+
+
+def _read_object(file: Path) -> Mapping[str, Any]:
+    check_regular(file)
+    if file.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"{file} is too large for the description of a checkpoint.")
+    try:
+        found = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is damaged: it is not JSON ({error}).") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{file} does not describe a checkpoint of multippo.")
+    return found
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Whether a JSON value is of a type; a truth value is no number."""
+    options = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)
+    kinds = tuple(getattr(option, "__origin__", option) for option in options)
+    return isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)

@@ -1,0 +1,327 @@
+"""Checkpoints: everything a run is made of, in a directory of plain arrays and JSON that every engine reads.
+
+Format 1 is a directory with these files and no others; a reader follows no link, takes no file name from a file, and
+executes nothing:
+
+* ``checkpoint.json``: an object with ``format`` ("multippo.checkpoint"), ``format_version`` (1), ``multippo_version``, and the
+  fields of ``checkpoint_manifest.Manifest``.
+* ``weights.safetensors``: parameters and statistics under portable names and in portable layouts, as ``to_portable``
+  returns them.
+* ``optimizer.safetensors``: ``first/NAME`` and ``second/NAME`` for every parameter, the moments in its portable layout.
+* ``carry.safetensors``: ``network_state…`` (a leaf's path, such as ``network_state[1]['action'][0].key``), ``episodes…`` and
+  ``key``. Words of random keys are 64-bit integers.
+* ``environment.safetensors``: the state of a functional environment, by path in its tree. A host environment, such as
+  gymnasium's, can't be saved: a resumed run starts new episodes and a new carry, from a seed derived from the run's key and
+  the iteration.
+
+The structure of a carry is the network's, that of a state the environment's; neither is stored. The directory is written under
+a temporary name, flushed to the disk and renamed, so a directory under its final name is complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import optree
+
+from multippo.algorithms.atomic import replace_directory
+from multippo.algorithms.checkpoint_manifest import MANIFEST, Manifest, read_manifest, write_manifest
+from multippo.algorithms.config import TrainConfig
+from multippo.algorithms.stored_trees import describe, named_arrays, rebuild
+from multippo.algorithms.tensor_files import read_tensors, write_tensors
+from multippo.algorithms.types import TrainingState
+from multippo.envs.api import Env
+from multippo.envs.saving import SavedEnvState, read_env_state
+from multippo.networks.portable import load_portable, to_portable
+from multippo.networks.random_state import forget_drawn
+
+__all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "save_checkpoint", "step_directory"]
+
+_WEIGHTS, _OPTIMIZER, _CARRY, _ENVIRONMENT = (
+    f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")
+)
+_FILES = {MANIFEST, _WEIGHTS, _OPTIMIZER, _CARRY, _ENVIRONMENT}
+_STEP = re.compile(r"step_(\d{1,19})")
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    training_state: TrainingState,
+    network: Any,
+    *,
+    config: TrainConfig | Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes a checkpoint; one that is at ``path`` already is replaced in one step.
+
+    Args:
+        path: The directory to write.
+        training_state: What ``train_ppo`` hands to ``checkpoint_fn``, or ``TrainResult.training_state``.
+        network: The network it belongs to. Its weights are left as they are.
+        config: Stored for whoever reads the checkpoint; loading does not use it.
+        extra: More to store, as JSON has it.
+
+    Returns:
+        The directory, as an absolute path.
+
+    Raises:
+        FileExistsError: If something else is at ``path``.
+        TypeError: If ``config`` or ``extra`` can't be written as JSON.
+        OSError: If the disk is full, read-only, …; nothing is left behind then, and what was there stays.
+    """
+    path = Path(os.path.abspath(path))
+    _refuse_other_things(path)
+    env_state = training_state.env_state
+    # A host environment keeps its state to itself: `internal` is an empty tuple.
+    functional = isinstance(env_state, SavedEnvState) or (env_state is not None and env_state.internal != ())
+    manifest = Manifest(
+        step=int(training_state.step),
+        iteration=int(training_state.iteration),
+        backend=network.engine.name,
+        num_envs=int(training_state.episodes.reward.shape[0]),
+        optimizer_count=int(training_state.optimizer_state[2]),
+        environment=functional,
+        episodes=describe(training_state.episodes),
+        config=dataclasses.asdict(config) if isinstance(config, TrainConfig) else config and dict(config),
+        extra=dict(extra or {}),
+    )
+    text = write_manifest(manifest)
+    files = {
+        _WEIGHTS: _weights(training_state, network),
+        _OPTIMIZER: _moments(training_state, network),
+        _CARRY: _carry(training_state, network.engine),
+    }
+    if isinstance(env_state, SavedEnvState):
+        files[_ENVIRONMENT] = dict(env_state.read(None))
+    elif functional:
+        files[_ENVIRONMENT] = read_env_state(env_state)
+    with replace_directory(path) as directory:
+        for name, arrays in files.items():
+            write_tensors(directory / name, arrays)
+        (directory / MANIFEST).write_text(text, "utf-8")
+    return path
+
+
+@overload
+def load_checkpoint(path: str | os.PathLike[str], network: None = None, *, env: None = None) -> Checkpoint: ...
+@overload
+def load_checkpoint(path: str | os.PathLike[str], network: Any, *, env: Env | None = None) -> TrainingState: ...
+def load_checkpoint(
+    path: str | os.PathLike[str], network: Any = None, *, env: Env | None = None
+) -> Checkpoint | TrainingState:
+    """Reads a checkpoint, written by any engine, into a network on any engine.
+
+    Args:
+        path: A checkpoint, or a directory whose latest checkpoint is meant: of ``step_…`` directories, or of a run.
+        network: Gets the weights and statistics; built like the one saved. None: only look into the checkpoint.
+        env: The environment to go on in, if its state should be made at once. Otherwise ``train_ppo`` makes it.
+
+    Returns:
+        The ``initial_state`` for ``train_ppo``, or without ``network`` the ``Checkpoint``.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint.
+        ValueError: If it is damaged, of a later format, or does not fit. The network is unchanged then.
+    """
+    directory = _find(Path(path))
+    checkpoint = Checkpoint(path=directory, manifest=read_manifest(directory))
+    return checkpoint if network is None else checkpoint.restore(network, env)
+
+
+def step_directory(directory: Path, step: int) -> Path:
+    """Where the checkpoint of a step is in a directory of checkpoints."""
+    return directory / f"step_{step:012d}"
+
+
+def latest_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
+    """The complete checkpoint of the highest step among the ``step_…`` in a directory; links are left out."""
+    found: dict[int, Path] = {}
+    directory = Path(directory)
+    for entry in directory.iterdir() if directory.is_dir() else ():
+        match = _STEP.fullmatch(entry.name)
+        if match and not entry.is_symlink() and (entry / MANIFEST).is_file():
+            found[int(match[1])] = entry
+    return found[max(found)] if found else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint on the disk.
+
+    Attributes:
+        path: Its directory.
+        manifest: Everything but its arrays: ``step``, ``iteration``, ``backend``, ``config``, ``extra``, ….
+    """
+
+    path: Path
+    manifest: Manifest
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Parameters and statistics, as ``to_portable`` returns them."""
+        return read_tensors(self.path / _WEIGHTS)
+
+    def restore_weights(self, network: Any) -> None:
+        """Writes parameters and statistics alone into a network.
+
+        Raises:
+            ValueError: If they do not fit.
+        """
+        load_portable(network, read_tensors(self.path / _WEIGHTS, _shapes(network), what="parameter or statistic"))
+
+    def restore(self, network: Any, env: Env | None = None) -> TrainingState:
+        """Writes parameters and statistics into a network, and returns everything; see ``load_checkpoint``."""
+        engine = network.engine
+        weights = read_tensors(self.path / _WEIGHTS, _shapes(network), what="parameter or statistic")
+        first, second = self._read_moments(network)
+        network_state, episodes, key = self._read_carry(network)
+        env_state: Any = None
+        if self.manifest.environment:
+            file = self.path / _ENVIRONMENT
+            env_state = SavedEnvState(lambda shapes: read_tensors(file, shapes, what="part of the environment's state"))
+            env_state = env_state if env is None else env_state.restore(env)
+        load_portable(network, weights)
+        split = engine.split(network)
+        return TrainingState(
+            definition=split.definition,
+            params=engine.snapshot(split.params),
+            variables=engine.snapshot(split.variables),
+            optimizer_state=(first, second, self.manifest.optimizer_count),
+            network_state=network_state,
+            env_state=env_state,
+            episodes=episodes,
+            key=key,
+            iteration=self.manifest.iteration,
+            step=self.manifest.step,
+        )
+
+    def _read_moments(self, network: Any) -> tuple[dict[Any, np.ndarray], dict[Any, np.ndarray]]:
+        trained = {name: leaf for name, leaf in network.engine.leaves(network).items() if leaf.trained}
+        shapes = _shapes(network)
+        expected = {f"{moment}/{name}": shapes[name] for moment in ("first", "second") for name in trained}
+        arrays = read_tensors(self.path / _OPTIMIZER, expected, what="moment")
+
+        def native(moment: str) -> dict[Any, np.ndarray]:
+            # In the parameter's own order of memory: a fused optimiser walks both at once.
+            return {
+                leaf.native_path: np.array(leaf.from_portable(arrays[f"{moment}/{name}"]), order="C")
+                for name, leaf in trained.items()
+            }
+
+        return native("first"), native("second")
+
+    def _read_carry(self, network: Any) -> tuple[Any, Any, Any]:
+        engine, num_envs = network.engine, self.manifest.num_envs
+        # One environment's carry tells structure, shapes and types; none of full size is made before the file proves to fit.
+        example = network.initialize_state(1)
+        leaves = _carry_leaves(example)
+        try:
+            names = named_arrays(rebuild(self.manifest.episodes, _Anything(), "episodes"), "episodes")
+        except ValueError as error:
+            raise ValueError(f"{self.path / MANIFEST} is damaged: {error}.") from error
+        expected: dict[str, tuple[int, ...] | None] = {
+            **{name: (num_envs, *leaf.shape[1:]) for name, leaf in leaves.items()},
+            **dict.fromkeys(names),
+            "key": (2,),
+        }
+        arrays = read_tensors(self.path / _CARRY, expected, what="carry")
+        restored = [
+            engine.asarray(arrays[name].astype(engine.to_numpy(leaf).dtype, copy=False)) for name, leaf in leaves.items()
+        ]
+        float_dtype = engine.to_numpy(engine.zeros(())).dtype
+        sums = {name: engine.asarray(_as_float(arrays[name], float_dtype)) for name in names}
+        return (
+            optree.tree_unflatten(optree.tree_structure(example), restored),
+            rebuild(self.manifest.episodes, sums, "episodes"),
+            engine.random.wrap_key(arrays["key"]),
+        )
+
+
+# -- writing
+
+
+def _weights(state: TrainingState, network: Any) -> dict[str, np.ndarray]:
+    """The state's arrays under portable names. The network lends its structure, and gets its own arrays back."""
+    engine = network.engine
+    own = engine.split(network)
+    params, variables = engine.snapshot(own.params), engine.snapshot(own.variables)
+    try:
+        engine.update_module(network, state.params, state.variables)
+        return to_portable(network)
+    finally:
+        engine.update_module(network, params, variables)
+
+
+def _moments(state: TrainingState, network: Any) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for moment, values in zip(("first", "second"), state.optimizer_state[:2], strict=True):
+        for name, leaf in network.engine.leaves(network).items():
+            if leaf.trained:
+                arrays[f"{moment}/{name}"] = leaf.to_portable(np.asarray(values[leaf.native_path]))
+    return arrays
+
+
+def _carry(state: TrainingState, engine: Any) -> dict[str, np.ndarray]:
+    leaves = _carry_leaves(forget_drawn(state.network_state))
+    leaves |= {**named_arrays(state.episodes, "episodes"), "key": state.key}
+    arrays = {name: engine.to_numpy(leaf) for name, leaf in leaves.items()}
+    # The words of a key are 32-bit on one engine and 64-bit on another; in a file they are of one kind.
+    return {name: array.astype(np.int64) if array.dtype == np.uint32 else array for name, array in arrays.items()}
+
+
+def _carry_leaves(network_state: Any) -> dict[str, Any]:
+    """The leaves of a carry by their paths, in the tree's order."""
+    accessors, leaves, _ = optree.tree_flatten_with_accessor(network_state)
+    return {accessor.codify("network_state"): leaf for accessor, leaf in zip(accessors, leaves, strict=True)}
+
+
+def _refuse_other_things(path: Path) -> None:
+    if not os.path.lexists(path):
+        return
+    if path.is_symlink() or not path.is_dir():
+        raise FileExistsError(f"{path} is no directory; a checkpoint can't be written there. Choose another path.")
+    entries = {entry.name for entry in path.iterdir()}
+    if entries and not (MANIFEST in entries and entries <= _FILES):
+        raise FileExistsError(
+            f"{path} holds other files than a checkpoint's, which would be lost. Choose a path of its own, such as "
+            f"{path / 'step_0'}."
+        )
+
+
+# -- reading
+
+
+class _Anything(dict[str, Any]):
+    """Has a value under every name; shows which names a description asks for."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> str:
+        return name
+
+
+def _as_float(array: np.ndarray, dtype: Any) -> np.ndarray:
+    return array.astype(dtype, copy=False) if array.dtype.kind == "f" else array
+
+
+def _shapes(network: Any) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(array.shape) for name, array in to_portable(network).items()}
+
+
+def _find(path: Path) -> Path:
+    if os.path.lexists(path / MANIFEST):
+        return path
+    inner = path / "checkpoints"
+    for directory in (path,) if inner.is_symlink() else (path, inner):
+        latest = latest_checkpoint(directory)
+        if latest is not None:
+            return latest
+    if not path.exists():
+        raise FileNotFoundError(f"There is no checkpoint {path}: nothing is there.")
+    raise FileNotFoundError(f"There is no checkpoint in {path}: no {MANIFEST}, and no directory step_… that holds one.")

@@ -1,0 +1,158 @@
+"""Weights move between engines under names and in layouts that both share."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from support import (
+    ENGINES,
+    TOLERANCE,
+    assert_trees_close,
+    both_at,
+    each_engine,
+    fill_randomly,
+    gradients,
+    on,
+    to_numpy,
+    total,
+)
+from zoo import BATCH, NETWORKS
+
+import multippo as mp
+from multippo.networks.unrolling import step_unroll
+
+STEPS = 20
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_initial_weights_are_bit_equal(name):
+    nets = each_engine(lambda: mp.to_portable(NETWORKS[name]()))
+    assert list(nets["jax"]) == list(nets["torch"])
+    for path, value in nets["jax"].items():
+        assert value.dtype == nets["torch"][path].dtype, path
+        np.testing.assert_array_equal(value, nets["torch"][path], err_msg=path)
+
+
+@functools.cache
+def xs() -> np.ndarray:
+    return np.random.default_rng(5).normal(size=(STEPS, BATCH, 4))
+
+
+def steps_and_gradients(engine, net, precision) -> tuple[Any, Any]:
+    """Outputs and carries of twenty steps, and the gradient of all of them."""
+    x, done = engine.asarray(xs().astype(precision)), engine.asarray(np.zeros((STEPS, BATCH), bool))
+
+    class Watched(mp.StatefulModule):
+        """Puts the carry into the output."""
+
+        def __init__(self, net):
+            self.net = net
+
+        def __call__(self, state, x, rollout_extras=None):
+            out = self.net(state, x)
+            return out._replace(output=(out.output, out.next_state))
+
+        def initialize_state(self, batch_size):
+            return self.net.initialize_state(batch_size)
+
+    def walk(net):
+        return step_unroll(net, net.initialize_state(BATCH), x, done, None).output
+
+    watched = Watched(net)
+    return to_numpy(engine.jit(lambda: walk(watched))()), gradients(watched, lambda net: total(net.xp, walk(net)))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize(("source", "target"), [ENGINES, ENGINES[::-1]])
+def test_arrays_go_both_ways_and_come_back(precision, source, target):
+    for make in NETWORKS.values():
+        with both_at(precision):
+            with on(source, precision):
+                written = fill_randomly(make(), seed=1)
+            with on(target, precision):
+                net = make()
+                mp.load_portable(net, written)
+                read = mp.to_portable(net)
+        assert list(read) == list(written)
+        for path, value in written.items():
+            np.testing.assert_array_equal(read[path], value.astype(read[path].dtype), err_msg=path)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_recurrent_layer_walks_alike_on_both_engines(precision):
+    nets, found = {}, {}
+    with both_at(precision):
+        for name in ENGINES:
+            with on(name, precision) as engine:
+                nets[name] = mp.Sequential(
+                    [mp.Dense(4, 3, mp.Rngs(0), "tanh"), mp.LSTM(3, 3, mp.Rngs(0), trainable_initial_state=True)]
+                )
+                fill_randomly(nets[name], scale=1.0)
+                found[name] = steps_and_gradients(engine, nets[name], precision)
+    (jax_outs, jax_grads), (torch_outs, torch_grads) = found["jax"], found["torch"]
+    assert_trees_close(torch_outs, jax_outs, TOLERANCE[precision], "outputs and carries")
+    assert_trees_close(torch_grads, jax_grads, 10 * TOLERANCE[precision], "gradients")
+    assert all(grad.all() for grad in jax_grads.values())
+
+
+def test_layouts(engine):
+    layer, lstm = mp.Dense(2, 5, mp.Rngs(0)), mp.LSTM(2, 3, mp.Rngs(0))
+    assert {name: value.shape for name, value in mp.to_portable(layer).items()} == {"bias": (5,), "kernel": (2, 5)}
+    assert {name: value.shape for name, value in mp.to_portable(lstm).items()} == {
+        "bias": (12,),
+        "input_kernel": (2, 12),
+        "recurrent_kernel": (3, 12),
+    }
+
+
+def test_what_was_read_is_a_copy(engine):
+    layer = mp.Dense(1, 1, mp.Rngs(0))
+    read = mp.to_portable(layer)
+    before = {name: value.copy() for name, value in read.items()}
+    mp.load_portable(layer, {"kernel": np.full((1, 1), 9.0), "bias": np.full(1, 9.0)})
+    for name, value in read.items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_what_was_written_is_a_copy(engine):
+    layer, given = mp.Dense(1, 1, mp.Rngs(0)), {"kernel": np.ones((1, 1), np.float32), "bias": np.ones(1, np.float32)}
+    mp.load_portable(layer, given)
+    given["kernel"][:] = 5.0
+    assert mp.to_portable(layer)["kernel"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("layers.1.bias"), r"missing \['layers.1.bias'\], left over none"),
+        (lambda w: w.update(extra=np.zeros(1)), r"missing none, left over \['extra'\]"),
+        (
+            lambda w: w.update({"layers.1.kernel": np.zeros((3, 2))}),
+            r"layers.1.kernel has shape \(3, 2\) in the weights; the network expects \(2, 3\)",
+        ),
+    ],
+    ids=["missing", "extra", "shape"],
+)
+def test_weights_that_do_not_fit_are_refused_and_nothing_is_written(engine, change, message):
+    net = mp.Sequential([mp.Dense(2, 2, mp.Rngs(0)), mp.Dense(2, 3, mp.Rngs(1))])
+    before = mp.to_portable(net)
+    weights = {name: value + 1 for name, value in before.items()}
+    change(weights)
+    with pytest.raises(ValueError, match=message):
+        mp.load_portable(net, weights)
+    for name, value in mp.to_portable(net).items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
+def test_the_random_key_is_carried_over_exactly():
+    samplers = each_engine(lambda: mp.NormalTanhSampler(mp.Rngs(12345)))
+    keys = {name: mp.to_portable(sampler)["base_key"] for name, sampler in samplers.items()}
+    assert keys["jax"].dtype == keys["torch"].dtype == np.int64
+    np.testing.assert_array_equal(keys["jax"], keys["torch"])
+    other = each_engine(lambda: mp.NormalTanhSampler(mp.Rngs(1)))
+    for name, sampler in other.items():
+        mp.load_portable(sampler, {"base_key": keys[{"jax": "torch", "torch": "jax"}[name]]})
+        np.testing.assert_array_equal(mp.to_portable(sampler)["base_key"], keys["jax"])
