@@ -7,7 +7,7 @@ import ctypes
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 __all__ = ["remove_leftovers", "replace_directory", "write_text"]
@@ -17,7 +17,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
 @contextlib.contextmanager
-def replace_directory(path: Path) -> Iterator[Path]:
+def replace_directory(path: Path) -> Generator[Path]:
     """A new directory beside ``path`` to fill, which takes its place once it is complete and on the disk.
 
     On Linux an existing directory is exchanged with the new one in one step; elsewhere it is moved aside first.

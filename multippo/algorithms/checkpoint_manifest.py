@@ -60,7 +60,9 @@ def write_manifest(manifest: Manifest) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"config and extra of a checkpoint must be what JSON can hold: {error}.") from error
     if len(text) > _MOST_BYTES:
-        raise TypeError(f"config and extra of a checkpoint come to {len(text)} characters; at most {_MOST_BYTES} are read.")
+        raise TypeError(
+            f"config and extra of a checkpoint come to {len(text)} characters; at most {_MOST_BYTES} are read."
+        )
     return text
 
 
@@ -72,7 +74,7 @@ def read_manifest(directory: Path) -> Manifest:
         FileNotFoundError: If it is missing.
     """
     file = directory / MANIFEST
-    found = _read_object(file)
+    found: Any = _read_object(file)
     if found.get("format") != FORMAT:
         raise ValueError(f"{file} does not describe a checkpoint of multippo.")
     version = found.get("format_version")
@@ -80,12 +82,12 @@ def read_manifest(directory: Path) -> Manifest:
         raise ValueError(f"{file} is damaged: format_version is {version!r}.")
     if version > FORMAT_VERSION:
         raise ValueError(
-            f"{file} is of checkpoint format {version}, written by multippo {found.get('multippo_version')!r}; this version "
-            f"reads formats up to {FORMAT_VERSION}: upgrade multippo."
+            f"{file} is of checkpoint format {version}, written by multippo {found.get('multippo_version')!r}; this "
+            f"version reads formats up to {FORMAT_VERSION}: upgrade multippo."
         )
     values: dict[str, Any] = {}
     for name, hint in get_type_hints(Manifest).items():
-        value = values[name] = found.get(name)
+        values[name] = value = found.get(name)
         if not _is(value, hint) or (hint is int and not 0 <= value < 2**63):
             raise ValueError(f"{file} is damaged: {name} is {value!r}.")
     return Manifest(**values)

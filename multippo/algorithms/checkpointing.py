@@ -3,19 +3,19 @@
 Format 1 is a directory with these files and no others; a reader follows no link, takes no file name from a file, and
 executes nothing:
 
-* ``checkpoint.json``: an object with ``format`` ("multippo.checkpoint"), ``format_version`` (1), ``multippo_version``, and the
-  fields of ``checkpoint_manifest.Manifest``.
+* ``checkpoint.json``: an object with ``format`` ("multippo.checkpoint"), ``format_version`` (1), ``multippo_version``
+  and the fields of ``checkpoint_manifest.Manifest``.
 * ``weights.safetensors``: parameters and statistics under portable names and in portable layouts, as ``to_portable``
   returns them.
 * ``optimizer.safetensors``: ``first/NAME`` and ``second/NAME`` for every parameter, the moments in its portable layout.
-* ``carry.safetensors``: ``network_state…`` (a leaf's path, such as ``network_state[1]['action'][0].key``), ``episodes…`` and
-  ``key``. Words of random keys are 64-bit integers.
+* ``carry.safetensors``: ``network_state…`` (a leaf's path, such as ``network_state[1]['action'][0].key``),
+  ``episodes…`` and ``key``. Words of random keys are 64-bit integers.
 * ``environment.safetensors``: the state of a functional environment, by path in its tree. A host environment, such as
-  gymnasium's, can't be saved: a resumed run starts new episodes and a new carry, from a seed derived from the run's key and
-  the iteration.
+  gymnasium's, can't be saved: a resumed run starts new episodes and a new carry, from a seed derived from the run's key
+  and the iteration.
 
-The structure of a carry is the network's, that of a state the environment's; neither is stored. The directory is written under
-a temporary name, flushed to the disk and renamed, so a directory under its final name is complete.
+The structure of a carry is the network's, that of a state the environment's; neither is stored. The directory is
+written under a temporary name, flushed to the disk and renamed, so a directory under its final name is complete.
 """
 
 from __future__ import annotations
@@ -77,18 +77,18 @@ def save_checkpoint(
     """
     path = Path(os.path.abspath(path))
     _refuse_other_things(path)
-    env_state = training_state.env_state
-    # A host environment keeps its state to itself: `internal` is an empty tuple.
-    functional = isinstance(env_state, SavedEnvState) or (env_state is not None and env_state.internal != ())
+    environment = _environment(training_state.env_state)
+    if isinstance(config, TrainConfig):
+        config = dataclasses.asdict(config)
     manifest = Manifest(
         step=int(training_state.step),
         iteration=int(training_state.iteration),
         backend=network.engine.name,
         num_envs=int(training_state.episodes.reward.shape[0]),
         optimizer_count=int(training_state.optimizer_state[2]),
-        environment=functional,
+        environment=environment is not None,
         episodes=describe(training_state.episodes),
-        config=dataclasses.asdict(config) if isinstance(config, TrainConfig) else config and dict(config),
+        config=None if config is None else dict(config),
         extra=dict(extra or {}),
     )
     text = write_manifest(manifest)
@@ -97,10 +97,8 @@ def save_checkpoint(
         _OPTIMIZER: _moments(training_state, network),
         _CARRY: _carry(training_state, network.engine),
     }
-    if isinstance(env_state, SavedEnvState):
-        files[_ENVIRONMENT] = dict(env_state.read(None))
-    elif functional:
-        files[_ENVIRONMENT] = read_env_state(env_state)
+    if environment is not None:
+        files[_ENVIRONMENT] = environment
     with replace_directory(path) as directory:
         for name, arrays in files.items():
             write_tensors(directory / name, arrays)
@@ -217,7 +215,7 @@ class Checkpoint:
 
     def _read_carry(self, network: Any) -> tuple[Any, Any, Any]:
         engine, num_envs = network.engine, self.manifest.num_envs
-        # One environment's carry tells structure, shapes and types; none of full size is made before the file proves to fit.
+        # One environment's carry tells structure, shapes and types; none of full size is made before the file fits.
         example = network.initialize_state(1)
         leaves = _carry_leaves(example)
         try:
@@ -231,7 +229,8 @@ class Checkpoint:
         }
         arrays = read_tensors(self.path / _CARRY, expected, what="carry")
         restored = [
-            engine.asarray(arrays[name].astype(engine.to_numpy(leaf).dtype, copy=False)) for name, leaf in leaves.items()
+            engine.asarray(arrays[name].astype(engine.to_numpy(leaf).dtype, copy=False))
+            for name, leaf in leaves.items()
         ]
         float_dtype = engine.to_numpy(engine.zeros(())).dtype
         sums = {name: engine.asarray(_as_float(arrays[name], float_dtype)) for name in names}
@@ -278,6 +277,13 @@ def _carry_leaves(network_state: Any) -> dict[str, Any]:
     """The leaves of a carry by their paths, in the tree's order."""
     accessors, leaves, _ = optree.tree_flatten_with_accessor(network_state)
     return {accessor.codify("network_state"): leaf for accessor, leaf in zip(accessors, leaves, strict=True)}
+
+
+def _environment(env_state: Any) -> dict[str, np.ndarray] | None:
+    """A functional environment's state. A host one keeps its own to itself: ``internal`` is an empty tuple."""
+    if isinstance(env_state, SavedEnvState):
+        return dict(env_state.read(None))
+    return None if env_state is None or env_state.internal == () else read_env_state(env_state)
 
 
 def _refuse_other_things(path: Path) -> None:

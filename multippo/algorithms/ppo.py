@@ -137,11 +137,11 @@ class _Run:
             if self.env.functional:
                 network_state = engine.snapshot(initial.network_state)
                 episodes = engine.snapshot(initial.episodes)
+                env_state = self._own(env_state)
             elif episodes.scale is not None:
                 # The episodes are new, what is known about the size of returns is not.
                 zeroed = tree_map(lambda new, old: old if old.ndim == 0 else new, episodes.scale, initial.episodes.scale)
                 episodes = episodes._replace(scale=engine.snapshot(zeroed))
-                env_state = self._own(env_state)
         self.state = RunState(learner, network_state, env_state, episodes)
 
     def go(self) -> TrainResult:

@@ -31,15 +31,15 @@ def describe(tree: Any) -> Any:
     if tree is None:
         return None
     kind = type(tree).__name__
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        if _NAMED.get(kind) is not type(tree):
-            raise TypeError(f"A {kind} can't be described in a checkpoint; known are {', '.join(sorted(_NAMED))}.")
-        return {kind: {name: describe(value) for name, value in tree._asdict().items()}}
+    if (fields := _fields(tree)) is not None:
+        return {kind: {name: describe(value) for name, value in fields.items()}}
     if isinstance(tree, dict):
         if not all(isinstance(key, str) for key in tree):
             raise TypeError(f"A dict with keys {list(tree)} can't be described in a checkpoint; expected strings.")
         return {"dict": {key: describe(value) for key, value in tree.items()}}
     if isinstance(tree, list | tuple):
+        if type(tree) not in (list, tuple):
+            raise TypeError(f"A {kind} can't be described in a checkpoint; known are {', '.join(sorted(_NAMED))}.")
         return {kind: [describe(item) for item in tree]}
     return "array"
 
@@ -52,8 +52,8 @@ def named_arrays(tree: Any, name: str) -> dict[str, Any]:
     """
     if tree is None:
         return {}
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        parts = [(f"{name}.{field}", value) for field, value in tree._asdict().items()]
+    if (fields := _fields(tree)) is not None:
+        parts = [(f"{name}.{field}", value) for field, value in fields.items()]
     elif isinstance(tree, dict):
         parts = [(f"{name}[{key!r}]", value) for key, value in tree.items()]
     elif isinstance(tree, list | tuple):
@@ -92,3 +92,9 @@ def rebuild(description: Any, arrays: Mapping[str, Any], name: str, depth: int =
         fields = {field: rebuild(value, arrays, f"{name}.{field}", below) for field, value in held.items()}
         return _NAMED[kind](**fields)
     raise ValueError(f"the structure of {name!r} is none that is known")
+
+
+def _fields(tree: Any) -> dict[str, Any] | None:
+    """What a NamedTuple known here holds; None for anything else."""
+    known = type(tree) in _NAMED.values()
+    return dict(zip(type(tree)._fields, tree, strict=True)) if known else None

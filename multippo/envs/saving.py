@@ -1,0 +1,87 @@
+"""The state of functional environments as named NumPy arrays, for checkpoints.
+
+Names are paths in the state's tree; its structure is never stored, but taken from the environment it is restored for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from multippo.envs.api import Env, EnvState
+
+__all__ = ["SavedEnvState", "read_env_state"]
+
+
+def read_env_state(env_state: EnvState) -> dict[str, np.ndarray]:
+    """A functional environment's state as arrays by path; random keys as their words.
+
+    Raises:
+        TypeError: If a leaf of the state is no array.
+    """
+    import jax
+
+    arrays: dict[str, np.ndarray] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(env_state):
+        if not hasattr(leaf, "dtype"):
+            raise TypeError(
+                f"The environment's state{jax.tree_util.keystr(path)} is a {type(leaf).__name__}, no array."
+            )
+        arrays[jax.tree_util.keystr(path)] = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedEnvState:
+    """A state that is still in its file.
+
+    Attributes:
+        read: Given the expected shape of every array by name (None for any), reads them, or raises ValueError where
+            they do not fit.
+    """
+
+    read: Callable[[Mapping[str, tuple[int, ...]] | None], Mapping[str, np.ndarray]]
+
+    def restore(self, env: Env) -> EnvState:
+        """The state, in the structure that ``env.reset`` returns.
+
+        Raises:
+            ValueError: If the environment is not functional, or its state has other arrays than those saved.
+        """
+        if not env.functional:
+            raise ValueError(
+                f"The saved state is that of a functional environment, but {env.id} is a host environment: go on "
+                "with the environment the run was started with."
+            )
+        import jax
+
+        key_kinds: dict[str, Any] = {}
+
+        def reset(key: Any) -> EnvState:
+            state = env.reset(key)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+                if _is_key(leaf):
+                    key_kinds[jax.tree_util.keystr(path)] = jax.random.key_impl(leaf)
+            return state
+
+        example = jax.eval_shape(reset, jax.ShapeDtypeStruct((2,), np.dtype(np.uint32)))
+        leaves, structure = jax.tree_util.tree_flatten_with_path(example)
+        plan = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+        words = {name: jax.eval_shape(jax.random.key_data, plan[name]) for name in key_kinds}
+        arrays = self.read({name: tuple(words.get(name, leaf).shape) for name, leaf in plan.items()})
+        restored: list[Any] = []
+        for name, leaf in plan.items():
+            # A JAX array of its own, never NumPy's memory.
+            array = jax.numpy.array(arrays[name].astype(words.get(name, leaf).dtype))
+            kind = key_kinds.get(name)
+            restored.append(array if kind is None else jax.random.wrap_key_data(array, impl=kind))
+        return jax.tree_util.tree_unflatten(structure, restored)
+
+
+def _is_key(leaf: Any) -> bool:
+    import jax
+
+    return jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
