@@ -1,0 +1,183 @@
+"""Normalizer: its moments are NumPy's of the valid inputs, and its output is bounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import assert_trees_close, each_engine, to_numpy
+
+import multippo as mp
+
+RNG = np.random.default_rng(0)
+ROLLOUTS = [RNG.normal(3.0, 2.0, size=(5, 4, 3)) for _ in range(3)]
+MASKS = [RNG.random((5, 4)) < 0.7 for _ in range(3)]
+
+
+def update(normalizer, x, valid=None):
+    engine = normalizer.engine
+    normalizer.update_statistics(engine.asarray(x), valid=None if valid is None else engine.asarray(valid))
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("masked", [False, True])
+def test_moments_are_numpys_over_several_updates(engine, masked):
+    normalizer = mp.Normalizer(3)
+    for x, valid in zip(ROLLOUTS, MASKS, strict=True):
+        update(normalizer, x, valid if masked else None)
+    seen = np.concatenate([x[valid] if masked else x.reshape(-1, 3) for x, valid in zip(ROLLOUTS, MASKS, strict=True)])
+    assert normalizer.count == len(seen)
+    np.testing.assert_allclose(to_numpy(normalizer.mean[...]), seen.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(normalizer.variance), seen.var(0), rtol=1e-12)
+    out = normalizer((), engine.asarray(ROLLOUTS[0][0]))
+    expected = (ROLLOUTS[0][0] - seen.mean(0)) / seen.std(0)
+    np.testing.assert_allclose(to_numpy(out.output), expected, rtol=1e-10)
+
+
+def test_engines_have_the_same_statistics():
+    normalizers = each_engine(lambda: mp.Normalizer(3))
+    for normalizer in normalizers.values():
+        for x, valid in zip(ROLLOUTS, MASKS, strict=True):
+            update(normalizer, x.astype(np.float32), valid)
+    found = {name: mp.to_portable(normalizer) for name, normalizer in normalizers.items()}
+    assert_trees_close(found["torch"], found["jax"], 1e-5)
+
+
+def test_it_emits_its_input_and_moves_nothing_when_called(engine):
+    normalizer = mp.Normalizer(3)
+    x = engine.asarray(ROLLOUTS[0][0].astype(np.float32))
+    before = mp.to_portable(normalizer)
+    out = normalizer((), x, rollout_extras=x * 0)
+    np.testing.assert_array_equal(to_numpy(out.rollout_extras), to_numpy(x))
+    for name, value in mp.to_portable(normalizer).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_before_the_first_update_it_is_the_identity_up_to_its_clip(engine):
+    x = engine.asarray(np.asarray([[1.0, -3.0, 20.0]], np.float32))
+    assert to_numpy(mp.Normalizer(3)((), x).output).tolist() == [[1.0, -3.0, 10.0]]
+    assert to_numpy(mp.Normalizer(3, clip=None)((), x).output).tolist() == [[1.0, -3.0, 20.0]]
+    assert mp.Normalizer(3).count == 0 and to_numpy(mp.Normalizer(3).variance).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_two_numbers_by_hand(engine):
+    normalizer = mp.Normalizer(1)
+    update(normalizer, np.asarray([[[1.0]], [[5.0]]], np.float32))
+    # Mean 3, M2 = 4 + 4, variance 4: 5 becomes (5 - 3) / 2.
+    assert to_numpy(normalizer.mean[...]) == 3.0 and to_numpy(normalizer.M2[...]) == 8.0
+    assert to_numpy(normalizer((), engine.zeros((1, 1)) + 5).output) == 1.0
+
+
+def test_the_count_is_exact_beyond_32_bits(engine):
+    normalizer = mp.Normalizer(1)
+    # Two words in base 2**30: 2 * 2**30 - 1 is the largest int32.
+    normalizer.counter[...] = engine.asarray(np.asarray([1, 2**30 - 1], np.int32))
+    assert normalizer.count == 2**31 - 1
+    update(normalizer, np.zeros((2, 4, 1), np.float32))
+    assert normalizer.count == 2**31 + 7
+    for _ in range(3):
+        update(normalizer, np.zeros((1, 1, 1), np.float32))
+    assert normalizer.count == 2**31 + 10
+    # Past 2**24 a float32 would stand still when 1 is added, and the mean with it.
+    assert mp.to_portable(normalizer)["counter"].dtype == np.int32
+
+
+def test_the_variance_survives_an_offset_in_single_precision(engine):
+    normalizer = mp.Normalizer(2)
+    x = np.random.default_rng(1).normal(size=(4, 64, 32, 2)) * [1.0, 0.5] + [1e4, -1e4]
+    for rollout in x:
+        update(normalizer, rollout.astype(np.float32))
+    flat = x.reshape(-1, 2)
+    np.testing.assert_allclose(to_numpy(normalizer.variance), flat.var(0), rtol=0.05)
+    np.testing.assert_allclose(to_numpy(normalizer.mean[...]), flat.mean(0), atol=0.01)
+
+
+def test_a_constant_feature_does_not_explode(engine):
+    normalizer = mp.Normalizer(2)
+    update(normalizer, np.full((10, 8, 2), 3.0, np.float32))
+    out = to_numpy(normalizer((), engine.asarray(np.asarray([[3.0, 3.001]], np.float32))).output)
+    # The least variance is 1e-8: 0.001 / 1e-4 = 10, the clip.
+    assert out[0, 0] == 0.0 and 9.0 < out[0, 1] <= 10.0
+    assert np.abs(to_numpy(normalizer((), engine.zeros((1, 2)) - 1e6).output)).max() == 10.0
+
+
+def test_entries_left_out_may_hold_anything(engine):
+    normalizer = mp.Normalizer(2)
+    x = np.asarray([[[1.0, 2.0], [np.nan, np.inf]], [[3.0, 4.0], [-np.inf, np.nan]]], np.float32)
+    update(normalizer, x, np.asarray([[True, False], [True, False]]))
+    assert normalizer.count == 2 and to_numpy(normalizer.mean[...]).tolist() == [2.0, 3.0]
+    assert to_numpy(normalizer.variance).tolist() == [1.0, 1.0]
+
+
+def test_an_update_with_nothing_valid_changes_nothing(engine):
+    normalizer = mp.Normalizer(2)
+    for start in range(2):
+        before = mp.to_portable(normalizer)
+        update(normalizer, np.full((2, 2, 2), np.nan, np.float32), np.zeros((2, 2), bool))
+        for name, value in mp.to_portable(normalizer).items():
+            np.testing.assert_array_equal(value, before[name], err_msg=f"{start} {name}")
+        update(normalizer, ROLLOUTS[0][..., :2].astype(np.float32))
+
+
+def test_trees_are_normalised_leaf_by_leaf(engine):
+    shape = {"camera": {"left": (2, 2)}, "a": 1, "scalar": ()}
+    normalizer = mp.Normalizer(shape)
+    history = {
+        "camera": {"left": RNG.normal(size=(3, 2, 2, 2))},
+        "a": RNG.normal(5.0, size=(3, 2, 1)),
+        "scalar": RNG.normal(size=(3, 2)),
+    }
+    tree = {
+        "camera": {"left": engine.asarray(history["camera"]["left"].astype(np.float32))},
+        "scalar": engine.asarray(history["scalar"].astype(np.float32)),
+        "a": engine.asarray(history["a"].astype(np.float32)),
+    }
+    normalizer.update_statistics(tree)
+    left, a, scalar = history["camera"]["left"], history["a"], history["scalar"]
+    variance = normalizer.variance
+    np.testing.assert_allclose(to_numpy(variance["camera.left"]), left.reshape(-1, 2, 2).var(0), rtol=1e-4)
+    np.testing.assert_allclose(to_numpy(variance["a"]), a.reshape(-1, 1).var(0), rtol=1e-4)
+    step = {"camera": {"left": tree["camera"]["left"][0]}, "a": tree["a"][0], "scalar": tree["scalar"][0]}
+    out = normalizer((), step).output
+    np.testing.assert_allclose(to_numpy(out["a"]), (a[0] - a.mean()) / a.std(), rtol=1e-3)
+    np.testing.assert_allclose(
+        to_numpy(out["scalar"]), (scalar[0] - scalar.mean()) / scalar.std(), rtol=1e-3, atol=1e-5
+    )
+    assert out["camera"]["left"].shape == (2, 2, 2)
+    assert "mean.camera.left" in mp.to_portable(normalizer)
+
+
+def test_bytes_are_normalised_too(engine):
+    normalizer = mp.Normalizer((2,))
+    x = np.asarray([[[0, 255]], [[4, 255]]], np.uint8)
+    update(normalizer, x)
+    # Means 2 and 255; variances 4 and 0.
+    assert to_numpy(normalizer.mean[...]).tolist() == [2.0, 255.0]
+    out = to_numpy(normalizer((), engine.asarray(x[0])).output)
+    assert out.tolist() == [[-1.0, 0.0]] and out.dtype == np.float32
+
+
+@pytest.mark.parametrize("shape", ["3", 2.0, None, True, (1.5,), {"a": "b"}])
+def test_a_shape_that_is_none_is_refused(engine, shape):
+    with pytest.raises(TypeError, match="expected an int, a tuple of ints, or a dict of them"):
+        mp.Normalizer(shape)
+
+
+def test_other_impossible_arguments_are_refused(engine):
+    with pytest.raises(ValueError, match=r"Normalizer\(shape=\{\}\) is not possible"):
+        mp.Normalizer({})
+    with pytest.raises(ValueError, match=r"clip=0.*expected both above 0"):
+        mp.Normalizer(1, clip=0)
+    with pytest.raises(ValueError, match=r"epsilon=-1.*expected both above 0"):
+        mp.Normalizer(1, epsilon=-1)
+
+
+def test_wrong_inputs_are_refused(engine):
+    with pytest.raises(ValueError, match=r"Normalizer got an input of shape \(4, 2\); expected a batch of \(3,\)"):
+        mp.Normalizer(3)((), engine.zeros((4, 2)))
+    with pytest.raises(ValueError, match=r"shape \(3,\); expected a batch of \(3,\)"):
+        mp.Normalizer(3)((), engine.zeros((3,)))
+    tree = mp.Normalizer({"a": 1, "b": 2})
+    with pytest.raises(ValueError, match=r"input with leaves \['a', 'c'\]; expected \['a', 'b'\]"):
+        tree((), {"a": engine.zeros((1, 1)), "c": engine.zeros((1, 2))})
+    with pytest.raises(ValueError, match=r"input\['b'\] of shape \(1, 3\); expected a batch of \(2,\)"):
+        tree((), {"a": engine.zeros((1, 1)), "b": engine.zeros((1, 3))})
