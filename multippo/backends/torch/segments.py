@@ -126,24 +126,29 @@ def _compiled(
 @_compiled.register_fake
 def _(xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any, *weights: Any) -> Any:
     del done, h0, c0, weights
-    return xs.new_empty((*xs.shape[:2], h.shape[-1])), torch.empty_like(h), torch.empty_like(c)
+    return xs.new_empty((*xs.shape[:2], h.shape[-1])), h.new_empty(h.shape), c.new_empty(c.shape)
 
 
-@torch.library.custom_op("multippo::segmented_lstm_backward", mutates_args=())
-def _compiled_backward(
-    grads: list[torch.Tensor], inputs: list[torch.Tensor], done: torch.Tensor
-) -> list[torch.Tensor]:
+# Defined without ``custom_op``, which runs an operator below autograd, where nothing can be differentiated.
+torch.library.define("multippo::segmented_lstm_backward", "(Tensor[] grads, Tensor[] inputs, Tensor done) -> Tensor[]")
+
+
+@torch.library.impl("multippo::segmented_lstm_backward", "CompositeExplicitAutograd")
+def _compiled_backward(grads: list[torch.Tensor], inputs: list[torch.Tensor], done: torch.Tensor) -> list[torch.Tensor]:
     with torch.enable_grad():
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         outputs = _segmented(*leaves[:3], done, *leaves[3:])
     found = torch.autograd.grad(outputs, leaves, grads, allow_unused=True)
-    return [torch.zeros_like(leaf) if grad is None else grad.contiguous() for grad, leaf in zip(found, leaves, strict=True)]
+    return [
+        leaf.new_zeros(leaf.shape) if grad is None else grad.contiguous()
+        for grad, leaf in zip(found, leaves, strict=True)
+    ]
 
 
-@_compiled_backward.register_fake
+@torch.library.register_fake("multippo::segmented_lstm_backward")
 def _(grads: Any, inputs: Any, done: Any) -> Any:
     del grads, done
-    return [torch.empty_like(tensor) for tensor in inputs]
+    return [tensor.new_empty(tensor.shape) for tensor in inputs]
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
@@ -153,7 +158,7 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _backward(ctx: Any, *grads: Any) -> Any:
     xs, h, c, done, *rest = ctx.saved_tensors
-    found = _compiled_backward([grad.contiguous() for grad in grads], [xs, h, c, *rest], done)
+    found = torch.ops.multippo.segmented_lstm_backward([grad.contiguous() for grad in grads], [xs, h, c, *rest], done)
     return (*found[:3], None, *found[3:])
 
 

@@ -1,0 +1,94 @@
+"""The fused LSTM over pieces of episodes: eager, and as the operator that torch.compile sees."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from zoo import EPISODE_ENDS
+
+from multippo.backends.torch.segments import segmented_lstm
+
+HIDDEN, FEATURES = 3, 4
+
+
+def arguments(done, dtype=torch.float64, seed=0):
+    torch.manual_seed(seed)
+    time, batch = done.shape
+    shapes = [(time, batch, FEATURES), *[(batch, HIDDEN)] * 4]
+    shapes += [(4 * HIDDEN, FEATURES), (4 * HIDDEN, HIDDEN), (4 * HIDDEN,), (4 * HIDDEN,)]
+    xs, h, c, h0, c0, *weights = (torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes)
+    return xs, h, c, done, h0, c0, tuple(weights)
+
+
+def stepwise(xs, h, c, done, h0, c0, weights):
+    """The definition."""
+    hs = []
+    for x, done_t in zip(xs, done, strict=True):
+        h, c = torch.lstm_cell(x, (h, c), *weights)
+        hs.append(h)
+        h, c = torch.where(done_t[:, None], h0, h), torch.where(done_t[:, None], c0, c)
+    return torch.stack(hs), h, c
+
+
+def outputs_and_gradients(function, args):
+    outputs = function(*args)
+    leaves = [*args[:3], *args[4:6], *args[6]]
+    weights = [torch.linspace(-1, 2, out.numel(), dtype=out.dtype).reshape(out.shape) for out in outputs]
+    loss = sum((out * weight).sum() for out, weight in zip(outputs, weights, strict=True))
+    return outputs, torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+
+
+@pytest.mark.parametrize("ends", EPISODE_ENDS)
+def test_pieces_are_the_step_by_step_loop(ends):
+    args = arguments(torch.tensor(EPISODE_ENDS[ends]))
+    got, expected = outputs_and_gradients(segmented_lstm, args), outputs_and_gradients(stepwise, args)
+    for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(("time", "batch"), [(1, 1), (1, 4), (9, 1)])
+def test_small_sizes(time, batch):
+    for ended in (False, True):
+        args = arguments(torch.full((time, batch), ended))
+        for one, other in zip(segmented_lstm(*args), stepwise(*args), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_compiled_is_eager_forward_and_backward():
+    torch._dynamo.reset()
+    compiled = torch.compile(segmented_lstm, fullgraph=True, backend="aot_eager")
+    graphs = []
+    for ends in ("none", "mixed", "short"):
+        args = arguments(torch.tensor(EPISODE_ENDS[ends]))
+        got, expected = outputs_and_gradients(compiled, args), outputs_and_gradients(segmented_lstm, args)
+        for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs[0] == graphs[-1]  # another pattern of episode ends compiles nothing again
+
+
+def test_compiled_accepts_a_carry_that_is_a_view():
+    # Trained initial states arrive expanded from one row.
+    xs, h, c, done, _, c0, weights = arguments(torch.tensor(EPISODE_ENDS["mixed"]))
+    row = torch.randn(HIDDEN, dtype=torch.float64).requires_grad_()
+
+    def call(row):
+        return segmented_lstm(xs, row.expand_as(h), c, done, row.expand_as(h), c0, weights)[0].sum()
+
+    torch._dynamo.reset()
+    expected = torch.autograd.grad(call(row), row)
+    got = torch.autograd.grad(torch.compile(call, fullgraph=True, backend="aot_eager")(row), row)
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_operator_keeps_torchs_rules():
+    args = arguments(torch.tensor(EPISODE_ENDS["mixed"]))
+    flat = (*args[:6], *args[6])
+    torch.library.opcheck(torch.ops.multippo.segmented_lstm, flat)
+
+
+def test_it_runs_under_inference_mode():
+    args = arguments(torch.tensor(EPISODE_ENDS["mixed"]))
+    with torch.inference_mode():
+        out = segmented_lstm(*args)[0]
+    torch.testing.assert_close(out, stepwise(*args)[0].detach())

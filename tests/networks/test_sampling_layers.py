@@ -1,0 +1,222 @@
+"""Samplers: densities against scipy, samples against their distribution, replay, extremes, evaluation mode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import special, stats
+from support import to_numpy, total
+
+import multippo as mp
+
+RNG = np.random.default_rng(0)
+
+
+def evaluate(sampler, x, raw):
+    """Log-likelihoods of stored samples."""
+    engine = sampler.engine
+    x, raw = engine.asarray(np.asarray(x)), engine.asarray(np.asarray(raw))
+    return sampler(sampler.initialize_state(x.shape[0]), x, raw)
+
+
+def sample(sampler, x):
+    x = sampler.engine.asarray(np.asarray(x))
+    return sampler(sampler.initialize_state(x.shape[0]), x)
+
+
+def std_of(s, min_std=1e-3, std_scale=1.0):
+    return std_scale * (np.log1p(np.exp(s)) + min_std)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_squashed_density_is_the_change_of_variables(engine):
+    sampler = mp.NormalTanhSampler(mp.Rngs(0), min_std=0.05, std_scale=0.7)
+    mean, s, raw = RNG.normal(size=(3, 6, 2))
+    out = evaluate(sampler, np.concatenate([mean, s], -1), raw)
+    action = np.tanh(raw)
+    # p(a) = N(atanh a) |d atanh / d a|, and d atanh / d a = 1 / (1 - a**2), summed over the independent dimensions.
+    expected = stats.norm.logpdf(np.arctanh(action), mean, std_of(s, 0.05, 0.7)) - np.log(1 - action**2)
+    np.testing.assert_allclose(to_numpy(out.output["log_likelihood"]), expected.sum(-1), rtol=1e-10)
+    np.testing.assert_allclose(to_numpy(out.output["action"]), action, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(("mean", "s"), [(0.0, 0.0), (1.5, -1.0), (-0.5, 1.0)])
+def test_the_squashed_density_integrates_to_one(engine, mean, s):
+    sampler = mp.NormalTanhSampler(mp.Rngs(0))
+    # Gauss-Legendre over u in (-12, 12) of p(tanh u) (1 - tanh(u)**2), which is p integrated over actions in (-1, 1).
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    u = 12 * nodes
+    x = np.tile([mean, s], (len(u), 1))
+    density = np.exp(to_numpy(evaluate(sampler, x, u[:, None]).output["log_likelihood"]))
+    log_slope = 2 * (np.log(2) - np.abs(u) - np.log1p(np.exp(-2 * np.abs(u))))
+    assert abs(np.sum(12 * weights * density * np.exp(log_slope)) - 1) < 1e-9
+
+
+def test_squashed_samples_have_their_mean_and_std(engine):
+    sampler = mp.NormalTanhSampler(mp.Rngs(0))
+    out = sample(sampler, np.tile(np.asarray([0.3, -0.5], np.float32), (20_000, 1)))
+    raw = to_numpy(out.rollout_extras)[:, 0]
+    std = std_of(-0.5)
+    assert abs(raw.mean() - 0.3) < 4 * std / 20_000**0.5
+    assert abs(raw.std() / std - 1) < 4 / 40_000**0.5
+    np.testing.assert_allclose(to_numpy(out.output["action"])[:, 0], np.tanh(raw), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mean", [-1e4, 0.0, 1e4])
+@pytest.mark.parametrize("s", [-200.0, 0.0, 200.0])
+def test_extremes_stay_finite_with_their_gradients(engine, precision, mean, s):
+    sampler = mp.NormalTanhSampler(mp.Rngs(0), 0.1)
+    x = np.asarray([[mean, s]] * 4, precision)
+    state = sampler.initialize_state(4)
+
+    def loss(x, raw):
+        out = sampler(state, x["x"], raw)
+        return total(sampler.xp, (out.output, out.regularization_loss)), out.output
+
+    given = {"x": engine.asarray(x)}
+    if engine.name == "torch":
+        given["x"].requires_grad_(True)
+    raw = sampler(state, engine.asarray(x)).rollout_extras
+    for extras in (None, raw, raw + 1):
+        (value, output), grads = engine.value_and_grad(lambda g, e=extras: loss(g, e))(given)
+        assert np.isfinite(to_numpy(value))
+        assert np.isfinite(to_numpy(grads["x"])).all()
+        assert all(np.isfinite(to_numpy(leaf)).all() for leaf in output.values())
+        assert np.abs(to_numpy(output["action"])).max() <= 1.0
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_entropy_estimate_is_unbiased(engine):
+    sampler = mp.NormalTanhSampler(mp.Rngs(0), 1.0)
+    n = 40_000
+    x = np.tile([0.4, -0.3, 0.2, 0.5], (n, 1))
+    out = sample(sampler, x)
+    entropy = to_numpy(out.metrics["entropy"])
+    # Entropy is the mean of -log p over samples; both averages estimate it, so they agree within their errors.
+    surprise = -to_numpy(out.output["log_likelihood"])
+    error = np.sqrt((entropy.var() + surprise.var()) / n)
+    assert abs(entropy.mean() - surprise.mean()) < 4 * error
+    # It depends on the noise alone, not on which sample is evaluated: replay of another sample repeats it.
+    again = evaluate(sampler, x, np.zeros((n, 2)))
+    np.testing.assert_allclose(to_numpy(again.metrics["entropy"]), entropy, rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(again.regularization_loss), -entropy, rtol=1e-12)
+
+
+def test_without_a_weight_the_entropy_is_logged_and_not_charged(engine):
+    out = sample(mp.NormalTanhSampler(mp.Rngs(0)), np.zeros((2, 2), np.float32))
+    assert not to_numpy(out.regularization_loss).any() and to_numpy(out.metrics["entropy"]).all()
+
+
+SAMPLERS = {
+    "normal_tanh": lambda: mp.NormalTanhSampler(mp.Rngs(0)),
+    "normal_tanh_entropy": lambda: mp.NormalTanhSampler(mp.Rngs(0), 0.01),
+    "categorical": lambda: mp.CategoricalSampler(mp.Rngs(0), 0.01),
+}
+samplers = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
+
+
+@samplers
+def test_replay_of_the_stored_sample_is_bit_equal(engine, precision, make):
+    sampler, x = make(), RNG.normal(size=(64, 6)).astype(precision)
+    out = sample(sampler, x)
+    again = evaluate(sampler, x, to_numpy(out.rollout_extras))
+    for key in ("action", "log_likelihood"):
+        np.testing.assert_array_equal(to_numpy(again.output[key]), to_numpy(out.output[key]))
+    np.testing.assert_array_equal(to_numpy(again.regularization_loss), to_numpy(out.regularization_loss))
+    np.testing.assert_array_equal(to_numpy(again.rollout_extras), to_numpy(out.rollout_extras))
+
+
+@samplers
+def test_steps_and_environments_draw_differently(engine, make):
+    sampler, x = make(), engine.zeros((50, 20))
+    state, seen = sampler.initialize_state(50), []
+    for _ in range(3):
+        out = sampler(state, x)
+        seen.append(to_numpy(out.rollout_extras).reshape(50, -1)[:, 0])
+        state = out.next_state
+    assert (seen[0] != seen[1]).mean() > 0.8 and (seen[1] != seen[2]).mean() > 0.8
+    assert len(np.unique(seen[0])) > 10
+
+
+@samplers
+def test_eval_gives_the_mode_and_train_samples_again(engine, make):
+    sampler = make()
+    net, x = mp.Sequential([sampler]), RNG.normal(size=(8, 6)).astype(np.float32)
+    mode = {False: np.tanh(x[:, :3]), True: x.argmax(-1)}[isinstance(sampler, mp.CategoricalSampler)]
+    net.eval()
+    state = net.initialize_state(8)
+    out = net(state, engine.asarray(x))
+    np.testing.assert_allclose(to_numpy(out.output["action"]), mode, rtol=1e-6)
+    assert np.isfinite(to_numpy(out.output["log_likelihood"])).all()
+    assert to_numpy(out.next_state[0].count).tolist() == [1] * 8
+    net.train()
+    sampled = [to_numpy(net(net.initialize_state(8), engine.asarray(x)).output["action"]) for _ in range(2)]
+    assert (sampled[0] != mode).any()
+    np.testing.assert_array_equal(*sampled)
+
+
+def test_categorical_frequencies_are_the_probabilities(engine):
+    logits = np.asarray([0.0, 1.0, -1.0, 2.0], np.float32)
+    n = 40_000
+    action = to_numpy(sample(mp.CategoricalSampler(mp.Rngs(0)), np.tile(logits, (n, 1))).output["action"])
+    p = special.softmax(logits)
+    # Standard error of a frequency: sqrt(p (1 - p) / n); four of them.
+    assert (np.abs(np.bincount(action, minlength=4) / n - p) < 4 * np.sqrt(p * (1 - p) / n)).all()
+
+
+@pytest.mark.usefixtures("float64")
+def test_categorical_likelihood_and_entropy_are_scipys(engine):
+    logits, action = RNG.normal(size=(5, 4)) * 3, np.asarray([0, 1, 2, 3, 1])
+    out = evaluate(mp.CategoricalSampler(mp.Rngs(0), 2.0), logits, action)
+    log_p = special.log_softmax(logits, axis=-1)
+    np.testing.assert_allclose(to_numpy(out.output["log_likelihood"]), log_p[np.arange(5), action], rtol=1e-12)
+    entropy = stats.entropy(np.exp(log_p), axis=-1)
+    np.testing.assert_allclose(to_numpy(out.metrics["entropy"]), entropy, rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(out.regularization_loss), -2 * entropy, rtol=1e-12)
+
+
+@pytest.mark.parametrize("mask", [-np.inf, -1e9])
+@pytest.mark.parametrize("allowed", [[0], [2, 5], [6], [1, 2, 3]])
+def test_a_masked_action_is_never_sampled_and_leaves_all_finite(engine, mask, allowed):
+    sampler = mp.CategoricalSampler(mp.Rngs(0), 0.1)
+    logits = np.full((2_000, 7), mask, np.float32)
+    logits[:, allowed] = RNG.normal(size=(2_000, len(allowed)))
+    state = sampler.initialize_state(2_000)
+
+    def loss(given):
+        out = sampler(state, given["x"])
+        return total(sampler.xp, (out.output["log_likelihood"], out.regularization_loss)), out
+
+    given = {"x": engine.asarray(logits)}
+    if engine.name == "torch":
+        given["x"].requires_grad_(True)
+    (value, out), grads = engine.value_and_grad(loss)(given)
+    assert set(to_numpy(out.output["action"]).tolist()) == set(allowed)
+    assert np.isfinite(to_numpy(value)) and np.isfinite(to_numpy(out.metrics["entropy"])).all()
+    assert np.isfinite(to_numpy(grads["x"])).all()
+
+
+@pytest.mark.parametrize("number", [0.0, 1 - 2.0**-24])
+@pytest.mark.parametrize("allowed", [[0], [1], [3], [1, 2], [0, 3]])
+def test_the_ends_of_the_unit_interval_reach_possible_actions_only(engine, monkeypatch, number, allowed):
+    sampler = mp.CategoricalSampler(mp.Rngs(0))
+    monkeypatch.setattr(type(sampler), "_draw", lambda self, key, shape: self.zeros((1,)) + number)
+    logits = np.full((1, 4), -np.inf, np.float32)
+    logits[0, allowed] = 0.1
+    action = int(to_numpy(sample(sampler, logits).output["action"])[0])
+    assert action == (allowed[0] if number == 0.0 else allowed[-1])
+
+
+def test_wrong_inputs_are_refused(engine):
+    sampler = mp.NormalTanhSampler(mp.Rngs(0))
+    with pytest.raises(ValueError, match=r"NormalTanhSampler got an input of shape \(2, 3\).*even number of features"):
+        sample(sampler, np.zeros((2, 3), np.float32))
+    with pytest.raises(ValueError, match=r"stored samples of shape \(2, 3\).*calls for \(2, 2\)"):
+        evaluate(sampler, np.zeros((2, 4), np.float32), np.zeros((2, 3), np.float32))
+
+
+@pytest.mark.parametrize(("min_std", "std_scale"), [(-0.1, 1.0), (0.0, 0.0), (0.0, -1.0)])
+def test_impossible_scales_are_refused(engine, min_std, std_scale):
+    with pytest.raises(ValueError, match="expected min_std of at least 0 and std_scale above 0"):
+        mp.NormalTanhSampler(mp.Rngs(0), min_std=min_std, std_scale=std_scale)
