@@ -54,7 +54,7 @@ def make_sequences(
         advantages: Tree of ``[T, B]``.
         returns: Tree of ``[T, B]``.
         length: L.
-        may_skip: Whether entries may be invalid; each sequence's valid steps then come first, and the others hold zeros.
+        may_skip: Whether entries may be invalid; each sequence's valid steps come first then, the others hold zeros.
     """
 
     def cut(x: Any) -> Any:

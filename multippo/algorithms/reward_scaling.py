@@ -71,7 +71,8 @@ def scale_rewards(xp: Any, scales: Any, transition: Transition, discount: float)
 
 def _scale(xp: Any, old: RewardScale, reward: Any, transition: Transition, discount: float) -> tuple[RewardScale, Any]:
     valid = transition.valid
-    reward_t = xp.where(valid, reward, xp.zeros_like(reward))
+    # One that is not finite stops the run; it must not spread to the others, or the wrong step would be named.
+    reward_t = xp.where(valid & xp.isfinite(reward), reward, xp.zeros_like(reward))
     going = xp.where(transition.done, xp.zeros_like(reward), xp.ones_like(reward))
     # The sum stands still over a step that was none: it was reset by the step before.
     decay = xp.where(valid[1:], discount * going[:-1], going[:-1])

@@ -219,5 +219,3 @@ def _transition(obs: Any, output: Any, extras: Any, env_state: EnvState, bootstr
         rollout_extras=extras,
         bootstrap_values=bootstrap,
     )
-
-

@@ -132,9 +132,7 @@ class Trainer:
             after, metrics = engine.cond(is_active & ~failed, lambda: self._iteration(before, key, rate), idle)
             return (after, failed | metrics["nonfinite/any"]), metrics
 
-        (state, _), metrics = engine.scan(
-            body, (state, ~active[0]), (keys, rates, active), self.iterations_per_call
-        )
+        (state, _), metrics = engine.scan(body, (state, ~active[0]), (keys, rates, active), self.iterations_per_call)
         return state, metrics
 
     def _iteration(self, state: RunState, key: Any, rate: Any) -> tuple[RunState, dict[str, Any]]:
@@ -176,7 +174,9 @@ class Trainer:
             self.config.rollout_length,
             self.sequence_length,
         )
-        obs = self.engine.from_jax(env_state.obs) if self.env.functional else tree_map(self.engine.asarray, env_state.obs)
+        obs = (
+            self.engine.from_jax(env_state.obs) if self.env.functional else tree_map(self.engine.asarray, env_state.obs)
+        )
         learner, episodes, metrics = self._finish_call(
             learner, state.episodes, transition, starts, network_state, obs, update_key, rate
         )
@@ -214,9 +214,7 @@ class Trainer:
     ) -> tuple[LearnerState, EpisodeState, dict[str, Any]]:
         """Everything after the rollout."""
         xp = self.engine.xp
-        v_last = self.engine.stop_gradient(
-            self.actor._value(learner.params, learner.variables, network_state, obs)
-        )
+        v_last = self.engine.stop_gradient(self.actor._value(learner.params, learner.variables, network_state, obs))
         rewards = tree_map(lambda r: xp.astype(r, rate.dtype), transition.rewards)
         scaled, scale = transition._replace(rewards=rewards), None
         if episodes.scale is not None:

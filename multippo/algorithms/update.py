@@ -15,7 +15,7 @@ from multippo.algorithms.losses import ppo_loss
 from multippo.algorithms.minibatches import make_sequences, minibatch_indices, take_sequences
 from multippo.algorithms.types import EpisodeState, Sequences, Transition
 from multippo.backends.api import OptimizerConfig
-from multippo.networks.utils import named_leaves, tree_leaves, tree_map
+from multippo.networks.utils import named_leaves, tree_leaves
 
 __all__ = ["Learner", "LearnerState", "fold_episodes", "optimizer_config"]
 
@@ -88,9 +88,7 @@ class Learner:
         """
         xp = self.engine.xp
         advantages, returns = self._advantages(transition, v_last)
-        sequences = make_sequences(
-            xp, transition, starts, advantages, returns, self.sequence_length, self.may_skip
-        )
+        sequences = make_sequences(xp, transition, starts, advantages, returns, self.sequence_length, self.may_skip)
         if self.engine.draws_ahead:
             network = self.engine.merge(self.definition, state.params, state.variables)
             drawn = network.draw_ahead(
@@ -203,23 +201,20 @@ class Learner:
                 wrong = xp.any(wrong, axis=1) & xp.reshape(transition.valid, (-1,))
                 found[f"nonfinite/{kind}{f' {name!r}' if name else ''}"] = first_true(xp, wrong)
         goes_on = transition.valid[-1] & ~transition.done[-1]
-        wrong = [
-            xp.concat([~xp.isfinite(bootstrap[:-1]), (~xp.isfinite(bootstrap[-1]) | ~xp.isfinite(last) & goes_on)[None]], axis=0)
-            for bootstrap, last in zip(tree_leaves(transition.bootstrap_values), tree_leaves(v_last), strict=True)
-        ]
-        found["nonfinite/value of the next observation"] = first_true(
-            xp, xp.reshape(functools.reduce(operator.or_, wrong), (-1,))
-        )
+        wrong_last = goes_on & functools.reduce(operator.or_, [~xp.isfinite(v) for v in tree_leaves(v_last)])
+        wrong = functools.reduce(operator.or_, [~xp.isfinite(v) for v in tree_leaves(transition.bootstrap_values)])
+        wrong = xp.concat([wrong[:-1], (wrong[-1] | wrong_last)[None]], axis=0)
+        found["nonfinite/value of the next observation"] = first_true(xp, xp.reshape(wrong, (-1,)))
         return found
 
 
-def fold_episodes(
-    xp: Any, episodes: EpisodeState, transition: Transition
-) -> tuple[EpisodeState, dict[str, Any]]:
+def fold_episodes(xp: Any, episodes: EpisodeState, transition: Transition) -> tuple[EpisodeState, dict[str, Any]]:
     """Returns and lengths of the episodes that ended in a rollout, and the sums of those under way."""
     dtype = episodes.reward.dtype
     valid = transition.valid
-    leaves = [xp.where(valid, xp.astype(r, dtype), xp.zeros_like(episodes.reward)) for r in tree_leaves(transition.rewards)]
+    leaves = [
+        xp.where(valid, xp.astype(r, dtype), xp.zeros_like(episodes.reward)) for r in tree_leaves(transition.rewards)
+    ]
     reward, length = sum(leaves[1:], leaves[0]), xp.astype(valid, dtype)
     # A step adds to the sum of the step before, unless that one ended its episode.
     going = xp.astype(~transition.done, dtype)

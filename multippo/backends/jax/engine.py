@@ -39,7 +39,7 @@ class JaxEngine(Engine):
 
     def __init__(self) -> None:
         self._float_dtype: Any = jnp.float32
-        self.random = Random(jnp, jnp.uint32, jnp.asarray, lambda: self._float_dtype)
+        self.random = Random(jnp, jnp.uint32, jnp.asarray, lambda: self._float_dtype, jax.jit)
         self._bound: dict[type, type] = {}
         self._compile_seconds = 0.0
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
@@ -74,7 +74,8 @@ class JaxEngine(Engine):
     def update_statistics(
         self, definition: Any, params: Any, variables: Any, rollout_extras: Any, valid: Any, skip: Any
     ) -> Any:
-        module = nnx.merge(definition, params, variables)
+        # Rebuilt here, since NNX refuses to write a variable that an enclosing trace (of a branch, say) has made.
+        module = nnx.merge(definition, *jax.tree.map(lambda x: x, (params, variables)))
         update_child(module, rollout_extras, valid)
         updated = nnx.split(module, nnx.Param, ...)[2]
         return jax.tree.map(lambda new, old: jnp.where(skip, old, new), updated, variables)
@@ -167,7 +168,9 @@ class JaxEngine(Engine):
 
     def named_params(self, params: Any) -> list[tuple[str, Any]]:
         leaves = jax.tree_util.tree_leaves_with_path(params)
-        return [(".".join(unescape(str(getattr(k, "key", k))) for k in path[:-1]), leaf) for path, leaf in leaves]
+        keys = [[str(getattr(k, "key", k)) for k in path[:-1]] for path, _ in leaves]
+        names = [".".join(unescape(key) for key in path if key != NATIVE_CORE) for path in keys]
+        return list(zip(names, (leaf for _, leaf in leaves), strict=True))
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
         return jnp.zeros(shape, self._float_dtype)

@@ -188,7 +188,7 @@ class TorchEngine(Engine):
         return tree_map(lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x, tree)
 
     def named_params(self, params: Any) -> list[tuple[str, Any]]:
-        return [(".".join(map(unescape, name.split("."))), value) for name, value in params.items()]
+        return [(_readable(name.removesuffix(".value").split(".")), value) for name, value in params.items()]
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
         return torch.zeros(shape, dtype=self._float_dtype, device=self.device)
@@ -271,6 +271,10 @@ class TorchEngine(Engine):
 
     def optimizer(self, config: OptimizerConfig) -> Optimizer:
         return TorchOptimizer(config)
+
+
+def _readable(parts: list[str]) -> str:
+    return ".".join(unescape(part) for part in parts if part != NATIVE_CORE)
 
 
 def _leaf(tensor: torch.Tensor, transposed: bool, positions: dict[int, int]) -> Leaf:

@@ -1,0 +1,199 @@
+"""A NaN or an infinity stops the run, named, with the last good state saved and the network holding it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+
+import multippo as mp
+from multippo.errors import NonFiniteError
+from multippo.testing import Clock, FunctionalClock, Goal, TableNet
+
+LENGTH = 4
+ROLLOUT = 4
+
+
+class Broken(Clock):
+    """A clock that gives something not finite at one step (counted from 0) of environment 2."""
+
+    def __init__(self, kind: str, at: int) -> None:
+        super().__init__(LENGTH, "truncated", num_envs=4)
+        self.kind, self.at, self.count = kind, at, 0
+
+    def step(self, env_state: Any, action: Any) -> Any:
+        state = super().step(env_state, action)
+        self.count += 1
+        if self.count == self.at + 1:
+            name = {"reward": "reward", "observation": "obs", "final": "final_obs"}[self.kind]
+            value = np.array(getattr(state, name))
+            value[2] = np.inf if self.kind == "reward" else np.nan
+            state = state._replace(**{name: value})
+        return state
+
+
+def run(env: Any, network: Any, **fields: Any) -> training.Run:
+    found = training.train(
+        env, network, iterations=5, rollout_length=ROLLOUT, catch=(NonFiniteError,), lr_schedule="constant", **fields
+    )
+    assert isinstance(found.error, NonFiniteError), found.result
+    return found
+
+
+def assert_last_good_state(
+    found: training.Run, network: Any, iterations: int, expected: Any, tolerance: float = 0.0
+) -> None:
+    """The state saved, the one in the error and the network's own are those after ``iterations`` good ones."""
+    state, step = found.checkpoints[-1]
+    assert (len(found.checkpoints), state.iteration, state.step) == (1, iterations, step)
+    assert found.error.training_state.iteration == iterations
+    assert step == iterations * ROLLOUT * 4
+    assert len(found.logs) == iterations
+    weights = mp.to_portable(network)
+    assert all(np.isfinite(value).all() for value in weights.values())
+    support.assert_trees_close(weights, expected, tolerance)
+    moments = training.portable_moments(network, state)
+    assert moments[2] == iterations * 4  # 2 epochs of 2 minibatches
+    for leaf in support.named_leaves(
+        [moments[:2], support.to_numpy(state.network_state), support.to_numpy(state.episodes)]
+    ):
+        assert np.isfinite(leaf[1]).all(), leaf
+
+
+def after_good_iterations(make: Any, env: Any, iterations: int) -> dict[str, np.ndarray]:
+    """Weights of the same run, stopped before the bad iteration."""
+    network = make()
+    training.train(env, network, iterations=iterations, rollout_length=ROLLOUT, lr_schedule="constant")
+    return mp.to_portable(network)
+
+
+def table() -> Any:
+    return mp.Sequential([mp.Normalizer(LENGTH + 1), TableNet([0.0] * (LENGTH + 1))])
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "message"),
+    [
+        # Step 6 is step 2 of the second rollout; what it returns as obs is seen at step 3.
+        ("observation", 6, "The observation is not finite at step 3 of the rollout in environment 2, in iteration 2"),
+        ("reward", 6, "The reward is not finite at step 2 of the rollout in environment 2, in iteration 2"),
+        # The clock ends at every fourth step; and the observation after a rollout is not stored in it.
+        ("final", 7, "The value of the next observation is not finite at step 3 of the rollout in environment 2"),
+    ],
+)
+def test_what_the_environment_gives(torch_engine, kind, at, message):
+    network = table()
+    found = run(Broken(kind, at), network)
+    assert message in str(found.error)
+    assert "after 16 steps" in str(found.error)
+    expected = after_good_iterations(table, Clock(LENGTH, "truncated", num_envs=4), 1)
+    assert_last_good_state(found, network, 1, expected)
+
+
+def test_the_first_of_several_is_named(torch_engine):
+    class Twice(Broken):
+        def step(self, env_state: Any, action: Any) -> Any:
+            state = super().step(env_state, action)
+            late = np.where(self.count >= 4, np.nan, state.obs)
+            return state._replace(obs=late)
+
+    found = run(Twice("reward", 1), table())
+    assert found.error.leaf == "reward"
+    assert found.checkpoints[0][0].iteration == 0
+
+
+class Exploding(TableNet):
+    """Its value and its gradient are finite until its table has moved; then one of them is not."""
+
+    part = "gradient"
+
+    def heads(self, memory: Any, x: Any) -> Any:
+        memory, logits, value = super().heads(memory, x)
+        xp, table = self.xp, self.values[...]
+        # 0 and finite as it stands; the derivative of the square root at 0 is infinite, and infinity times 0 is NaN.
+        moved = self.engine.stop_gradient(xp.sum(table * table) > 0.0)
+        if self.part == "gradient":
+            poison = xp.sqrt(xp.where(moved, xp.sum(table) * 0.0, xp.ones_like(table[0]))) * 0.0
+        else:
+            poison = xp.where(moved, xp.full_like(table[0], np.nan), xp.zeros_like(table[0]))
+        return memory, logits, value + poison
+
+
+class ExplodingLoss(Exploding):
+    part = "loss"
+
+
+@pytest.mark.parametrize(
+    ("backend", "cls", "name"),
+    [
+        ("jax", Exploding, "gradient of values"),
+        ("torch", Exploding, "gradient of values"),
+        ("torch", ExplodingLoss, "loss"),
+    ],
+)
+def test_what_the_network_makes_of_it(backend, cls, name):
+    # The first minibatch steps; the second fails. Nothing of the iteration remains.
+    with mp.use_backend(backend):
+        network = cls([0.0] * (LENGTH + 1))
+    before = mp.to_portable(network)
+    found = run(Clock(LENGTH, num_envs=4), network)
+    assert found.error.leaf == name
+    assert f"The {name} is not finite" in str(found.error)
+    if name == "loss":
+        assert "in minibatch 1" in str(found.error)
+    assert_last_good_state(found, network, 0, before)
+
+
+def test_inside_a_compiled_call_of_several_iterations(jax_engine):
+    class Rotten(FunctionalClock):
+        """Its observations rot away after 10 steps of the run, in the third iteration of 4."""
+
+        def reset(self, key: Any) -> Any:
+            state = super().reset(key)
+            return state._replace(info={**state.info, "age": state.info["time"]})
+
+        def step(self, state: Any, action: Any) -> Any:
+            after, age = super().step(state, action), state.info["age"] + 1
+            obs = jax_engine.xp.where(age > 10, np.nan, after.obs)
+            return after._replace(obs=obs, info={**after.info, "age": age})
+
+    def go(env: Any, **fields: Any) -> tuple[Any, training.Run]:
+        network = TableNet([0.0] * 51)
+        run_ = training.train(
+            mp.make_env(env, num_envs=4), network, lr_schedule="constant", catch=(NonFiniteError,), **fields
+        )
+        return network, run_
+
+    # All 5 iterations are in one call; the last two must not run on after the third has failed.
+    network, found = go(Rotten(50), iterations=5, config={"log_every_steps": 80})
+    assert isinstance(found.error, NonFiniteError)
+    assert found.error.leaf == "observation"
+    assert "at step 3 of the rollout in environment 0, in iteration 3, after 32 steps" in str(found.error)
+    with mp.use_backend("torch"):  # compiles nothing, and gives the same numbers
+        other, _ = go(FunctionalClock(50), iterations=2)
+    assert_last_good_state(found, network, 2, mp.to_portable(other), tolerance=1e-6)
+    assert np.isfinite(found.checkpoints[0][0].env_state.obs).all()
+    np.testing.assert_array_equal(found.checkpoints[0][0].env_state.internal.steps, 8)
+
+
+def test_a_step_that_is_none_may_show_anything(torch_engine):
+    # The final observation of a terminated episode is NaN; with next_step the network sees it once, and must not mind.
+    class Ruin(Goal):
+        def _observe(self) -> np.ndarray:
+            return np.where((self.time == self.max_episode_steps)[:, None], np.nan, super()._observe()).astype("f4")
+
+        def _advance(self, action: Any, which: np.ndarray) -> Any:
+            reward, _, ended = super()._advance(action, which)
+            return reward, ended, np.zeros_like(ended)
+
+    rngs = mp.Rngs(0)
+    action = mp.Sequential([mp.Dense(1, 2, rngs), mp.NormalTanhSampler(rngs, entropy_weight=0.01)])
+    network = mp.Sequential([mp.Normalizer(1), mp.PPOAdapter(action=action, value=mp.Dense(1, 1, rngs))])
+    found = training.train(Ruin(2, length=2, autoreset="next_step"), network, iterations=2, rollout_length=6)
+    assert found.result is not None
+    assert all(np.isfinite(value).all() for value in mp.to_portable(network).values())
+    # 12 steps a rollout, every third none: 4 of 6 count.
+    assert network[0].count == 2 * 2 * 4

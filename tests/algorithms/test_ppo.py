@@ -1,0 +1,223 @@
+"""Training as a whole: what is logged, saved, resumed and refused."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+
+import multippo as mp
+from multippo.algorithms.schedules import learning_rate_at
+from multippo.testing import Clock, CountNet, FunctionalGoal, Goal, NoisyNet, Spy, TableNet
+
+ITERATIONS = 4
+# 2 environments x 4 steps.
+STEPS = 8
+
+
+def goal_net() -> Any:
+    rngs = mp.Rngs(1)
+    action = mp.Sequential([mp.Dense(1, 2, rngs), mp.NormalTanhSampler(rngs, entropy_weight=0.01)])
+    return mp.Sequential([mp.Normalizer(1), mp.PPOAdapter(action=action, value=mp.Dense(1, 1, rngs))])
+
+
+@functools.cache
+def base(name: str, kind: str) -> tuple[Any, training.Run]:
+    """A network and its run of ITERATIONS, saved after each one."""
+    with mp.use_backend(name):
+        network = goal_net()
+        return network, go(make_env(kind), network, config={"checkpoint_every_steps": STEPS})
+
+
+def make_env(kind: str) -> Any:
+    return Goal(2, length=3) if kind == "host" else mp.make_env(FunctionalGoal(3), num_envs=2)
+
+
+def go(env: Any, network: Any, **fields: Any) -> training.Run:
+    return training.train(env, network, **{"iterations": ITERATIONS, "lr_schedule": "linear", **fields})
+
+
+def assert_same_state(got: Any, expected: Any, what: str = "") -> None:
+    """Bit for bit: parameters, statistics, moments, carries, episodes, environment, counters."""
+    for name in ("params", "variables", "optimizer_state", "network_state", "episodes", "key"):
+        # Trees of the engine's own node types as lists of leaves.
+        leaves = [plain_leaves(getattr(state, name)) for state in (got, expected)]
+        assert len(leaves[0]) == len(leaves[1])
+        for a, b in zip(*leaves, strict=True):
+            np.testing.assert_array_equal(a, b, err_msg=f"{what} {name}")
+    assert (got.iteration, got.step) == (expected.iteration, expected.step)
+    for a, b in zip(plain_leaves(got.env_state), plain_leaves(expected.env_state), strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=f"{what} env_state")
+
+
+def plain_leaves(tree: Any) -> list[np.ndarray]:
+    import jax
+
+    return [np.asarray(support.to_numpy(leaf)) for leaf in jax.tree.leaves(tree)]
+
+
+# -- what is logged
+
+
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_what_is_logged(name):
+    _, run = base(name, "functional")
+    for line in run.logs:
+        assert all(isinstance(value, int | float) for value in line.values())
+        assert {
+            "step",
+            "losses/actor",
+            "losses/critic",
+            "losses/regularization",
+            "ratio/first_max_dev",
+            "ratio/clip_fraction",
+            "kl/approx",
+            "rollout/episode_reward/mean",
+            "throughput/train_sps",
+            "time/compile_s",
+            "learning_rate",
+            "gradient/norm",
+        } <= line.keys()
+    assert run.column("step") == [8, 16, 24, 32]
+    assert run.column("iteration") == [1, 2, 3, 4]
+    assert max(run.column("ratio/first_max_dev")) <= 1e-5
+    # Episodes of 3 steps: after 4, 8, 12, 16 steps 1, 2, 4, 5 of each of the two environments have ended.
+    assert run.column("rollout/episodes") == [2.0, 2.0, 4.0, 2.0]
+    assert set(run.column("rollout/episode_length/mean")) == {3.0}
+    assert all(value < 0 for value in run.column("rollout/episode_reward/mean"))
+    assert {name: value for name, value in run.result.final_metrics.items() if name in run.logs[-1]} == run.logs[-1]
+    assert all(0 < value < 1e6 for value in run.column("throughput/train_sps"))
+
+
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_the_learning_rate_is_a_line(name):
+    _, run = base(name, "functional")
+    np.testing.assert_allclose(run.column("learning_rate"), [0.01, 0.0075, 0.005, 0.0025], rtol=1e-6)
+
+
+def test_the_learning_rate_counts_iterations(torch_engine):
+    for fields in ({"num_epochs": 1}, {"num_epochs": 3, "num_minibatches": 4}):
+        run = go(Clock(3, num_envs=2), TableNet([0.0] * 4), **fields)
+        config = mp.PPOConfig(num_envs=2, rollout_length=4, total_steps=32, num_minibatches=2, learning_rate=0.01)
+        expected = [learning_rate_at(config, i) for i in range(4)]
+        np.testing.assert_allclose(run.column("learning_rate"), expected, rtol=1e-6)
+
+
+def test_log_functions_of_one_and_two_arguments(torch_engine):
+    class Logger:
+        def __init__(self) -> None:
+            self.lines: list[Any] = []
+
+        def both(self, metrics: Any, step: int) -> None:
+            self.lines.append((metrics["step"], step))
+
+        def optional(self, metrics: Any, prefix: str = "") -> None:
+            self.lines.append((metrics["step"], prefix))
+
+        def any(self, *args: Any) -> None:
+            self.lines.append((args[0]["step"], *args[1:]))
+
+    config = mp.TrainConfig(ppo=mp.PPOConfig(total_steps=16, rollout_length=4, num_minibatches=2))
+    plain: list[Any] = []
+    logger = Logger()
+    for log_fn in (plain.append, logger.both, logger.optional, logger.any):
+        mp.train_ppo(Clock(3, num_envs=2), TableNet([0.0] * 4), config, log_fn=log_fn)
+    assert [line["step"] for line in plain] == [8, 16]
+    assert logger.lines == [(8, 8), (16, 16), (8, ""), (16, ""), (8, 8), (16, 16)]
+
+
+def test_steps_are_rounded_up_to_whole_iterations(torch_engine):
+    env = Spy(Clock(3, num_envs=2))
+    run = go(env, TableNet([0.0] * 4), total_steps=9)
+    assert (run.result.total_steps, run.result.total_iterations, env.real_steps) == (16, 2, 16)
+    assert [(state.step, step) for state, step in run.checkpoints] == [(16, 16)]
+
+
+def test_no_episode_has_ended_yet(torch_engine):
+    run = go(Clock(100, num_envs=2), TableNet([0.0] * 101), iterations=1)
+    assert math.isnan(run.logs[0]["rollout/episode_reward/mean"])
+    assert run.logs[0]["rollout/episodes"] == 0.0
+
+
+# -- what is saved, and taken up again
+
+
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_states_saved_earlier_are_not_changed_by_later_iterations(name):
+    network, run = base(name, "functional")
+    states = [state for state, _ in run.checkpoints]
+    assert [state.iteration for state in states] == [1, 2, 3, 4]
+    counts = [int(state.optimizer_state[2]) for state in states]
+    assert counts == [4, 8, 12, 16]
+    weights = [np.concatenate([leaf.ravel() for leaf in plain_leaves(state.params)]) for state in states]
+    assert all(np.abs(a - b).max() > 0 for a, b in itertools.pairwise(weights))
+    # The last one is what was returned, and what the network holds.
+    assert_same_state(states[-1], run.state)
+    held = network.engine.split(network)
+    for a, b in zip(plain_leaves(held.params), plain_leaves(run.state.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_a_run_goes_on_bit_for_bit(name):
+    _, run = base(name, "functional")
+    half = run.checkpoints[1][0]
+    with mp.use_backend(name):
+        network = goal_net()
+        resumed = go(make_env("functional"), network, initial_state=half)
+    assert_same_state(resumed.state, run.state, "resumed")
+    assert resumed.column("step") == [24, 32]
+    for metric in ("losses/total", "learning_rate", "rollout/episode_reward/mean", "kl/approx"):
+        assert resumed.column(metric) == run.column(metric)[2:]
+    # The state it started from is still whole.
+    assert half.iteration == 2
+    assert all(np.isfinite(leaf).all() for leaf in plain_leaves(half.params))
+
+
+def test_a_host_environment_starts_new_episodes(torch_engine):
+    _, run = base("torch", "host")
+    half = run.checkpoints[1][0]
+    env = Spy(make_env("host"))
+    resumed = go(env, goal_net(), initial_state=half)
+    assert resumed.column("step") == [24, 32]
+    assert (resumed.result.total_steps, resumed.result.total_iterations) == (32, 4)
+    assert len(env.resets) == 1
+    first = Spy(make_env("host"))
+    go(first, goal_net(), iterations=1)
+    # Not the episodes the run began with.
+    assert not np.array_equal(env.resets[0], first.resets[0])
+
+
+def test_a_finished_run_has_nothing_to_go_on_with(torch_engine):
+    _, run = base("torch", "host")
+    again = go(make_env("host"), goal_net(), initial_state=run.state)
+    assert again.result.total_steps == 32
+    assert again.logs == []
+
+
+def test_one_seed_is_one_run(torch_engine):
+    runs = [go(Goal(2, length=3), goal_net(), config={"seed": seed}) for seed in (0, 0, 1)]
+    assert_same_state(runs[0].state, runs[1].state)
+    weights = [plain_leaves(run.state.params)[0] for run in runs]
+    assert np.abs(weights[0] - weights[2]).max() > 0
+
+
+@pytest.mark.parametrize("make", [CountNet, lambda: NoisyNet(4, 2, mp.Rngs(0))])
+def test_networks_with_memory_and_noise_replay_exactly(torch_engine, make):
+    run = go(Clock([2, 3], "truncated", 2, "next_step"), make())
+    assert max(run.column("ratio/first_max_dev")) <= 1e-5
+
+
+def test_calls_of_several_iterations_are_the_same_run(jax_engine):
+    _, run = base("jax", "functional")
+    # Three iterations a call; the second call has one left.
+    several = go(make_env("functional"), goal_net(), config={"log_every_steps": 24})
+    assert several.column("step") == [8, 16, 24, 32]
+    for got, expected in zip(plain_leaves(several.state.params), plain_leaves(run.state.params), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)

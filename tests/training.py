@@ -1,0 +1,87 @@
+"""Short training runs, with everything that came out of them kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import multippo as mp
+
+__all__ = ["Run", "portable_moments", "train"]
+
+DEFAULTS = {"rollout_length": 4, "num_epochs": 2, "num_minibatches": 2, "learning_rate": 1e-2}
+
+
+@dataclasses.dataclass
+class Run:
+    """A finished or interrupted run.
+
+    Attributes:
+        logs: Every dict of metrics, in order.
+        checkpoints: Every (state, step) that was to be saved.
+        result: What ``train_ppo`` returned, or None.
+        error: What it raised, or None.
+    """
+
+    logs: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    checkpoints: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
+    result: Any = None
+    error: BaseException | None = None
+
+    def column(self, name: str) -> list[float]:
+        """A metric over the iterations (lines of evaluations have none of training's)."""
+        return [line[name] for line in self.logs if name in line]
+
+    @property
+    def state(self) -> Any:
+        """The last state."""
+        return self.result.training_state
+
+
+def train(
+    env: Any,
+    network: Any,
+    *,
+    iterations: int = 3,
+    on_log: Callable[[dict[str, float]], None] | None = None,
+    catch: tuple[type[BaseException], ...] = (),
+    config: dict[str, Any] | None = None,
+    eval_env: Any = None,
+    initial_state: Any = None,
+    **ppo: Any,
+) -> Run:
+    """Trains for ``iterations``; ``ppo`` are fields of ``PPOConfig``, ``config`` those of ``TrainConfig``."""
+    run = Run()
+    fields = {**DEFAULTS, **ppo}
+    fields.setdefault("total_steps", iterations * fields["rollout_length"] * env.num_envs)
+
+    def log(metrics: dict[str, float]) -> None:
+        run.logs.append(metrics)
+        if on_log is not None:
+            on_log(metrics)
+
+    try:
+        run.result = mp.train_ppo(
+            env,
+            network,
+            mp.TrainConfig(ppo=mp.PPOConfig(**fields), **(config or {})),
+            log_fn=log,
+            checkpoint_fn=lambda state, step: run.checkpoints.append((state, step)),
+            eval_env=eval_env,
+            initial_state=initial_state,
+        )
+    except catch as error:
+        run.error = error
+    return run
+
+
+def portable_moments(network: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Adam's two moments by portable name and in portable layout, and its step count."""
+    first, second, count = state.optimizer_state
+    leaves = {name: leaf for name, leaf in network.engine.leaves(network).items() if leaf.trained}
+    return (
+        {name: leaf.to_portable(first[leaf.native_path]) for name, leaf in leaves.items()},
+        {name: leaf.to_portable(second[leaf.native_path]) for name, leaf in leaves.items()},
+        count,
+    )
