@@ -15,6 +15,7 @@ module's engine.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,15 +34,19 @@ class Random:
         word_dtype: An unsigned 32-bit type that wraps around, or a signed 64-bit type, of which the low half is used.
         asarray: Makes an array on the right device from a NumPy array.
         default_float: Callable that returns the floating-point type of draws without a ``dtype``.
+        wrap: Decorates the generator's hundred operations, such as with a compiler for those who call it eagerly.
     """
 
-    def __init__(self, xp: Any, word_dtype: Any, asarray: Any, default_float: Any) -> None:
+    def __init__(
+        self, xp: Any, word_dtype: Any, asarray: Any, default_float: Any, wrap: Callable[..., Any] | None = None
+    ) -> None:
         self._xp = xp
         self._word_dtype = word_dtype
         self._asarray = asarray
         self._default_float = default_float
         self._wraps = "uint32" in str(word_dtype)
         self._word: Any = np.uint32 if self._wraps else int
+        self._threefry = wrap(self._rounds) if wrap else self._rounds
 
     def key(self, seed: int) -> Any:
         """The key ``[2]`` of a seed in [0, 2**64)."""
@@ -137,7 +142,7 @@ class Random:
         k1 = self._xp.reshape(key[..., 1], lead + (1,) * len(shape))
         return self._threefry(k0, k1, self._word(0), counter)
 
-    def _threefry(self, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
+    def _rounds(self, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
         """Twenty rounds of Threefry-2x32 on broadcasting words."""
         keys = (k0, k1, k0 ^ k1 ^ self._word(0x1BD11BDA))
         x0, x1 = self._add(x0, k0), self._add(x1, k1)
@@ -158,15 +163,8 @@ class Random:
         return (left if self._wraps else left & _MASK) | (x >> self._word(32 - distance))
 
 
-class _HostRandom(Random):
-    """On NumPy, which warns where a scalar word wraps around; that is the point here."""
-
-    def _threefry(self, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
-        with np.errstate(over="ignore"):
-            return super()._threefry(k0, k1, x0, x1)
-
-
-host = _HostRandom(np, np.dtype(np.uint32), np.asarray, lambda: np.dtype(np.float64))
+# NumPy warns where a scalar word wraps around, which is the point.
+host = Random(np, np.dtype(np.uint32), np.asarray, lambda: np.dtype(np.float64), np.errstate(over="ignore"))
 """The functions on NumPy arrays: initial weights are drawn with these, so that they are equal on every engine."""
 
 
@@ -201,9 +199,7 @@ def bits(key: Any, shape: tuple[int, ...] = ()) -> Any:
     return _of(key).bits(key, shape)
 
 
-def uniform(
-    key: Any, shape: tuple[int, ...] = (), minval: float = 0.0, maxval: float = 1.0, dtype: Any = None
-) -> Any:
+def uniform(key: Any, shape: tuple[int, ...] = (), minval: float = 0.0, maxval: float = 1.0, dtype: Any = None) -> Any:
     """Uniform in [minval, maxval)."""
     return _of(key).uniform(key, shape, minval, maxval, dtype)
 
