@@ -34,7 +34,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
         shapes = {name or "obs": tuple(leaf.shape) for name, leaf in named_leaves(obs)}
         raise ValueError(
             f"The network failed on the environment's first observation {shapes} at "
-            f"{where_it_failed(network, error)}: {error}"
+            f"{where_it_failed(network, error)}: {' '.join(str(error).split())}"
         ) from error
     out = StatefulModuleOutput(*out)
     if not isinstance(out.output, PPONetworkOutput):

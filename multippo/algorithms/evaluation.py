@@ -18,6 +18,8 @@ __all__ = ["Evaluator", "eval_rollout", "evaluation_mode"]
 
 _CHUNK = 64
 _DEFAULT_LIMIT = 10_000
+_FLAGS = ("training", "deterministic", "use_running_average")
+"""What ``eval`` and ``train`` set, on modules of either framework."""
 
 
 def eval_rollout(
@@ -161,19 +163,21 @@ class _Tally:
 @contextlib.contextmanager
 def evaluation_mode(network: Any, deterministic: bool) -> Iterator[None]:
     """The network acting by the mode of its distributions inside a ``with`` block; its flags are put back after."""
-    modules = list(_modules(network.engine, network))
-    before = [(m, m.deterministic) for m in modules if "deterministic" in vars(m)]
-    training = getattr(network, "training", None)
+    before = [
+        (module, flag, vars(module)[flag])
+        for module in _modules(network.engine, network)
+        for flag in _FLAGS
+        if flag in vars(module)
+    ]
     try:
         if deterministic:
             network.eval()
         yield
     finally:
-        if training:
-            network.train()
-        for module, flag in before:
-            if module.deterministic != flag:
-                module.deterministic = flag
+        # One by one: a part that was frozen before stays frozen.
+        for module, flag, value in before:
+            if vars(module)[flag] != value:
+                setattr(module, flag, value)
 
 
 def _modules(engine: Any, module: Any) -> Iterator[Any]:

@@ -221,3 +221,16 @@ def test_calls_of_several_iterations_are_the_same_run(jax_engine):
     assert several.column("step") == [8, 16, 24, 32]
     for got, expected in zip(plain_leaves(several.state.params), plain_leaves(run.state.params), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("jax", "functional"), ("torch", "functional"), ("torch", "host")])
+def test_evaluating_changes_nothing(name, kind):
+    _, run = base(name, kind)
+    with mp.use_backend(name):
+        network = goal_net()
+        evaluation = mp.EvalConfig(enabled=True, every_steps=STEPS, num_episodes=3, num_envs=2)
+        evaluated = go(make_env(kind), network, config={"eval": evaluation})
+    assert len(evaluated.result.eval_history) == ITERATIONS
+    assert_same_state(evaluated.state, run.state, "evaluated")
+    # Each plays other episodes.
+    assert len({line["eval/episode_reward/mean"] for line in evaluated.result.eval_history}) == ITERATIONS

@@ -1,0 +1,180 @@
+"""What does not fit is refused before the first step, in one line that names it and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import training
+
+import multippo as mp
+from multippo.algorithms.checks import path_of
+from multippo.testing import Clock, CountNet, Spy, TableNet, TinyActorCritic
+
+
+def refusal(network: Any, kind: type[Exception] = ValueError, env: Any = None, **fields: Any) -> str:
+    """The message of what training raises; nothing may have been stepped, and nobody called."""
+    spy = Spy(env or Clock(3, num_envs=2))
+    run = training.train(spy, network, catch=(kind,), **fields)
+    assert isinstance(run.error, kind), run
+    assert not spy.actions
+    assert not run.logs
+    assert not run.checkpoints
+    assert "\n" not in str(run.error)
+    return str(run.error)
+
+
+def test_what_is_no_network(engine):
+    message = refusal(object(), TypeError)
+    assert "needs a StatefulModule as its network; got a object" in message
+    with pytest.raises(TypeError, match="needs a TrainConfig; got a PPOConfig"):
+        mp.train_ppo(Clock(3), CountNet(), mp.PPOConfig())
+
+
+def test_an_output_of_the_wrong_type(engine):
+    message = refusal(mp.Dense(4, 2, mp.Rngs(0)), TypeError)
+    assert "needs a PPONetworkOutput" in message
+    assert "PPOAdapter" in message
+
+
+def test_a_module_that_returns_something_else(engine):
+    class Bare(mp.StatefulModule):
+        def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> Any:
+            return x
+
+    message = refusal(Bare())
+    assert "StatefulModuleOutput" in message
+
+
+def test_whatever_the_framework_says_stays_on_one_line(engine):
+    class Talkative(CountNet):
+        def heads(self, memory: Any, x: Any) -> Any:
+            raise RuntimeError("first line\n  second line")
+
+    assert "at Talkative: first line second line" in refusal(Talkative())
+
+
+def adapter(features: int) -> Any:
+    rngs = mp.Rngs(0)
+    return mp.PPOAdapter(
+        action=mp.Sequential([mp.Dense(features, 2, rngs), mp.CategoricalSampler(rngs)]),
+        value=mp.Dense(features, 1, rngs),
+    )
+
+
+def test_an_observation_that_does_not_fit_names_the_layer(engine):
+    rngs = mp.Rngs(0)
+    network = mp.Sequential([mp.Normalizer(4), mp.Dense(4, 8, rngs), mp.Dense(9, 8, rngs), adapter(8)])
+    message = refusal(network)
+    # The clock of 3 shows 4 features; 8 meet a layer that takes 9.
+    assert "Sequential.layers[2]" in message
+    assert "first observation {'obs': (2, 4)}" in message
+    assert "(2, 8)" in message
+    assert "9 features" in message
+
+
+def test_a_layer_inside_a_port(engine):
+    message = refusal(mp.Sequential([adapter(5)]))
+    assert "Sequential.layers[0].action.layers[0]" in message
+
+
+def test_paths(engine):
+    inner = mp.Dense(3, 2, mp.Rngs(0))
+    network = mp.Sequential([mp.Parallel({"left arm": mp.Sequential([inner])}), mp.Normalizer(2)])
+    assert path_of(network, network) == "Sequential"
+    assert path_of(network, inner) == "Sequential.layers[0].components['left arm'].layers[0]"
+    assert path_of(network, mp.Dense(3, 2, mp.Rngs(0))) is None
+
+
+class Odd(TinyActorCritic):
+    """Its heads are changed by a function."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.weight = mp.Param(np.ones((4, 2)))
+        self.change = change
+
+    def fresh_memory(self, batch_size: int) -> Any:
+        return self.zeros((batch_size,))
+
+    def heads(self, memory: Any, x: Any) -> Any:
+        logits = x @ self.weight[...]
+        return self.change(self, memory, logits, logits[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        # A trailing axis of 1 would broadcast to (B, B) against the returns.
+        (lambda net, m, logits, v: (m, logits, v[:, None]), ["value estimate", "(2, 1)", "(2,)"]),
+        (lambda net, m, logits, v: (m, logits, {"a": v, "b": v}), ["['']", "['a', 'b']", "must be the same"]),
+        (lambda net, m, logits, v: ((m, m), logits, v), ["changed its structure"]),
+        (lambda net, m, logits, v: (m[:, None], logits, v), ["memory", "(2,)", "(2, 1)"]),
+        (lambda net, m, logits, v: (net.xp.astype(m, net.xp.int32), logits, v), ["memory", "float32", "int32"]),
+    ],
+)
+def test_outputs_and_carries_of_the_wrong_shape(engine, change, parts):
+    message = refusal(Odd(change))
+    assert all(part in message for part in parts), message
+
+
+def test_a_carry_without_a_batch_axis(engine):
+    class Shared(CountNet):
+        def fresh_memory(self, batch_size: int) -> Any:
+            return self.zeros(())
+
+        def heads(self, memory: Any, x: Any) -> Any:
+            _, logits, value = super().heads(memory + x[:, 0], x)
+            return memory + 1, logits, value
+
+    message = refusal(Shared())
+    assert "memory" in message
+    assert "batch axis (2)" in message
+
+
+def test_separate_advantages_need_the_same_keys(engine):
+    message = refusal(TableNet([0.0] * 4), combine_advantages="separate", env=TwoRewards(3, num_envs=2))
+    assert "['']" in message
+    assert "['a', 'b']" in message
+
+
+class TwoRewards(Clock):
+    """Pays twice."""
+
+    def reset(self, key: Any) -> Any:
+        state = super().reset(key)
+        return state._replace(reward={"a": state.reward, "b": state.reward})
+
+    def step(self, env_state: Any, action: Any) -> Any:
+        state = super().step(env_state, action)
+        return state._replace(reward={"a": state.reward, "b": 2 * state.reward})
+
+
+class TwoValues(TableNet):
+    def heads(self, memory: Any, x: Any) -> Any:
+        memory, logits, value = super().heads(memory, x)
+        return memory, logits, {"a": value, "b": 2 * value}
+
+
+@pytest.mark.parametrize("combine", ["sum", "mean"])
+def test_trees_of_rewards_train(torch_engine, combine):
+    run = training.train(TwoRewards(3, num_envs=2), TwoValues([0.0] * 4), combine_advantages=combine)
+    assert run.column("rollout/episode_reward/mean")[-1] == 9.0
+    assert max(run.column("ratio/first_max_dev")) <= 1e-6
+
+
+def test_numbers_of_environments_that_differ(engine):
+    message = refusal(CountNet(), num_envs=3)
+    assert "num_envs=3" in message
+    assert "has 2" in message
+
+
+def test_minibatches_that_do_not_divide_are_refused_alike_on_both_engines():
+    messages = set()
+    for name in ("jax", "torch"):
+        with mp.use_backend(name):
+            messages.add(refusal(CountNet(), rollout_length=3, num_minibatches=4))
+            messages.add(refusal(CountNet(), rollout_length=4, num_minibatches=3, sequence_length=4))
+    assert len(messages) == 2
+    assert all("num_minibatches" in message for message in messages)

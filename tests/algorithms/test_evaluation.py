@@ -1,0 +1,168 @@
+"""Evaluation plays whole episodes, counts them right, and leaves no trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import training
+
+import multippo as mp
+from multippo.algorithms.evaluation import evaluation_mode
+from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableNet
+
+
+def play(env: Any, network: Any, **options: Any) -> dict[str, float]:
+    return mp.eval_rollout(env, network, **options)
+
+
+def test_one_episode_in_each_environment_by_hand(engine):
+    # Returns 1, 2, 3: mean 2, (population) deviation sqrt(2/3). The short clocks begin again meanwhile; not counted.
+    found = play(Clock([1, 2, 3], num_envs=3), TableNet([0.0] * 4))
+    assert found == {
+        "eval/episode_reward/mean": 2.0,
+        "eval/episode_reward/std": pytest.approx(np.sqrt(2 / 3)),
+        "eval/episode_reward/min": 1.0,
+        "eval/episode_reward/max": 3.0,
+        "eval/lifespan/mean": 2.0,
+        "eval/episodes": 3.0,
+    }
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_every_environment_plays_its_share(torch_engine, end, autoreset):
+    # 5 episodes in 3 environments: 2, 2 and 1; returns 1, 1, 2, 2, 3.
+    found = play(Clock([1, 2, 3], end, 3, autoreset), TableNet([0.0] * 4), num_episodes=5)
+    assert found["eval/episodes"] == 5
+    assert found["eval/episode_reward/mean"] == pytest.approx(9 / 5)
+    assert found["eval/lifespan/mean"] == pytest.approx(9 / 5)
+
+
+def test_more_environments_than_episodes(torch_engine):
+    found = play(Clock([1, 2, 3], num_envs=3), TableNet([0.0] * 4), num_episodes=2)
+    assert (found["eval/episodes"], found["eval/episode_reward/mean"]) == (2.0, 1.5)
+
+
+@pytest.mark.parametrize("length", [63, 64, 65, 200])
+def test_episodes_of_any_length(torch_engine, length):
+    found = play(Clock(length), TableNet([0.0] * (length + 1)))
+    assert found["eval/lifespan/mean"] == found["eval/episode_reward/mean"] == length
+
+
+def test_an_episode_is_given_up_at_the_limit(torch_engine):
+    found = play(Clock([2, 50], num_envs=2), TableNet([0.0] * 51), num_episodes=4, max_episode_steps=7)
+    # The first plays 2 episodes of 2 steps; the second is given up after 7, and its remainder is no new episode.
+    assert found["eval/episodes"] == 3
+    assert found["eval/episode_reward/mean"] == pytest.approx((2 + 2 + 7) / 3)
+
+
+def test_the_environments_own_limit_is_the_default(torch_engine):
+    class Endless(Clock):
+        max_episode_steps = 5
+
+    assert play(Endless(1000), TableNet([0.0] * 1001))["eval/lifespan/mean"] == 5.0
+
+
+def test_functional_environments(engine):
+    env = mp.make_env(FunctionalClock(3, "truncated"), num_envs=2)
+    found = play(env, CountNet(), num_episodes=4)
+    assert (found["eval/episodes"], found["eval/episode_reward/mean"], found["eval/episode_reward/std"]) == (
+        4.0,
+        3.0,
+        0.0,
+    )
+
+
+def test_by_default_the_policy_does_not_sample(torch_engine):
+    env, network = Spy(Clock(20, num_envs=4)), TableNet([0.0] * 21)
+    play(env, network)
+    assert not np.any(env.actions)
+    play(env, network, deterministic=False)
+    assert 0.2 < np.mean(env.actions[-20:]) < 0.8
+
+
+def test_a_key_decides_everything(torch_engine):
+    rngs = mp.Rngs(0)
+    action = mp.Sequential([mp.Dense(1, 2, rngs), mp.NormalTanhSampler(rngs)])
+    network = mp.PPOAdapter(action=action, value=mp.Dense(1, 1, rngs))
+    found = [
+        play(Goal(4), network, key=mp.random.key(seed), deterministic=deterministic)["eval/episode_reward/mean"]
+        for seed, deterministic in ((0, True), (0, True), (1, True), (0, False), (0, False))
+    ]
+    assert found[0] == found[1]
+    assert found[3] == found[4]
+    assert len(set(found)) == 3
+
+
+# -- no trace
+
+
+def flags(network: Any) -> list[Any]:
+    sampler = network.sampler
+    return [sampler.deterministic, getattr(network, "training", None), getattr(sampler, "training", None)]
+
+
+def test_the_mode_is_put_back(engine):
+    network = CountNet()
+    for prepare in (network.train, network.eval, network.sampler.eval):
+        network.train()
+        prepare()
+        before = flags(network)
+        with evaluation_mode(network, deterministic=True):
+            assert network.sampler.deterministic
+        assert flags(network) == before
+        with evaluation_mode(network, deterministic=False):
+            assert flags(network) == before
+        assert flags(network) == before
+
+
+class Failing(Clock):
+    """Fails at its third step."""
+
+    def step(self, env_state: Any, action: Any) -> Any:
+        if self.time[0] == 2:
+            raise RuntimeError("the simulator broke")
+        return super().step(env_state, action)
+
+
+def test_an_environment_that_fails(engine):
+    network = CountNet()
+    before, weights = flags(network), mp.to_portable(network)
+    with pytest.raises(RuntimeError, match="the simulator broke"):
+        play(Failing(5), network)
+    assert flags(network) == before
+    for name, value in mp.to_portable(network).items():
+        np.testing.assert_array_equal(value, weights[name])
+
+
+def test_one_that_fails_in_the_middle_of_training(torch_engine):
+    network = CountNet()
+    config = {"eval": mp.EvalConfig(enabled=True, every_steps=8)}
+    run = training.train(
+        Clock(5, num_envs=2), network, eval_env=Failing(5), config=config, iterations=3, catch=(RuntimeError,)
+    )
+    assert str(run.error) == "the simulator broke"
+    assert network.training
+    assert not network.sampler.deterministic
+    assert len(run.logs) == 1
+
+
+def test_the_training_environment_is_no_evaluation_environment(torch_engine):
+    env = Spy(Clock(5, num_envs=2))
+    with pytest.raises(ValueError, match="eval_env is the training environment itself"):
+        training.train(env, CountNet(), eval_env=env, config={"eval": mp.EvalConfig(enabled=True)})
+    assert not env.actions
+
+
+def test_when_it_is_due(torch_engine):
+    # Iterations of 8 steps, every 20 steps: after 24, 40 and 48 (the end, where it would be due anyway).
+    config = {"eval": mp.EvalConfig(enabled=True, every_steps=20, num_episodes=3)}
+    run = training.train(Clock(5, num_envs=2), CountNet(), iterations=6, config=config)
+    assert [line["step"] for line in run.result.eval_history] == [24, 40, 48]
+    assert all(line["eval/episode_reward/mean"] == 5.0 for line in run.result.eval_history)
+    assert all(line["eval/episodes"] == 3.0 for line in run.result.eval_history)
+    assert run.result.final_metrics["eval/lifespan/mean"] == 5.0
+    # Also logged, each with its step.
+    assert [line["step"] for line in run.logs if "eval/episodes" in line] == [24, 40, 48]
