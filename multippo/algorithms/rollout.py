@@ -120,6 +120,8 @@ def collect(
 ) -> Rollout:
     """Acts for ``length`` steps; see ``unroll_env``. Keeps the carry before every ``sequence_length``-th step."""
     driver = _scan if is_traced(actor.engine, actor.env) else _step
+    # A carry made of parameters (a trained initial state) is data to the loss, as every later one is.
+    network_state = actor.engine.stop_gradient(network_state)
     return driver(actor, params, variables, network_state, env_state, key, length, sequence_length)
 
 
