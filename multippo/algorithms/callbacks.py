@@ -1,0 +1,199 @@
+"""How far a run has come, on a terminal or in a log."""
+
+from __future__ import annotations
+
+import abc
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TextIO
+
+from multippo.algorithms.metrics import EVAL_RETURN, RETURN
+
+__all__ = ["BarProgress", "NoProgress", "PlainProgress", "Progress", "make_progress"]
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class Progress(abc.ABC):
+    """Shows step, return, steps per second and time left. A context manager; ``update`` is a ``log_fn``.
+
+    Args:
+        total_steps: Environment steps of the whole run.
+        total_iterations: Its iterations, by which progress is measured: some steps of a host environment may not count.
+    """
+
+    def __init__(self, total_steps: int, total_iterations: int) -> None:
+        self._total_steps, self._total = total_steps, total_iterations
+        self._return = math.nan
+        self._since: tuple[float, int] | None = None
+
+    @abc.abstractmethod
+    def update(self, metrics: Mapping[str, float]) -> None:
+        """Takes an iteration's or an evaluation's metrics."""
+
+    @abc.abstractmethod
+    def note(self, text: str) -> None:
+        """Says something in between."""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left to clean up by default."""
+
+    def _read(self, metrics: Mapping[str, float]) -> _Shown:
+        if math.isfinite(metrics.get(RETURN, math.nan)):
+            self._return = metrics[RETURN]
+        now, iteration = time.perf_counter(), int(metrics["iteration"])
+        speed = metrics.get("throughput/train_sps", math.nan)
+        seconds = metrics["step"] / iteration / speed if speed else math.nan
+        # By the clock from the second call on, since it knows of evaluations and checkpoints, too. Not from the start:
+        # the first iteration compiles.
+        if self._since is None:
+            self._since = now, iteration
+        elif iteration > self._since[1]:
+            seconds = (now - self._since[0]) / (iteration - self._since[1])
+        return _Shown(
+            iteration,
+            f"{int(metrics['step']):,}/{self._total_steps:,}",
+            f"{self._return:.1f}" if math.isfinite(self._return) else "–",
+            f"{speed:,.0f}",
+            _duration(max(0, self._total - iteration) * seconds),
+        )
+
+
+class _Shown(NamedTuple):
+    iteration: int
+    step: str
+    score: str
+    speed: str
+    left: str
+
+
+class NoProgress(Progress):
+    """Says nothing."""
+
+    def update(self, metrics: Mapping[str, float]) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+
+class PlainProgress(Progress):
+    """Lines for a log: the first, the last, and one every few seconds in between.
+
+    Args:
+        total_steps: Environment steps of the whole run.
+        total_iterations: Its iterations.
+        stream: Where the lines go.
+        clock: Tells the seconds.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        total_iterations: int,
+        *,
+        stream: TextIO,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__(total_steps, total_iterations)
+        self._stream, self._clock = stream, clock
+        self._last_line = -math.inf
+
+    def update(self, metrics: Mapping[str, float]) -> None:
+        """Writes a line, if it is time."""
+        if EVAL_RETURN in metrics:
+            self.note(f"step {int(metrics['step']):,}  evaluation: return {metrics[EVAL_RETURN]:.1f}")
+            return
+        shown = self._read(metrics)
+        if shown.iteration < self._total and self._clock() - self._last_line < _SECONDS_BETWEEN_LINES:
+            return
+        self._last_line = self._clock()
+        percent = min(100, 100 * shown.iteration // self._total)
+        self.note(f"step {shown.step} ({percent}%)  return {shown.score}  {shown.speed} steps/s  {shown.left} left")
+
+    def note(self, text: str) -> None:
+        """Writes a line."""
+        print(text, file=self._stream, flush=True)
+
+
+class BarProgress(Progress):
+    """A bar that rich keeps up to date.
+
+    Args:
+        total_steps: Environment steps of the whole run.
+        total_iterations: Its iterations.
+        console: A ``rich.console.Console`` on a terminal.
+    """
+
+    def __init__(self, total_steps: int, total_iterations: int, *, console: Any) -> None:
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichProgress
+
+        super().__init__(total_steps, total_iterations)
+        self._bar = RichProgress(
+            SpinnerColumn(),
+            TextColumn("step {task.fields[step]}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("return {task.fields[score]}"),
+            TextColumn("{task.fields[speed]} steps/s"),
+            TextColumn("{task.fields[left]} left"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        fields: dict[str, Any] = {"step": f"–/{total_steps:,}", "score": "–", "speed": "–", "left": "–"}
+        self._task = self._bar.add_task("", total=total_iterations, **fields)
+
+    def __enter__(self) -> BarProgress:
+        """Shows the bar."""
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leaves the bar as it is, and the cursor visible."""
+        self._bar.stop()
+
+    def update(self, metrics: Mapping[str, float]) -> None:
+        """Moves the bar."""
+        if EVAL_RETURN in metrics:
+            self.note(f"step {int(metrics['step']):,}  evaluation: return {metrics[EVAL_RETURN]:.1f}")
+            return
+        shown = self._read(metrics)._asdict()
+        self._bar.update(self._task, completed=shown.pop("iteration"), **shown)
+
+    def note(self, text: str) -> None:
+        """Writes a line above the bar."""
+        self._bar.console.print(text, markup=False, highlight=False)
+
+
+def make_progress(kind: str, total_steps: int, total_iterations: int, stream: TextIO) -> Progress:
+    """The progress display.
+
+    Args:
+        kind: ``bar``, ``plain``, ``off``; or ``auto``: a bar on a terminal, else plain lines.
+        total_steps: Environment steps of the whole run.
+        total_iterations: Its iterations.
+        stream: Where it goes.
+    """
+    totals = total_steps, total_iterations
+    if kind == "off":
+        return NoProgress(*totals)
+    if kind == "plain" or (kind == "auto" and not stream.isatty()):
+        return PlainProgress(*totals, stream=stream)
+    from rich.console import Console
+
+    console = Console(file=stream, force_terminal=True if kind == "bar" else None)
+    if kind == "auto" and (console.is_dumb_terminal or not console.is_terminal):
+        return PlainProgress(*totals, stream=stream)
+    return BarProgress(*totals, console=console)
+
+
+def _duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "–"
+    whole = max(0, round(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

@@ -1,0 +1,170 @@
+"""Where metrics go: lines of JSON, TensorBoard events, a picture of the learning curve."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from multippo.algorithms.atomic import write_text
+
+__all__ = [
+    "JsonlWriter",
+    "TensorBoardWriter",
+    "drop_after",
+    "json_ready",
+    "plot_learning_curve",
+    "read_metrics",
+]
+
+RETURN, EVAL_RETURN = "rollout/episode_reward/mean", "eval/episode_reward/mean"
+
+
+def json_ready(value: Any) -> Any:
+    """The value as strict JSON has it: NaN and infinities become None, whole ``step`` numbers stay numbers.
+
+    >>> json_ready({"step": 8, "losses/actor": float("nan"), "sizes": (1, 2)})
+    {'step': 8, 'losses/actor': None, 'sizes': [1, 2]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_ready(item) for item in value]
+    if isinstance(value, bool | str | int) or value is None:
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+class JsonlWriter:
+    """Appends one JSON object a line; each is on its way to the disk before the call returns.
+
+    Args:
+        path: The file; made if it is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, metrics: Mapping[str, Any]) -> None:
+        """Writes a line; ``step`` and ``iteration`` as integers."""
+        counts = {name: int(metrics[name]) for name in ("step", "iteration") if name in metrics}
+        line = json.dumps(json_ready({**metrics, **counts}), allow_nan=False)
+        self._file.write(line + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class TensorBoardWriter:
+    """Writes TensorBoard events with TensorBoard's own record writer, which needs neither TensorFlow nor torch.
+
+    Args:
+        directory: Where the event file goes.
+        first_step: Where a resumed run goes on: TensorBoard then hides what an earlier file has from this step on.
+    """
+
+    def __init__(self, directory: Path, first_step: int = 0) -> None:
+        # Imported here: protobuf takes longer to import than all of the rest.
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
+        summaries: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+        name = f"events.out.tfevents.{time.time_ns() // 10**9}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
+        self._event, self._summary = events.Event, summaries.Summary
+        self._records = RecordWriter((directory / name).open("xb"))
+        self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
+        if first_step:
+            start = events.SessionLog(status=events.SessionLog.START)
+            self._write(self._event(wall_time=time.time(), step=first_step, session_log=start))
+
+    def write(self, metrics: Mapping[str, Any]) -> None:
+        """Writes a scalar for each finite metric, at ``metrics["step"]``."""
+        values = [
+            self._summary.Value(tag=name, simple_value=float(value))
+            for name, value in metrics.items()
+            if name != "step" and math.isfinite(value)
+        ]
+        summary = self._summary(value=values)
+        self._write(self._event(wall_time=time.time(), step=int(metrics["step"]), summary=summary))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._records.close()
+
+    def _write(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+        self._records.flush()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file of ``JsonlWriter``; a line that a killed process has not finished is left out."""
+    if not path.exists():
+        return []
+    records: list[dict[str, Any]] = []
+    for line in path.read_text("utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+def drop_after(path: Path, step: int) -> None:
+    """Removes what was logged after ``step``, which a run resumed from there logs again, and unfinished lines."""
+    if path.exists():
+        kept = [record for record in read_metrics(path) if (record.get("step") or 0) <= step]
+        write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def plot_learning_curve(records: Sequence[Mapping[str, Any]], path: Path, title: str) -> bool:
+    """Draws returns over environment steps.
+
+    Args:
+        records: From ``read_metrics``.
+        path: The PNG file to write.
+        title: What stands above it.
+
+    Returns:
+        Whether there was anything to draw.
+    """
+    curves = {name: _curve(records, name) for name in (RETURN, EVAL_RETURN)}
+    if not any(steps for steps, _ in curves.values()):
+        return False
+    # Not pyplot, which chooses a window system and keeps every figure.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    steps, returns = curves[RETURN]
+    axes.plot(steps, returns, linewidth=1, label="training")
+    steps, returns = curves[EVAL_RETURN]
+    if steps:
+        axes.plot(steps, returns, "o-", label="evaluation")
+        axes.legend()
+    axes.set(title=title, xlabel="environment steps", ylabel="return of an episode")
+    axes.grid(alpha=0.3)
+    new = path.with_name(f".{path.name}.tmp.png")
+    figure.savefig(new, dpi=120)
+    new.replace(path)
+    return True
+
+
+def _curve(records: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    points = [(record.get("step"), record.get(name)) for record in records]
+    whole = [
+        (step, value) for step, value in points if isinstance(step, int | float) and isinstance(value, int | float)
+    ]
+    return [step for step, _ in whole], [value for _, value in whole]

@@ -1,0 +1,101 @@
+"""The command ``multippo``: chooses the subcommand, and turns what it raises into an exit code.
+
+0    done
+1    the run failed: a number that is not finite, a full disk, a conformance check
+2    a mistake in what was asked for; one line on stderr says which
+130  Ctrl-C; the last finished iteration is saved
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from multippo import __version__
+from multippo.cli.errors import RunError, UsageError, did_you_mean, is_users_mistake, one_line
+from multippo.errors import NonFiniteError
+
+__all__ = ["main"]
+
+_COMMANDS = {  # name: (module, function, what it does)
+    "train": ("multippo.cli.train", "run", "train a network in an environment"),
+    "eval": ("multippo.cli.evaluate", "run", "play whole episodes with a trained network"),
+    "conformance": ("multippo.cli.conformance", "run", "check that replay repeats rollouts, and that engines agree"),
+    "backends": ("multippo.cli.listing", "list_backends", "list the engines"),
+    "envs": ("multippo.cli.listing", "list_environments", "list the environments"),
+}
+_TRACEBACK = "--traceback"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        argv: The command line after the program's name; by default this process's.
+
+    Returns:
+        The exit code.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    with_traceback = _TRACEBACK in arguments or bool(os.environ.get("MULTIPPO_TRACEBACK"))
+    arguments = [argument for argument in arguments if argument != _TRACEBACK]
+    try:
+        return _run(arguments)
+    except SystemExit as stop:  # after --help
+        return stop.code if isinstance(stop.code, int) else 0
+    except KeyboardInterrupt as interrupt:
+        _complain("interrupted. " + one_line(interrupt) if interrupt.args else "interrupted.")
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has gone, as `multippo envs | head` does; Python would complain once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        failed = isinstance(error, RunError | NonFiniteError)
+        if not failed and not isinstance(error, UsageError) and not is_users_mistake(error):
+            raise
+        if with_traceback:
+            traceback.print_exc()
+        _complain(one_line(error))
+        return 1 if failed else 2
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"multippo {__version__}")
+        return 0
+    command = arguments[0]
+    if command not in _COMMANDS:
+        what = "flag" if command.startswith("-") else "command"
+        raise UsageError(
+            f"unknown {what} {command!r}.{did_you_mean(command, _COMMANDS)} The commands are {', '.join(_COMMANDS)}; "
+            "`multippo --help` says what each does."
+        )
+    module, function, _ = _COMMANDS[command]
+    return getattr(importlib.import_module(module), function)(arguments[1:])
+
+
+def _usage() -> str:
+    lines = [f"  {name:12} {text}" for name, (_, _, text) in _COMMANDS.items()]
+    return "\n".join(
+        (
+            "usage: multippo COMMAND [...]",
+            "",
+            "PPO for networks with state, on JAX and PyTorch.",
+            "",
+            *lines,
+            "",
+            "`multippo COMMAND --help` lists a command's flags. --traceback shows where an error came from. --version",
+            "prints the version. The engine is chosen by --backend or the environment variable MULTIPPO_BACKEND.",
+        )
+    )
+
+
+def _complain(message: str) -> None:
+    print(f"multippo: {message}", file=sys.stderr)

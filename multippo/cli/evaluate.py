@@ -1,0 +1,134 @@
+"""``multippo eval``: plays whole episodes with a run's network, on either engine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from multippo.algorithms.metrics import json_ready
+from multippo.backends.registry import available_backends, get_backend, known_backends, use_backend
+from multippo.cli.errors import UsageError
+from multippo.cli.flags import parse
+from multippo.cli.options import Option
+from multippo.cli.runs import RunDirectory
+
+__all__ = ["choose_backend", "evaluate", "run"]
+
+_MOST_ENVS = 100
+
+_OPTIONS = (
+    Option("backend", str | None, None, "Engine; none for MULTIPPO_BACKEND, else the one that made the run.", "eval"),
+    Option("episodes", int, 100, "Whole episodes to play.", "eval"),
+    Option("json", bool, False, "Print one JSON object and nothing else.", "eval"),
+    Option("stochastic", bool, False, "Sample actions instead of taking the mode of their distribution.", "eval"),
+    Option("checkpoint", str, "latest", "Which checkpoint: latest, a path, or a step.", "eval"),
+    Option("seed", int, 0, "Seed of the episodes, and of the actions if they are sampled.", "eval"),
+    Option("num_envs", int | None, None, f"Environments side by side; none for at most {_MOST_ENVS}.", "eval"),
+)
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command.
+
+    Raises:
+        UsageError: If the run, the checkpoint or a flag is not what it should be.
+    """
+    positional = Option("run_dir", str | None, None, "Directory that multippo train wrote.", "eval")
+    given = parse("eval", "Plays whole episodes with a trained network.", _OPTIONS, argv, positional)
+    values = {option.name: option.default for option in _OPTIONS} | given
+    if not values.get("run_dir"):
+        raise UsageError("a run is missing: multippo eval runs/CartPole-v1/…, the directory multippo train printed.")
+    for name in ("episodes", "num_envs"):
+        if values[name] is not None and values[name] < 1:
+            raise UsageError(f"{name}={values[name]} is not possible: expected at least 1.")
+    if values["seed"] < 0:
+        raise UsageError(f"seed={values['seed']} is not possible: expected 0 or more.")
+    found = _play(values)
+    if values["json"]:
+        print(json.dumps(json_ready(found), allow_nan=False))
+    else:
+        print(summary(found))
+        print(f"{found['env']} on {found['backend']}, checkpoint of step {found['step']:,}: {found['checkpoint']}")
+    return 0
+
+
+def _play(values: Mapping[str, Any]) -> dict[str, Any]:
+    directory = RunDirectory(Path(values["run_dir"]))
+    stored, settings = directory.read_settings(), directory.settings()
+    checkpoint = directory.checkpoint(values["checkpoint"])
+    with use_backend(choose_backend(values["backend"], stored.get("backend"))) as engine:
+        env = settings.make_env(values["num_envs"] or min(values["episodes"], _MOST_ENVS))
+        try:
+            network = settings.make_network(env)
+            checkpoint.restore_weights(network)
+            limit = settings.train.eval.max_episode_steps
+            found = evaluate(env, network, values["episodes"], values["seed"], not values["stochastic"], limit)
+        finally:
+            env.close()
+        return {
+            **found,
+            "env": settings.env_id,
+            "step": checkpoint.manifest.step,
+            "backend": engine.name,
+            "deterministic": not values["stochastic"],
+            "seed": values["seed"],
+            "checkpoint": str(checkpoint.path),
+        }
+
+
+def evaluate(
+    env: Any, network: Any, episodes: int, seed: int, deterministic: bool, max_episode_steps: int | None
+) -> dict[str, Any]:
+    """Plays episodes; the numbers under the names that ``--json`` prints."""
+    from multippo.algorithms.evaluation import eval_rollout
+
+    found = eval_rollout(
+        env,
+        network,
+        num_episodes=episodes,
+        key=network.engine.random.key(seed),
+        deterministic=deterministic,
+        max_episode_steps=max_episode_steps,
+    )
+    return {
+        "episode_reward_mean": found["eval/episode_reward/mean"],
+        "episode_reward_std": found["eval/episode_reward/std"],
+        "episode_reward_min": found["eval/episode_reward/min"],
+        "episode_reward_max": found["eval/episode_reward/max"],
+        "episode_length_mean": found["eval/lifespan/mean"],
+        "episodes": int(found["eval/episodes"]),
+    }
+
+
+def evaluation_envs(episodes: int) -> int:
+    """How many environments play that many episodes, so that training's last evaluation equals ``multippo eval``."""
+    return min(episodes, _MOST_ENVS)
+
+
+def summary(found: Mapping[str, Any]) -> str:
+    """One line for people."""
+    return (
+        f"Return {found['episode_reward_mean']:.2f} ± {found['episode_reward_std']:.2f} (from "
+        f"{found['episode_reward_min']:.2f} to {found['episode_reward_max']:.2f}), length "
+        f"{found['episode_length_mean']:.1f}, over {found['episodes']} episodes"
+    )
+
+
+def choose_backend(wanted: str | None, of_run: str | None = None) -> str:
+    """The engine: that of the flag, of ``MULTIPPO_BACKEND``, of the run, or the first installed.
+
+    Raises:
+        UsageError: If ``MULTIPPO_BACKEND`` names none.
+    """
+    from_variable = os.environ.get("MULTIPPO_BACKEND") or None
+    if wanted is None and from_variable is not None and from_variable not in known_backends():
+        raise UsageError(
+            f"MULTIPPO_BACKEND={from_variable!r} names no backend: set it to one of {', '.join(known_backends())}, or "
+            "unset it."
+        )
+    if wanted or from_variable:
+        return str(wanted or from_variable)
+    return of_run if of_run in available_backends() else get_backend()

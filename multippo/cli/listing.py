@@ -1,0 +1,46 @@
+"""``multippo backends`` and ``multippo envs``: what there is to choose from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from multippo.backends.registry import VARIABLE, describe_backends
+from multippo.cli.flags import parse
+from multippo.cli.options import Option
+
+__all__ = ["list_backends", "list_environments"]
+
+_JSON = Option("json", bool, False, "Print JSON and nothing else.", "output")
+
+
+def list_backends(argv: Sequence[str]) -> int:
+    """One line for each engine; loads none of them."""
+    given = parse("backends", "Lists the engines, and how to install those that are missing.", [_JSON], argv)
+    rows = describe_backends()
+    if given.get("json"):
+        print(json.dumps(rows))
+        return 0
+    for row in rows:
+        print(f"{row['name']:10} {_state(row)}")
+    chosen = os.environ.get(VARIABLE)
+    print(f"{VARIABLE} is {chosen}." if chosen else f"{VARIABLE} is not set; the first that is installed is used.")
+    return 0
+
+
+def list_environments(argv: Sequence[str]) -> int:
+    """One name a line."""
+    given = parse("envs", "Lists the environments that are installed.", [_JSON], argv)
+    from multippo.envs import list_envs
+
+    names = list_envs()
+    print(json.dumps(names) if given.get("json") else "\n".join(names))
+    return 0
+
+
+def _state(row: dict[str, Any]) -> str:
+    if not row["available"]:
+        return f"not installed: {row['install']}"
+    return "installed  " + ", ".join(f"{package} {version}" for package, version in row["versions"].items())

@@ -1,0 +1,205 @@
+"""A run's directory: what lies where, and the file that says what the run is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from multippo.algorithms.atomic import write_text
+from multippo.algorithms.checkpointing import Checkpoint, latest_checkpoint, load_checkpoint
+from multippo.algorithms.metrics import json_ready
+from multippo.cli.errors import UsageError
+from multippo.cli.files import read_object, settings_of
+from multippo.cli.options import Option, train_options
+from multippo.cli.settings import RunSettings, settings_from
+
+__all__ = ["RunDirectory", "default_run_directory"]
+
+FORMAT, FORMAT_VERSION = "multippo.run", 1
+
+_PACKAGES = (
+    "multippo",
+    "numpy",
+    "gymnasium",
+    "safetensors",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "torch",
+    "brax",
+    "mujoco",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDirectory:
+    """The directory of a run.
+
+    Attributes:
+        path: Where it is.
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """What the run is."""
+        return self.path / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        """What was logged, one JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where ``step_…`` directories lie."""
+        return self.path / "checkpoints"
+
+    @property
+    def curve(self) -> Path:
+        """The picture of the learning curve."""
+        return self.path / "learning_curve.png"
+
+    def create(self, settings: RunSettings, backend: str) -> list[Path]:
+        """Makes the directory and writes what the run is.
+
+        Returns:
+            The directories that were made, innermost first; see ``abandon``.
+
+        Raises:
+            UsageError: If the directory can't be made, or is in use already.
+        """
+        missing = [directory for directory in (self.path, *self.path.parents) if not directory.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.refuse_used()
+            self.write_settings(settings, backend)
+        except OSError as error:
+            raise UsageError(
+                f"the run directory {self.path} can't be made: {error.strerror}; name another --run-dir."
+            ) from error
+        return missing
+
+    def refuse_used(self) -> None:
+        """Refuses a directory for a new run that is none, or has something in it.
+
+        Raises:
+            UsageError: If so.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"the run directory {self.path} is a file: name another --run-dir.")
+        if self.config.exists():
+            raise UsageError(
+                f"the run directory {self.path} holds a run already: add --resume to go on with it, or name another "
+                "--run-dir."
+            )
+        if self.path.exists() and any(self.path.iterdir()):
+            raise UsageError(f"the run directory {self.path} holds other files: name another --run-dir.")
+
+    def abandon(self, made: Sequence[Path]) -> None:
+        """Takes back what ``create`` did, for a run that was refused before it logged anything."""
+        with contextlib.suppress(OSError):  # something else has been put there meanwhile
+            self.config.unlink()
+            for directory in made:
+                directory.rmdir()
+
+    def write_settings(self, settings: RunSettings, backend: str) -> None:
+        """Writes ``config.json``: all it takes to make environment and network again, on any engine."""
+        content = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            **settings.as_json(),
+            "backend": backend,
+            "versions": _versions(),
+        }
+        write_text(self.config, json.dumps(json_ready(content), indent=2, allow_nan=False) + "\n")
+
+    def read_settings(self) -> dict[str, Any]:
+        """What the run was given, by option name; ``backend`` is the engine that made it.
+
+        Raises:
+            UsageError: If this is no run's directory, or its file can't be understood.
+        """
+        if not self.config.is_file():
+            raise UsageError(
+                f"{self.path} is no run's directory: {self._why()} `multippo train ENV --run-dir DIR` makes one."
+            )
+        found = read_object(self.config)
+        if found.get("format") != FORMAT:
+            raise UsageError(f"{self.config} was not written by multippo train.")
+        version = found.get("format_version")
+        if not isinstance(version, int) or version > FORMAT_VERSION:
+            raise UsageError(
+                f"{self.config} is of run format {version!r}; this version of multippo reads formats up to "
+                f"{FORMAT_VERSION}: upgrade multippo."
+            )
+        return settings_of(found, [*train_options(), *_RUN_OPTIONS], str(self.config))
+
+    def settings(self) -> RunSettings:
+        """What the run is."""
+        return settings_from(self.read_settings())
+
+    def has_checkpoint(self) -> bool:
+        """Whether a state has been saved."""
+        return not self.checkpoints.is_symlink() and latest_checkpoint(self.checkpoints) is not None
+
+    def checkpoint(self, which: str = "latest") -> Checkpoint:
+        """A checkpoint of the run.
+
+        Args:
+            which: ``latest``; or a path, from here or from the directory of checkpoints; or a step.
+
+        Raises:
+            UsageError: If there is none.
+        """
+        if which == "latest":
+            found = latest_checkpoint(self.checkpoints)
+            if found is None or self.checkpoints.is_symlink():
+                raise UsageError(
+                    f"{self.path} holds no checkpoint: the run was stopped before its first one was saved."
+                )
+            return load_checkpoint(found)
+        places = [Path(which), self.checkpoints / which]
+        places += [self.checkpoints / f"step_{int(which):012d}"] if which.isdecimal() else []
+        for place in places:
+            if place.is_dir():
+                return load_checkpoint(place)
+        steps = sorted(entry.name for entry in self.checkpoints.glob("step_*"))
+        raise UsageError(f"there is no checkpoint {which!r}: {self.path} holds {', '.join(steps) or 'none'}.")
+
+    def _why(self) -> str:
+        if not self.path.exists():
+            return "nothing is there."
+        return "it has no config.json." if self.path.is_dir() else "it is a file."
+
+
+def default_run_directory(settings: RunSettings, backend: str, root: Path = Path("runs")) -> RunDirectory:
+    """``runs/ENV/TIME-BACKEND-seedN``, with a number added where that is taken."""
+    env = settings.env_id.removeprefix("gymnasium/")
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{backend}-seed{settings.train.seed}"
+    path, number = root / env / stem, 2
+    while path.exists():
+        path, number = root / env / f"{stem}-{number}", number + 1
+    return RunDirectory(path)
+
+
+_RUN_OPTIONS = (Option("env", str, None, "", "run"), Option("backend", str, None, "", "run"))
+
+
+def _versions() -> Mapping[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    from multippo import __version__
+
+    return {**versions, "multippo": __version__}

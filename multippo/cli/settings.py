@@ -1,0 +1,132 @@
+"""What a run is: environment, network and algorithm, from the settings a user gave."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
+from multippo.cli.errors import UsageError, one_line
+from multippo.cli.options import ENV_OPTIONS, FAMILIES, NETWORKS, network_defaults, train_options
+
+if TYPE_CHECKING:
+    from multippo.envs.api import Env
+
+__all__ = ["RunSettings", "settings_from"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """A run, whichever engine computes it.
+
+    Attributes:
+        env_id: As ``make_env`` knows it.
+        env_kwargs: For ``make_env``.
+        network: Kind of network, one of ``NETWORKS``.
+        network_options: Its options, all of them.
+        train: Everything else; ``train.ppo.num_envs`` is set.
+        final_eval_episodes: Episodes of the evaluation after training.
+    """
+
+    env_id: str
+    env_kwargs: dict[str, Any]
+    network: str
+    network_options: dict[str, Any]
+    train: TrainConfig
+    final_eval_episodes: int
+
+    def make_env(self, num_envs: int | None = None) -> Env:
+        """The environments; those to train in unless ``num_envs`` says otherwise.
+
+        Raises:
+            UsageError: If the environment can't be made.
+        """
+        import gymnasium
+
+        from multippo.envs import make_env
+
+        count = num_envs or self.train.ppo.num_envs
+        try:
+            return make_env(self.env_id, num_envs=count, **self.env_kwargs)
+        except gymnasium.error.Error as error:
+            raise UsageError(f"The environment {self.env_id!r} can't be made: {one_line(error)}") from error
+
+    def make_network(self, env: Env) -> Any:
+        """A new network for the environment, on the active engine."""
+        from multippo.rngs import Rngs
+
+        make, fixed = NETWORKS[self.network]
+        rngs = Rngs(self.train.seed)
+        return make(env.observation_space, env.action_space, rngs=rngs, **fixed, **self.network_options)
+
+    def as_json(self) -> dict[str, Any]:
+        """In the form that ``files.settings_of`` reads."""
+        return {
+            "env": {"id": self.env_id, "kwargs": self.env_kwargs},
+            "network": {"kind": self.network, "options": self.network_options},
+            "train": dataclasses.asdict(self.train),
+            "final_eval_episodes": self.final_eval_episodes,
+        }
+
+
+def settings_from(given: Mapping[str, Any]) -> RunSettings:
+    """The run that settings describe, defaults filled in.
+
+    Args:
+        given: Values by option name.
+
+    Raises:
+        UsageError: If something is missing, or does not go together.
+        ValueError: If a config refuses a value.
+    """
+    values = {option.name: option.default for option in train_options()} | dict(given)
+    if not values.get("env"):
+        raise UsageError("an environment is missing: multippo train CartPole-v1; `multippo envs` lists them.")
+    if "eval_every_steps" in given and "eval_enabled" not in given:
+        values["eval_enabled"] = True
+    if values["num_envs"] is None:
+        values["num_envs"] = next(option.default for option in train_options() if option.name == "num_envs")
+    if values["final_eval_episodes"] < 0:
+        raise UsageError(f"final_eval_episodes={values['final_eval_episodes']} is not possible: expected 0 or more.")
+    ppo = PPOConfig(**{field.name: values[field.name] for field in dataclasses.fields(PPOConfig)})
+    evaluation = EvalConfig(**{field.name: values[f"eval_{field.name}"] for field in dataclasses.fields(EvalConfig)})
+    rest = {field.name: values[field.name] for field in dataclasses.fields(TrainConfig) if field.name in values}
+    return RunSettings(
+        env_id=values["env"],
+        env_kwargs=_env_kwargs(values["env"], given),
+        network=values["network"],
+        network_options=_network_options(values["network"], given),
+        train=TrainConfig(ppo=ppo, eval=evaluation, **rest),
+        final_eval_episodes=values["final_eval_episodes"],
+    )
+
+
+def _env_kwargs(env_id: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    family = env_id.partition("/")[0]
+    family = family if family in FAMILIES else "gymnasium"
+    kwargs: dict[str, Any] = {}
+    for option in ENV_OPTIONS:
+        value = given.get(option.name)
+        if value is None:
+            continue
+        if option.name not in FAMILIES[family]:
+            fitting = [name for name in FAMILIES if option.name in FAMILIES[name]]
+            raise UsageError(
+                f"{option.flag} is for {' and '.join(fitting)} environments, and {env_id!r} is of {family}: leave it "
+                "out."
+            )
+        kwargs[FAMILIES[family][option.name]] = value
+    return kwargs
+
+
+def _network_options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    own = network_defaults(kind)
+    for other in NETWORKS:
+        for name in network_defaults(other):
+            if name in given and name not in own:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is an option of --network {other}, and the network is {kind!r}: leave "
+                    f"it out, or choose --network {other}."
+                )
+    return {name: given.get(name, default) for name, default in own.items()}

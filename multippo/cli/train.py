@@ -1,0 +1,239 @@
+"""``multippo train``: from a command line to a trained network in a run's directory."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from multippo.algorithms.atomic import remove_leftovers
+from multippo.algorithms.callbacks import Progress, make_progress
+from multippo.algorithms.checkpointing import save_checkpoint, step_directory
+from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter, drop_after, plot_learning_curve, read_metrics
+from multippo.algorithms.types import TrainingState
+from multippo.backends.registry import use_backend
+from multippo.cli.errors import RunError, UsageError, one_line
+from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, summary
+from multippo.cli.files import read_settings
+from multippo.cli.flags import parse
+from multippo.cli.options import Option, train_options
+from multippo.cli.runs import RunDirectory, default_run_directory
+from multippo.cli.settings import RunSettings, settings_from
+from multippo.cli.values import shown
+from multippo.errors import NonFiniteError
+
+__all__ = ["run"]
+
+_OPTIONS = (
+    Option(
+        "backend", str | None, None, "Engine; none for MULTIPPO_BACKEND, else the first installed of jax, torch.", "run"
+    ),
+    Option("run_dir", str | None, None, "Where the run goes; none for runs/ENV/TIME-BACKEND-seedN.", "run"),
+    Option("config", str | None, None, "JSON or YAML file of settings; flags override it.", "run"),
+    Option("resume", bool, False, "Go on with the run in --run-dir from its latest checkpoint.", "run"),
+    Option("progress", Literal["auto", "bar", "plain", "off"], "auto", "How progress is shown.", "run"),
+)
+
+# A run resumed under other values of these would be another run.
+_FIXED = ("env", "network", "seed", "num_envs", "rollout_length", "scale_rewards")
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command.
+
+    Raises:
+        UsageError: If something was asked for that can't be.
+        RunError: If a disk is full, or the like.
+        NonFiniteError: If a number became NaN or infinite; the last good state is saved.
+        KeyboardInterrupt: After Ctrl-C, once the last finished iteration is saved.
+    """
+    positional = Option(
+        "env", str | None, None, "Environment: CartPole-v1, brax/ant, …; `multippo envs` lists them.", "run"
+    )
+    options = [*_OPTIONS, *train_options()]
+    in_files = [positional, *(option for option in options if option.name not in ("config", "resume"))]
+    given = parse("train", "Trains a network by PPO.", options, argv, positional)
+    if given.get("config"):
+        given = read_settings(Path(given["config"]), in_files) | given
+    values = {option.name: option.default for option in _OPTIONS} | given
+    directory = RunDirectory(Path(values["run_dir"])) if values["run_dir"] else None
+    if values["resume"]:
+        stored, settings = _settings_to_resume(directory, given)
+    else:
+        stored, settings = {}, settings_from(given)
+        if directory is not None:  # at once, not only after the environment is made
+            directory.refuse_used()
+    backend = choose_backend(values["backend"], stored.get("backend"))
+    with use_backend(backend):
+        env = settings.make_env()
+        try:
+            network = settings.make_network(env)
+            directory = directory or default_run_directory(settings, backend)
+            _Training(settings, directory, env, network, values["progress"], bool(values["resume"])).go()
+        finally:
+            env.close()
+    return 0
+
+
+def _settings_to_resume(directory: RunDirectory | None, given: Mapping[str, Any]) -> tuple[dict[str, Any], RunSettings]:
+    """What the run in the directory was given, and what it is with the changes asked for now."""
+    if directory is None:
+        raise UsageError("--resume needs --run-dir DIR, the directory of the run to go on with.")
+    stored = directory.read_settings()
+    before, settings = settings_from(stored), settings_from(stored | dict(given))
+    for name in _FIXED:
+        if name in given and given[name] != stored.get(name, given[name]):
+            raise UsageError(
+                f"{name}={given[name]!r} can't be changed in a run that began with {stored[name]!r}: leave it out, or "
+                "start another run."
+            )
+    for attribute in ("env_kwargs", "network_options"):
+        old, new = getattr(before, attribute), getattr(settings, attribute)
+        for name in new:
+            if old.get(name) != new[name]:
+                raise UsageError(
+                    f"{name} can't become {shown(new[name])} in a run that began with {shown(old.get(name))}: leave it "
+                    "out, or start another run."
+                )
+    return stored, settings
+
+
+class _Training:
+    """One run: ``train_ppo`` with its logs, checkpoints and last evaluation."""
+
+    def __init__(
+        self, settings: RunSettings, directory: RunDirectory, env: Any, network: Any, progress: str, resume: bool
+    ) -> None:
+        self._settings, self._directory, self._env, self._network = settings, directory, env, network
+        self._progress_kind, self._resume = progress, resume
+        self._made: list[Path] = []
+        self._logged = False
+        self._saved: Path | None = None
+
+    def go(self) -> None:
+        """Trains, evaluates, and says where everything is."""
+        initial = self._prepare()
+        first = 0 if initial is None else initial.step
+        with contextlib.ExitStack() as stack:
+            jsonl = JsonlWriter(self._directory.metrics)
+            stack.callback(jsonl.close)
+            board = TensorBoardWriter(self._directory.path, first)
+            stack.callback(board.close)
+            ppo = self._settings.train.ppo
+            progress = make_progress(self._progress_kind, ppo.total_steps, ppo.num_iterations, sys.stderr)
+            log = self._logger([jsonl.write, board.write], progress)
+            with progress:
+                self._introduce(progress, initial)
+                self._train(initial, log)
+            found = self._evaluate([jsonl.write, board.write])
+        self._draw()
+        if found:
+            print(f"Final evaluation: {summary(found)}")
+        print(f"Run: {self._directory.path}")
+        print(f"Evaluate it with: multippo eval {self._directory.path}")
+
+    def _prepare(self) -> TrainingState | None:
+        """Makes the run's directory, or restores the state to go on from."""
+        if not self._resume:
+            self._made = self._directory.create(self._settings, self._network.engine.name)
+            return None
+        remove_leftovers(self._directory.path)
+        self._directory.write_settings(self._settings, self._network.engine.name)
+        if not self._directory.has_checkpoint():
+            drop_after(self._directory.metrics, -1)
+            return None
+        remove_leftovers(self._directory.checkpoints)
+        checkpoint = self._directory.checkpoint()
+        drop_after(self._directory.metrics, checkpoint.manifest.step)
+        self._saved = checkpoint.path
+        return checkpoint.restore(self._network)
+
+    def _introduce(self, progress: Progress, initial: TrainingState | None) -> None:
+        settings = self._settings
+        start = "" if initial is None else f", from step {initial.step:,}"
+        progress.note(
+            f"Training {settings.env_id} on {self._network.engine.name}: {settings.network} network, "
+            f"{self._env.num_envs} environments, seed {settings.train.seed}{start}. Run: {self._directory.path}"
+        )
+        if initial is not None and initial.iteration >= settings.train.ppo.num_iterations:
+            progress.note("The run was finished already; a higher --total-steps goes on with it.")
+
+    def _train(self, initial: TrainingState | None, log: Callable[[Mapping[str, float]], None]) -> None:
+        try:
+            from multippo.algorithms.ppo import train_ppo
+
+            train_ppo(
+                self._env,
+                self._network,
+                self._settings.train,
+                log_fn=log,
+                checkpoint_fn=self._save,
+                initial_state=initial,
+            )
+        except KeyboardInterrupt:
+            self._draw()
+            raise KeyboardInterrupt(self._how_to_go_on()) from None
+        except NonFiniteError as error:
+            self._draw()
+            saved = f" The state is saved in {self._saved}." if self._saved else ""
+            raise NonFiniteError(str(error) + saved, leaf=error.leaf, training_state=error.training_state) from error
+        except OSError as error:
+            if error.errno is None:  # not the system's: an environment's own
+                raise
+            raise RunError(f"the run stopped: {one_line(error)}. {self._how_to_go_on()}") from error
+        except (ValueError, TypeError):
+            if not self._logged and not self._resume:
+                self._directory.abandon(self._made)
+            raise
+
+    def _logger(
+        self, writers: Sequence[Callable[[Mapping[str, float]], None]], progress: Progress
+    ) -> Callable[[Mapping[str, float]], None]:
+        def log(metrics: Mapping[str, float]) -> None:
+            self._logged = True
+            for write in writers:
+                write(metrics)
+            progress.update(metrics)
+
+        return log
+
+    def _save(self, state: TrainingState, step: int) -> None:
+        path = step_directory(self._directory.checkpoints, step)
+        self._saved = save_checkpoint(path, state, self._network, config=self._settings.train)
+
+    def _how_to_go_on(self) -> str:
+        if self._saved is None:
+            return f"Nothing was saved yet in {self._directory.path}."
+        return f"Saved: {self._saved}. Go on with: multippo train --run-dir {self._directory.path} --resume"
+
+    def _evaluate(self, writers: Sequence[Callable[[Mapping[str, float]], None]]) -> dict[str, Any]:
+        """The evaluation that ``multippo eval`` repeats."""
+        episodes = self._settings.final_eval_episodes
+        if episodes == 0 or self._saved is None:
+            return {}
+        env = self._settings.make_env(evaluation_envs(episodes))
+        try:
+            limit = self._settings.train.eval.max_episode_steps
+            found = evaluate(env, self._network, episodes, 0, True, limit)
+        finally:
+            env.close()
+        step = int(self._saved.name.removeprefix("step_"))
+        for write in writers:
+            write({"step": step, **{f"eval/{_LOGGED[name]}": float(found[name]) for name in _LOGGED}})
+        return found
+
+    def _draw(self) -> None:
+        title = f"{self._settings.env_id}, {self._settings.network}, {self._network.engine.name}"
+        plot_learning_curve(read_metrics(self._directory.metrics), self._directory.curve, title)
+
+
+_LOGGED = {
+    "episode_reward_mean": "episode_reward/mean",
+    "episode_reward_std": "episode_reward/std",
+    "episode_reward_min": "episode_reward/min",
+    "episode_reward_max": "episode_reward/max",
+    "episode_length_mean": "lifespan/mean",
+    "episodes": "episodes",
+}
