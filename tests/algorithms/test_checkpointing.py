@@ -1,0 +1,458 @@
+"""A checkpoint holds all of a run, on either engine; only a whole and fitting one is loaded, and nothing is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+from safetensors.numpy import load_file, save_file
+
+import multippo as mp
+from multippo.algorithms.checkpointing import Checkpoint, latest_checkpoint, step_directory
+from multippo.algorithms.types import EpisodeState
+from multippo.testing import Clock, CountNet, FunctionalClock, FunctionalGoal, Goal, NoisyNet, Spy, TableNet
+
+ROOT = Path(__file__).resolve().parents[2]
+OTHER = {"jax": "torch", "torch": "jax"}
+
+
+def clock(num_envs: int = 4) -> Any:
+    return mp.make_env(FunctionalClock(3, "truncated"), num_envs=num_envs)
+
+
+def table_net(seed: int = 0) -> Any:
+    return TableNet([0.5, 0.25, 0.0, -0.5], rngs=mp.Rngs(seed))
+
+
+def state_of(network: Any, env: Any = None) -> mp.TrainingState:
+    """The state of a run of 4 environments that has not been trained, with numbers that tell arrays apart."""
+    engine = network.engine
+    split, leaves = engine.split(network), engine.leaves(network).values()
+    moments = {
+        leaf.native_path: leaf.from_portable(np.arange(leaf.read().size, dtype=np.float32).reshape(leaf.read().shape))
+        for leaf in leaves
+        if leaf.trained
+    }
+    return mp.TrainingState(
+        definition=split.definition,
+        params=engine.snapshot(split.params),
+        variables=engine.snapshot(split.variables),
+        optimizer_state=(moments, {name: 2 * value for name, value in moments.items()}, 8),
+        network_state=network.initialize_state(4),
+        env_state=(env or clock()).reset(1),
+        episodes=EpisodeState(engine.zeros((4,)) + 1, engine.zeros((4,)) + 2),
+        key=engine.random.key(2**40 + 1),
+        iteration=2,
+        step=32,
+    )
+
+
+def saved(path: Path, network: Any = None, **options: Any) -> mp.TrainingState:
+    """Saves such a state."""
+    network = network or table_net()
+    state = state_of(network)
+    mp.save_checkpoint(path, state, network, **options)
+    return state
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+
+
+def assert_same_state(a: Any, b: Any, tolerance: float = 0.0) -> None:
+    """Everything but parameters and statistics, which the networks hold."""
+    for field in ("network_state", "episodes", "key"):
+        support.assert_trees_close(words(getattr(a, field)), words(getattr(b, field)), tolerance, field)
+    assert (a.iteration, a.step, a.optimizer_state[2]) == (b.iteration, b.step, b.optimizer_state[2])
+
+
+def words(tree: Any) -> Any:
+    """Words of keys are 32-bit on one engine and 64-bit on the other."""
+    return support.tree_map(lambda x: x.astype(np.int64) if x.dtype == np.uint32 else x, support.to_numpy(tree))
+
+
+# -- resuming
+
+
+PROGRAM = """
+import sys
+import multippo as mp
+from multippo.algorithms.checkpointing import step_directory
+from pathlib import Path
+
+backend, folder, mode = sys.argv[1:]
+with mp.use_backend(backend):
+    env = mp.make_env("brax/fast", num_envs=4, episode_length=20)
+    network = mp.make_recurrent_actor_critic(
+        env.observation_space, env.action_space, 4, mp.Rngs(0 if mode == "whole" else 1), encoder_sizes=[],
+        entropy_weight=0.01,
+    )
+    ppo = mp.PPOConfig(total_steps=4 * 16 * 4, rollout_length=16, num_epochs=2, num_minibatches=2, value_clip_range=0.2)
+    config = mp.TrainConfig(ppo=ppo, checkpoint_every_steps=4 * 16 * 2, seed=3)
+    save = lambda state, step: mp.save_checkpoint(step_directory(Path(folder, mode), step), state, network)
+    initial = mp.load_checkpoint(Path(folder, "whole", "step_000000000128"), network) if mode == "rest" else None
+    mp.train_ppo(env, network, config, checkpoint_fn=save, initial_state=initial)
+"""
+
+
+@pytest.mark.parametrize("backend", support.ENGINES)
+def test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit(backend: str, tmp_path: Path):
+    # The second process takes what XLA compiled for the first from the disk, which halves the time of this test.
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "xla"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    for mode in ("whole", "rest"):
+        command = [sys.executable, "-W", "ignore", "-c", PROGRAM, backend, str(tmp_path), mode]
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | cache, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    whole, rest = files_of(tmp_path / "whole/step_000000000256"), files_of(tmp_path / "rest/step_000000000256")
+    assert len(whole) == 5
+    assert whole == rest
+    assert whole["weights.safetensors"] != files_of(tmp_path / "whole/step_000000000128")["weights.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "network", "options"),
+    [
+        ("jax", "noisy", {"lr_schedule": "cosine", "weight_decay": 1e-2, "target_kl": 0.1, "value_clip_range": 0.1}),
+        ("torch", "noisy", {"lr_schedule": "cosine", "weight_decay": 1e-2, "target_kl": 0.1, "value_clip_range": 0.1}),
+        ("torch", "count", {"lr_schedule": "constant", "scale_rewards": False}),
+        ("torch", "table", {"lr_schedule": "linear"}),
+    ],
+)
+def test_a_resumed_run_equals_the_uninterrupted_one(
+    backend: str, network: str, options: dict[str, Any], tmp_path: Path
+):
+    def make(seed: int) -> Any:
+        rngs = mp.Rngs(seed)
+        return {
+            "table": lambda: table_net(seed),
+            "count": lambda: CountNet(0.3 + seed, rngs),
+            "noisy": lambda: NoisyNet(4, 2, rngs),
+        }[network]()
+
+    with mp.use_backend(backend):
+        whole = make(0)
+        run = training.train(clock(), whole, iterations=6, config={"checkpoint_every_steps": 3 * 16}, **options)
+        # By now the network holds other weights than the state; saving must neither mix them up nor change them.
+        weights = mp.to_portable(whole)
+        mp.save_checkpoint(tmp_path / "half", run.checkpoints[0][0], whole)
+        support.assert_trees_close(mp.to_portable(whole), weights, 0.0)
+        again = make(1)
+        state = mp.load_checkpoint(tmp_path / "half", again)
+        assert (state.iteration, state.step) == (3, 48)
+        rest = training.train(clock(), again, iterations=6, initial_state=state, **options)
+        assert rest.column("step") == run.column("step")[3:]
+        for name in ("losses/actor", "losses/critic", "learning_rate", "kl/approx", "ratio/first_max_dev"):
+            assert rest.column(name) == run.column(name)[3:], name
+        support.assert_trees_close(mp.to_portable(again), weights, 0.0)
+        for got, expected in zip(
+            training.portable_moments(again, rest.state)[:2],
+            training.portable_moments(whole, run.state)[:2],
+            strict=True,
+        ):
+            support.assert_trees_close(got, expected, 0.0)
+        assert_same_state(rest.state, run.state)
+
+
+@pytest.mark.usefixtures("torch_engine")
+def test_a_host_environment_starts_new_episodes_from_a_derived_seed(tmp_path: Path):
+    network = table_net()
+    run = training.train(
+        Clock(3, "truncated", num_envs=4), network, iterations=4, config={"checkpoint_every_steps": 2 * 16}
+    )
+    mp.save_checkpoint(tmp_path / "half", run.checkpoints[0][0], network)
+    again = table_net(1)
+    state = mp.load_checkpoint(tmp_path / "half", again)
+    assert state.env_state is None
+    first, second = Spy(Clock(3, "truncated", num_envs=4)), Spy(Clock(3, "truncated", num_envs=4))
+    training.train(first, table_net(), iterations=1)
+    rest = training.train(second, again, iterations=4, initial_state=state)
+    assert rest.column("iteration") == [3, 4]
+    assert rest.column("learning_rate") == run.column("learning_rate")[2:]
+    assert rest.state.optimizer_state[2] == run.state.optimizer_state[2]
+    assert not np.array_equal(first.resets[0], second.resets[0])
+
+
+def test_a_checkpoint_of_one_engine_is_the_same_on_the_other(engine: Any, tmp_path: Path):
+    def make_env() -> Any:
+        return Goal(num_envs=4) if engine.name == "torch" else mp.make_env(FunctionalGoal(), num_envs=4)
+
+    def make_network(seed: int) -> Any:
+        return mp.make_recurrent_actor_critic(1, 1, 4, mp.Rngs(seed), encoder_sizes=[4])
+
+    network = make_network(0)
+    run = training.train(make_env(), network, iterations=2)
+    mp.save_checkpoint(tmp_path / "there", run.state, network)
+    expected = mp.eval_rollout(Goal(num_envs=8), network)
+    with mp.use_backend(OTHER[engine.name]):
+        other = make_network(1)
+        state = mp.load_checkpoint(tmp_path / "there", other)
+        support.assert_trees_close(mp.to_portable(other), mp.to_portable(network), 0.0)
+        for got, moments in zip(
+            training.portable_moments(other, state)[:2], training.portable_moments(network, run.state)[:2], strict=True
+        ):
+            support.assert_trees_close(got, moments, 0.0)
+        assert_same_state(state, run.state)
+        found = mp.eval_rollout(Goal(num_envs=8), other)
+        assert found["eval/episode_reward/mean"] == pytest.approx(expected["eval/episode_reward/mean"], abs=1e-5)
+        # And back: what was stored is what is stored.
+        mp.save_checkpoint(tmp_path / "back", state, other)
+        assert training.train(make_env(), other, iterations=3, initial_state=state).column("iteration") == [3]
+    there, back = files_of(tmp_path / "there"), files_of(tmp_path / "back")
+    assert back.pop("checkpoint.json") != there.pop("checkpoint.json")  # which names the engine
+    assert back == there
+
+
+# -- what is stored
+
+
+def test_looking_into_a_checkpoint_needs_no_network(engine: Any, tmp_path: Path):
+    config = mp.TrainConfig(seed=7)
+    saved(tmp_path / "a", config=config, extra={"note": "first", "sizes": [1, 2]})
+    checkpoint = mp.load_checkpoint(tmp_path / "a")
+    assert isinstance(checkpoint, Checkpoint)
+    manifest = checkpoint.manifest
+    assert (manifest.step, manifest.iteration, manifest.backend) == (32, 2, engine.name)
+    assert manifest.config is not None
+    assert (manifest.config["seed"], manifest.config["ppo"]["total_steps"]) == (7, 50_000)
+    assert manifest.extra == {"note": "first", "sizes": [1, 2]}
+    assert set(checkpoint.weights()) == {"logits", "sampler.base_key", "values"}
+
+
+class Mixed(TableNet):
+    """Holds a statistic of every kind."""
+
+    def __init__(self, rngs: Any = None, low: Any = None) -> None:
+        super().__init__([0.5, 0.25, 0.0, -0.5], rngs=rngs)
+        self.flag = mp.Variable(np.array(True))
+        self.number = mp.Variable(np.array(7, np.int32))
+        self.words = mp.Variable(np.array([1, 2**32 - 1], np.uint32))
+        self.transposed = mp.Param(np.arange(6.0).reshape(2, 3).T)
+        self.empty = mp.Param(np.zeros((0, 3)))
+        if low is not None:
+            self.low = mp.Variable(low)
+
+
+def test_arrays_of_every_kind_survive(engine: Any, tmp_path: Path):
+    low = None
+    if engine.name == "jax":
+        import jax.numpy as jnp
+
+        low = jnp.array([0.1, 3e38], jnp.bfloat16)
+    network = Mixed(low=low)
+    saved(tmp_path / "a", network)
+    other = Mixed(mp.Rngs(9), None if low is None else low * 0)
+    other.flag[...], other.number[...] = False, 0
+    mp.load_checkpoint(tmp_path / "a", other)
+    got, expected = mp.to_portable(other), mp.to_portable(network)
+    for name, value in expected.items():
+        assert (got[name].dtype, got[name].shape) == (value.dtype, value.shape), name
+        np.testing.assert_array_equal(got[name], value, name)
+    assert expected["words"].tolist() == [1, 2**32 - 1]
+    assert mp.load_checkpoint(tmp_path / "a").weights()["flag"].shape == ()
+
+
+@pytest.mark.parametrize("extra", [{"x": float("nan")}, {"x": object()}, {"x": "y" * 2**25}])
+def test_what_json_can_not_hold_is_refused_before_anything_is_written(extra: dict[str, Any], tmp_path: Path):
+    with mp.use_backend("torch"), pytest.raises(TypeError, match="extra"):
+        saved(tmp_path / "a", extra=extra)
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- where it is written
+
+
+def test_a_second_save_replaces_the_first_and_leaves_nothing_else(engine: Any, tmp_path: Path):
+    state = saved(tmp_path / "a", extra={"n": 1})
+    mp.save_checkpoint(tmp_path / "a", state, table_net(), extra={"n": 2})
+    assert mp.load_checkpoint(tmp_path / "a").manifest.extra == {"n": 2}
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with mp.use_backend("torch"):
+        state = saved(tmp_path / "a")
+        before = files_of(tmp_path / "a")
+
+        def full(*_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("multippo.algorithms.checkpointing.write_tensors", full)
+        with pytest.raises(OSError, match="No space"):
+            mp.save_checkpoint(tmp_path / "a", state, table_net(), extra={"n": 2})
+    assert files_of(tmp_path / "a") == before
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_relative_paths_and_empty_directories_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with mp.use_backend("torch"):
+        saved(Path("empty"))
+        saved(Path("new/deeper"))
+        assert mp.load_checkpoint("new/deeper", table_net()).step == 32
+        assert mp.load_checkpoint("empty", table_net()).step == 32
+
+
+def test_nothing_but_a_checkpoint_is_replaced(tmp_path: Path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/thesis.tex").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    with mp.use_backend("torch"):
+        for name in ("file", "folder", "link"):
+            with pytest.raises(FileExistsError, match=name):
+                saved(tmp_path / name)
+    assert (tmp_path / "folder/thesis.tex").read_text() == "mine"
+
+
+# -- finding it
+
+
+def test_the_latest_is_the_highest_step_that_is_complete(tmp_path: Path):
+    with mp.use_backend("torch"):
+        saved(tmp_path / "checkpoints/step_9")
+        shutil.copytree(tmp_path / "checkpoints/step_9", tmp_path / "checkpoints/step_000000000010")
+        (tmp_path / "checkpoints/step_11").mkdir()  # torn: it has no description
+        (tmp_path / "checkpoints/step_12").symlink_to("step_9")
+        (tmp_path / "checkpoints/step_x").mkdir()
+        ten = tmp_path / "checkpoints/step_000000000010"
+        assert latest_checkpoint(tmp_path / "checkpoints") == ten
+        for place in (tmp_path, tmp_path / "checkpoints", ten):
+            assert mp.load_checkpoint(place).path == ten
+    assert step_directory(tmp_path, 10).name == ten.name
+    assert latest_checkpoint(tmp_path / "nowhere") is None
+
+
+def test_where_there_is_none_the_error_says_so(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match="nothing is there"):
+        mp.load_checkpoint(tmp_path / "a")
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        mp.load_checkpoint(tmp_path)
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("weights", lambda t: t.pop("logits"), "missing in it: logits"),
+        ("weights", lambda t: t.update(stray=np.zeros(1)), "left over in it: stray"),
+        ("weights", lambda t: t.update(logits=np.zeros((2, 4))), r"'logits' has shape \(2, 4\).*\(4, 2\)"),
+        ("optimizer", lambda t: t.pop("first/values"), "missing in it: first/values"),
+        ("optimizer", lambda t: t.update({"second/values": np.zeros(3)}), "second/values"),
+        ("carry", lambda t: t.pop("network_state['sampler'].key"), "network_state"),
+        ("carry", lambda t: t.update(key=np.zeros(3, np.int64)), "'key'"),
+        ("carry", lambda t: t.pop("episodes.length"), "episodes.length"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named_and_change_nothing(file: str, change: Any, message: str, tmp_path: Path):
+    with mp.use_backend("torch"):
+        saved(tmp_path / "a")
+        path = tmp_path / f"a/{file}.safetensors"
+        tensors = load_file(path)
+        change(tensors)
+        save_file(tensors, path)
+        network = table_net(1)
+        before = mp.to_portable(network)
+        with pytest.raises(ValueError, match=message):
+            mp.load_checkpoint(tmp_path / "a", network)
+        support.assert_trees_close(mp.to_portable(network), before, 0.0)
+
+
+def test_an_environment_of_another_size_is_refused(engine: Any, tmp_path: Path):
+    saved(tmp_path / "a")
+    state = mp.load_checkpoint(tmp_path / "a", table_net())
+    with pytest.raises(ValueError, match=r"obs.*shape \(4, 4\).*expected \(2, 4\)"):
+        training.train(clock(2), table_net(), iterations=3, initial_state=state)
+    with pytest.raises(ValueError, match="host environment"):
+        mp.load_checkpoint(tmp_path / "a", table_net(), env=Clock(3, num_envs=4))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(format_version=2, multippo_version="9.9"), r"format 2.*'9\.9'.*upgrade"),
+        (lambda m: m.update(format_version=0), "format_version is 0"),
+        (lambda m: m.update(format="something"), "not describe a checkpoint"),
+        (lambda m: m.pop("step"), "step is None"),
+        (lambda m: m.update(iteration=-1), "iteration is -1"),
+        (lambda m: m.update(num_envs=True), "num_envs is True"),
+        (lambda m: m.update(environment="yes"), "environment is 'yes'"),
+        (lambda m: m.update(extra=[]), "extra is"),
+        (lambda m: m.update(episodes={"os.system": {"reward": "array"}}), "damaged.*structure"),
+        (lambda m: m.update(episodes={"EpisodeState": {"nothing": "array"}}), "damaged.*structure"),
+    ],
+)
+def test_a_description_that_is_wrong_is_refused_in_one_line(change: Any, message: str, tmp_path: Path):
+    with mp.use_backend("torch"):
+        saved(tmp_path / "a")
+        path = tmp_path / "a/checkpoint.json"
+        manifest = json.loads(path.read_text())
+        change(manifest)
+        path.write_text(json.dumps(manifest))
+        with pytest.raises(ValueError, match=message) as caught:
+            mp.load_checkpoint(tmp_path / "a", table_net())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, '{"format": "multippo.checkpoint"', "\x00"])
+def test_a_description_that_is_no_json_is_refused(text: str, tmp_path: Path):
+    (tmp_path / "checkpoint.json").write_text(text)
+    with pytest.raises(ValueError, match=r"checkpoint\.json"):
+        mp.load_checkpoint(tmp_path)
+
+
+class Marker:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (open, (str(self.path), "w"))
+
+
+NAMES = ["checkpoint.json", *(f"{n}.safetensors" for n in ("weights", "optimizer", "carry", "environment"))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pickle_in_place_of_any_file_is_refused_and_not_run(name: str, tmp_path: Path):
+    marker = tmp_path / "marker"
+    with mp.use_backend("torch"):
+        saved(tmp_path / "a")
+        assert sorted(NAMES) == sorted(os.listdir(tmp_path / "a"))
+        (tmp_path / "a" / name).write_bytes(pickle.dumps(Marker(marker)))
+        with pytest.raises(ValueError, match=name):
+            mp.load_checkpoint(tmp_path / "a", table_net(), env=clock())
+    assert not marker.exists()
+    pickle.loads(pickle.dumps(Marker(marker))).close()
+    assert marker.exists()  # so it would have been seen
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_link_is_followed(name: str, tmp_path: Path):
+    with mp.use_backend("torch"):
+        saved(tmp_path / "a")
+        (tmp_path / "a" / name).rename(tmp_path / "elsewhere")
+        (tmp_path / "a" / name).symlink_to("../elsewhere")
+        with pytest.raises(ValueError, match="link"):
+            mp.load_checkpoint(tmp_path / "a", table_net(), env=clock())
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path):
+    with mp.use_backend("torch"):
+        saved(tmp_path / "a")
+        (tmp_path / "a/optimizer.safetensors").unlink()
+        with pytest.raises(FileNotFoundError, match="optimizer"):
+            mp.load_checkpoint(tmp_path / "a", table_net())
