@@ -32,13 +32,20 @@ class Task:
 PENDULUM = (
     "Pendulum-v1",
     "--total-steps=100000",
-    "--discounting-factor=0.9",
+    "--num-envs=4",
+    "--rollout-length=256",
+    "--num-minibatches=16",
+    "--learning-rate=2e-3",
+    "--discounting-factor=0.95",
 )
 INVERTED_PENDULUM = (
     "brax/inverted_pendulum",
     "--total-steps=300000",
     "--num-envs=64",
     "--rollout-length=32",
+    "--num-epochs=4",
+    "--num-minibatches=8",
+    "--learning-rate=1e-3",
 )
 
 TASKS = {

@@ -54,7 +54,7 @@ class PPOConfig:
     value_clip_range: float | None = None
     """Clip the value estimate to this distance from the one at rollout time; None does not."""
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-4
     """Adam's step size at the start."""
 
     lr_schedule: Literal["constant", "linear", "cosine"] = "linear"
