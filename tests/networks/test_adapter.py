@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import to_numpy
+from support import compiled, to_numpy
 
 import multippo as mp
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
@@ -61,7 +61,7 @@ def test_state_and_snapshots_are_keyed_by_port(engine):
     )
     state = net.initialize_state(3)
     assert list(state) == ["action", "value"]
-    out = net(state, engine.zeros((3, 2)))
+    out = compiled(net, lambda net, *args: net(*args))(state, engine.zeros((3, 2)))
     assert out.rollout_extras["action"][1].shape == (3, 1) and out.rollout_extras["value"] is None
     assert to_numpy(out.next_state["action"][1].count).tolist() == [1, 1, 1]
 

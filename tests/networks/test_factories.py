@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
-from support import each_engine, to_numpy
+from support import compiled, each_engine, to_numpy
 
 import multippo as mp
 from multippo.networks.factories import make_mlp, make_mlp_layers
@@ -28,7 +28,7 @@ def shapes(net):
 )
 def test_spaces_and_sizes(engine, make, observation, action, shape):
     net = make(observation, action, rngs=mp.Rngs(0))
-    out = net(net.initialize_state(5), engine.zeros((5, 3)))
+    out = engine.shapes(lambda x: net(net.initialize_state(5), x), engine.zeros((5, 3)))
     assert isinstance(out.output, PPONetworkOutput)
     assert tuple(out.output.actions.shape) == shape
     assert tuple(out.output.loglikelihoods.shape) == tuple(out.output.value_estimates.shape) == (5,)
@@ -50,7 +50,8 @@ def test_the_shape_of_the_perceptrons(engine):
 
 def test_no_hidden_layers_at_all(engine):
     net = mp.make_mlp_actor_critic(3, 2, (), (), mp.Rngs(0))
-    assert net(net.initialize_state(1), engine.zeros((1, 3))).output.actions.shape == (1, 2)
+    assert sorted(shapes(net)["layers.1.value.layers.0.kernel"]) == [1, 3]
+    assert shapes(net)["layers.1.action.layers.0.kernel"] == (3, 4)
 
 
 def test_a_shared_trunk_is_one_recurrent_layer(engine):
@@ -58,8 +59,7 @@ def test_a_shared_trunk_is_one_recurrent_layer(engine):
     apart = mp.make_recurrent_actor_critic(3, 2, 4, mp.Rngs(0))
     count = lambda net: sum(name.endswith("recurrent_kernel") for name in shapes(net))  # noqa: E731
     assert (count(shared), count(apart)) == (1, 2)
-    out = shared(shared.initialize_state(2), engine.zeros((2, 3)))
-    assert out.next_state[2]["h"].shape == (2, 4)
+    assert shared.initialize_state(5)[2]["h"].shape == (5, 4)
 
 
 def test_options_reach_the_layers(engine):
@@ -86,7 +86,7 @@ def test_the_first_policy_is_nearly_the_same_everywhere(engine):
     net = mp.make_mlp_actor_critic(3, 2, rngs=mp.Rngs(0))
     net.eval()
     x = engine.asarray(np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32))
-    out = net(net.initialize_state(50), x).output
+    out = compiled(net, lambda net, x: net(net.initialize_state(50), x).output)(x)
     # The last layer's gain is 0.01.
     assert np.abs(to_numpy(out.actions)).max() < 0.05
     assert to_numpy(out.value_estimates).std() > 0.1

@@ -15,7 +15,11 @@ MASKS = [RNG.random((5, 4)) < 0.7 for _ in range(3)]
 
 def update(normalizer, x, valid=None):
     engine = normalizer.engine
-    normalizer.update_statistics(engine.asarray(x), valid=None if valid is None else engine.asarray(valid))
+    parts = engine.split(normalizer)
+    move = engine.jit(lambda p, v, *args: engine.update_statistics(parts.definition, p, v, *args))
+    x, valid = (None if array is None else engine.asarray(array) for array in (x, valid))
+    variables = move(parts.params, parts.variables, x, valid, engine.asarray(np.asarray(False)))
+    engine.update_module(normalizer, parts.params, variables)
 
 
 @pytest.mark.usefixtures("float64")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import assert_trees_close, to_numpy
+from support import assert_trees_close, compiled, to_numpy
 
 import multippo as mp
 from multippo.networks.random_state import RandomState, forget_drawn, reseed
@@ -23,11 +23,15 @@ HELD = np.asarray([[0, 1, 0], [0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]], bool)
 
 def rollout(engine, sampler, state, held):
     """Actions of T steps; a row that is held keeps its carry, as after a step that was none."""
-    actions = []
+
+    def step(sampler, state, x, held):
+        out = sampler(state, x)
+        return out.output["action"], select(engine.xp, held, state, out.next_state)
+
+    actions, step = [], compiled(sampler, step)
     for t in range(T):
-        out = sampler(state, engine.asarray(PARAMETERS[t]))
-        actions.append(to_numpy(out.output["action"]))
-        state = select(engine.xp, engine.asarray(held[t]), state, out.next_state)
+        action, state = step(state, engine.asarray(PARAMETERS[t]), engine.asarray(held[t]))
+        actions.append(to_numpy(action))
     return np.stack(actions), state
 
 
@@ -36,9 +40,9 @@ def rollout(engine, sampler, state, held):
 def test_the_same_samples_with_and_without_a_tape(engine, make, held):
     sampler = make()
     state = sampler.initialize_state(B)
-    example = sampler(state, engine.asarray(PARAMETERS[0])).rollout_extras
+    example = compiled(sampler, lambda s, *args: s(*args).rollout_extras)(state, engine.asarray(PARAMETERS[0]))
     _, state = rollout(engine, sampler, state, HELD)  # counts that differ
-    taped = sampler.draw_ahead(state, example, T)
+    taped = compiled(sampler, lambda s, *args: s.draw_ahead(*args, T))(state, example)
     assert taped.tape.shape[:2] == (B, T) and state.tape is None
     plain, after = rollout(engine, sampler, state, held)
     ahead, after_ahead = rollout(engine, sampler, taped, held)
@@ -52,12 +56,13 @@ def test_the_same_samples_with_and_without_a_tape(engine, make, held):
 def test_unroll_reads_a_tape_wherever_the_rows_stand(engine, make):
     sampler, xs = make(), engine.asarray(PARAMETERS)
     state = sampler.initialize_state(B)
-    example = sampler(state, xs[0]).rollout_extras
-    taped = sampler.draw_ahead(state, example, T + 2)
+    example = compiled(sampler, lambda s, *args: s(*args).rollout_extras)(state, xs[0])
+    taped = compiled(sampler, lambda s, *args: s.draw_ahead(*args, T + 2))(state, example)
     # Two, one and no steps into the tape.
     moved = taped._replace(count=taped.count + engine.random.words_to(B, state.key))
     done = engine.asarray(np.zeros((T, B), bool))
-    got, expected = (sampler.unroll(s, xs, done).output for s in (moved, forget_drawn(moved)))
+    unroll = compiled(sampler, lambda s, state: s.unroll(state, xs, done).output)
+    got, expected = unroll(moved), unroll(forget_drawn(moved))
     assert_trees_close(got, expected, 1e-6)
 
 

@@ -32,8 +32,7 @@ CASES = {
     "leaves, sampled": ("leaves", "float64", False),
     "leaves, replayed": ("leaves", "float64", True),
     "nested": ("nested", "float64", False),
-    "shared_trunk": ("shared_trunk", "float64", True),
-    "separate_trunks": ("separate_trunks", "float32", False),
+    "shared_trunk": ("shared_trunk", "float32", True),
 }
 WAYS = {
     "parallel": lambda module, *args: module.unroll(*args),

@@ -105,7 +105,7 @@ def test_a_native_module_held_beside_neutral_ones_is_tracked(torch_engine):
 
 
 def test_a_whole_recurrent_network_compiles_without_a_graph_break(torch_engine):
-    net = mp.make_recurrent_actor_critic(3, 2, 8, mp.Rngs(0), entropy_weight=0.01, trainable_initial_state=True)
+    net = mp.make_recurrent_actor_critic(3, 2, 8, shared=True, entropy_weight=0.01, trainable_initial_state=True)
     with torch.no_grad():
         state = net.initialize_state(4)
     x = torch.ones(4, 3)
