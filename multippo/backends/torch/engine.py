@@ -194,7 +194,7 @@ class TorchEngine(Engine):
         return torch.zeros(shape, dtype=self._float_dtype, device=self.device)
 
     def stop_gradient(self, tree: Any) -> Any:
-        return tree_map(lambda x: x.detach(), tree)
+        return tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, tree)
 
     def tree_map(self, function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
         return tree_map(function, tree, *rest)

@@ -1,0 +1,197 @@
+"""What the contract of ``backends/api.py`` says of arrays and transformations, on each engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import ENGINES, both_at, on, to_numpy
+
+import multippo as mp
+from multippo.backends.api import OptimizerConfig
+
+
+def array(engine, *values):
+    return engine.asarray(np.asarray(values, str(engine.float_dtype).rpartition(".")[2].strip("'>")))
+
+
+def test_an_array_shares_no_memory_with_numpy(engine):
+    given = np.zeros(3, np.float32)
+    made = engine.asarray(given)
+    given[:] = 7.0
+    assert to_numpy(made).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
+def test_types_are_kept(engine, dtype):
+    assert str(engine.to_numpy(engine.asarray(np.ones(2, dtype))).dtype) == dtype
+
+
+def test_python_numbers_take_the_engines_type(engine, precision):
+    assert precision in str(engine.asarray([0.5, 1.5]).dtype)
+
+
+def test_scan_by_hand(engine):
+    def body(carry, x):
+        return carry + x["a"], {"doubled": 2 * x["a"], "before": carry}
+
+    carry, ys = engine.scan(body, array(engine, 0.0), {"a": array(engine, 1.0, 2.0, 3.0)[:, None]}, 3)
+    assert to_numpy(carry).tolist() == [6.0]
+    assert to_numpy(ys["doubled"])[:, 0].tolist() == [2.0, 4.0, 6.0]
+    assert to_numpy(ys["before"])[:, 0].tolist() == [0.0, 1.0, 3.0]
+
+
+def test_scan_without_inputs(engine):
+    carry, ys = engine.scan(lambda carry, _: (carry * 2, carry), array(engine, 1.0), None, 4)
+    assert to_numpy(carry).tolist() == [16.0] and to_numpy(ys)[:, 0].tolist() == [1.0, 2.0, 4.0, 8.0]
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_cond_takes_one_branch(engine, holds):
+    one, two = array(engine, 1.0), array(engine, 2.0)
+    found = engine.cond(engine.asarray(np.asarray(holds)), lambda: {"x": one}, lambda: {"x": two})
+    assert to_numpy(found["x"]).tolist() == [1.0 if holds else 2.0]
+
+
+def test_a_snapshot_is_not_written_to(engine):
+    net = mp.Normalizer(1)
+    before = engine.snapshot(engine.split(net).variables)
+    net.update_statistics(array(engine, 1.0, 3.0)[:, None, None])
+    assert not any(to_numpy(leaf).any() for leaf in _leaves(engine, before))
+    assert net.count == 2
+
+
+def test_constants_have_no_gradient(engine):
+    net = mp.Dense(1, 1, mp.Rngs(0))
+    parts = engine.split(net)
+
+    def loss(params, variables):
+        y = engine.merge(parts.definition, params, variables)((), array(engine, 1.0)[:, None]).output
+        held = engine.stop_gradient({"y": y, "zero": 0.0})["y"]
+        return engine.xp.sum(held * y), None
+
+    (value, _), grads = engine.value_and_grad(loss)(parts.params, parts.variables)
+    # d(held * y) is held dy: at the input 1, both gradients are y.
+    y = float(to_numpy(value)) ** 0.5
+    assert [abs(float(to_numpy(grad).ravel()[0])) for _, grad in engine.named_params(grads)] == pytest.approx([y, y])
+
+
+def test_unused_parameters_have_a_gradient_of_zero_and_the_rest_is_passed_through(engine):
+    net = mp.Parallel(used=mp.Dense(1, 1, mp.Rngs(0)), unused=mp.Dense(1, 1, mp.Rngs(0)))
+    parts = engine.split(net)
+
+    def loss(params, variables, x):
+        out = engine.merge(parts.definition, params, variables).components["used"]((), x)
+        return engine.xp.sum(out.output), {"x": x, "constant": 0.0}
+
+    (value, aux), grads = engine.value_and_grad(loss)(parts.params, parts.variables, array(engine, 3.0)[:, None])
+    found = {name: float(to_numpy(grad).ravel()[0]) for name, grad in engine.named_params(grads)}
+    assert sorted(found.values()) == [0.0, 0.0, 1.0, 3.0]
+    assert [found[name] for name in found if "unused" in name] == [0.0, 0.0]
+    assert to_numpy(value).shape == () and aux["constant"] == 0.0
+
+
+def test_update_module_writes_what_was_split(engine):
+    net, other = (mp.Sequential([mp.Normalizer(2), mp.Dense(2, 1, mp.Rngs(seed))]) for seed in (0, 1))
+    other[0].update_statistics(array(engine, 1.0, 2.0)[None, None])
+    parts = engine.split(other)
+    engine.update_module(net, parts.params, parts.variables)
+    for name, value in mp.to_portable(other).items():
+        np.testing.assert_array_equal(mp.to_portable(net)[name], value)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_statistics_are_left_alone_where_skip_holds(engine, skip):
+    net = mp.Normalizer(1)
+    parts = engine.split(net)
+    x, skip_array = array(engine, 5.0)[None, None], engine.asarray(np.asarray(skip))
+    after = engine.update_statistics(parts.definition, parts.params, parts.variables, x, None, skip_array)
+    engine.update_module(net, parts.params, after)
+    assert net.count == (0 if skip else 1)
+
+
+CONFIG = OptimizerConfig(adam_epsilon=1e-5, weight_decay=0.1, gradient_clipping=1.0)
+
+
+class Slope(mp.StatefulModule):
+    """A parameter whose gradient is what the input says."""
+
+    def __init__(self):
+        self.w = mp.Param(np.asarray([1.0, -2.0]))
+        self.b = mp.Param(np.asarray([0.5]))
+
+    def __call__(self, state, x, rollout_extras=None):
+        return mp.StatefulModuleOutput(state, self.xp.sum(self.w[...] * x[:2]) + self.xp.sum(self.b[...] * x[2:]))
+
+
+def steps(engine, inputs, skips=None, config=CONFIG):
+    """Parameters after one optimiser step per input, and the norms."""
+    net, optimizer = Slope(), engine.optimizer(config)
+    parts = engine.split(net)
+    params, state, norms = parts.params, optimizer.init(parts.params), []
+    loss = lambda p, v, x: (engine.merge(parts.definition, p, v)((), x).output, None)  # noqa: E731
+    for x, skip in zip(inputs, skips or [False] * len(inputs), strict=True):
+        _, grads = engine.value_and_grad(loss)(params, parts.variables, array(engine, *x))
+        rate, skip = array(engine, 0.1)[0], engine.asarray(np.asarray(skip))
+        params, state, norm = optimizer.step(params, grads, state, rate, skip)
+        norms.append(float(to_numpy(norm)))
+    engine.update_module(net, params, parts.variables)
+    return np.concatenate([to_numpy(net.w[...]), to_numpy(net.b[...])]), norms, (optimizer, state)
+
+
+def by_definition(inputs):
+    """OptimizerConfig's equations, in NumPy."""
+    p, m, v = np.asarray([1.0, -2.0, 0.5]), np.zeros(3), np.zeros(3)
+    for count, g in enumerate(np.asarray(inputs), start=1):
+        g = g * min(1.0, 1.0 / np.linalg.norm(g))
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        u = (m / (1 - 0.9**count)) / (np.sqrt(v / (1 - 0.999**count)) + 1e-5)
+        p = p - 0.1 * (u + 0.1 * p)
+    return p
+
+
+INPUTS = [[3.0, 4.0, 0.0], [0.1, -0.2, 0.05], [-2.0, 0.0, 9.0]]
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_optimiser_is_its_definition(engine):
+    params, norms, _ = steps(engine, INPUTS)
+    np.testing.assert_allclose(params, by_definition(INPUTS), rtol=1e-12)
+    assert norms[0] == pytest.approx(5.0)  # sqrt(9 + 16), before clipping
+
+
+def test_a_step_is_skipped_where_asked_or_where_the_gradient_is_not_finite(engine):
+    bad = [[np.nan, 0.0, 0.0], [0.0, np.inf, 0.0], [7.0, 7.0, 7.0]]
+    inputs = [INPUTS[0], *bad, INPUTS[1]]
+    params, _, _ = steps(engine, inputs, [False, False, False, True, False])
+    expected, _, _ = steps(engine, [INPUTS[0], INPUTS[1]])
+    np.testing.assert_allclose(params, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("source", "target"), [ENGINES, ENGINES[::-1]])
+def test_moments_go_from_engine_to_engine(source, target):
+    with both_at("float64"):
+        with on(source, "float64") as engine:
+            _, _, (optimizer, state) = steps(engine, INPUTS)
+            first, second, count = optimizer.export_state(state)
+            leaves = engine.leaves(Slope())
+            moments = {
+                name: [leaf.to_portable(np.asarray(held[leaf.native_path])) for held in (first, second)]
+                for name, leaf in leaves.items()
+            }
+        with on(target, "float64") as engine:
+            leaves = engine.leaves(Slope())
+            held = [
+                {leaf.native_path: leaf.from_portable(moments[name][which]) for name, leaf in leaves.items()}
+                for which in (0, 1)
+            ]
+            optimizer = engine.optimizer(CONFIG)
+            state = optimizer.import_state(engine.split(Slope()).params, *held, count)
+            first, second, again = optimizer.export_state(state)
+            assert again == count == 3
+            for name, leaf in leaves.items():
+                for found, expected in zip((first, second), moments[name], strict=True):
+                    np.testing.assert_allclose(leaf.to_portable(found[leaf.native_path]), expected, rtol=1e-15)
+
+
+def _leaves(engine, tree):
+    return [leaf for _, leaf in engine.named_params(tree)] if engine.name == "jax" else list(tree.values())
