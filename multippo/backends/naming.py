@@ -85,7 +85,7 @@ class KeyedChildren(MutableMapping[Any, Any]):
 
     # A module is itself alone, whatever it holds; a mapping would compare contents and have no hash.
     __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
 
 
 def contains_tracked(value: Any, tracked: tuple[type, ...]) -> bool:

@@ -47,7 +47,7 @@ PORTABLE_NAMES[LinearCore] = PORTABLE_NAMES[nn.Linear]
 
 def linear(kernel: np.ndarray, bias: np.ndarray | None, dtype: Any, device: Any) -> nn.Linear:
     """``nn.Linear`` with the given kernel ``[in, out]`` and bias ``[out]``."""
-    layer = nn.utils.skip_init(LinearCore, *kernel.shape, bias=bias is not None, dtype=dtype, device=device)
+    layer: Any = nn.utils.skip_init(LinearCore, *kernel.shape, bias=bias is not None, dtype=dtype, device=device)
     _fill(layer.weight, kernel.T)
     if bias is not None:
         _fill(layer.bias, bias)
@@ -61,10 +61,13 @@ class LSTMCore(nn.LSTMCell):
     than an ``nn.LSTM``, since torch.compile refuses that; ``unroll`` calls the kernel of ``nn.LSTM`` all the same.
     """
 
+    bias_ih: nn.Parameter
+    bias_hh: nn.Parameter
+
     def __init__(self, in_features: int, hidden_features: int, dtype: Any, device: Any) -> None:
         super().__init__(in_features, hidden_features, dtype=dtype, device=device)
         # The parameters of an nn.LSTM, which lie in one block on CUDA, as cuDNN wants them.
-        native = nn.LSTM(in_features, hidden_features, dtype=dtype, device=device)
+        native: Any = nn.LSTM(in_features, hidden_features, dtype=dtype, device=device)
         self.weight_ih, self.weight_hh = native.weight_ih_l0, native.weight_hh_l0
         self.bias_ih, self.bias_hh = native.bias_ih_l0, native.bias_hh_l0
         self.bias_ih.requires_grad_(False)
@@ -92,9 +95,7 @@ PORTABLE_NAMES[LSTMCore] = {
 }
 
 
-def lstm(
-    input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, dtype: Any, device: Any
-) -> LSTMCore:
+def lstm(input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, dtype: Any, device: Any) -> LSTMCore:
     """``LSTMCore`` with the given kernels ``[in, 4H]``, ``[H, 4H]`` and bias ``[4H]``."""
     layer = LSTMCore(input_kernel.shape[0], recurrent_kernel.shape[0], dtype, device)
     _fill(layer.weight_ih, input_kernel.T)

@@ -82,7 +82,7 @@ def _padded(
     c_start = torch.where(at_start, c[owner], c0[owner])
     packed = torch.nn.utils.rnn.pack_padded_sequence(xs, lengths.cpu(), enforce_sorted=False)
     order = packed.sorted_indices
-    out, h_last, c_last = torch._VF.lstm(
+    out, h_last, c_last = torch._VF.lstm(  # pyright: ignore[reportPrivateUsage]
         packed.data,
         packed.batch_sizes,
         (h_start[order][None], c_start[order][None]),
@@ -99,7 +99,9 @@ def _padded(
 
 
 def _fused(xs: torch.Tensor, h: Any, c: Any, weights: tuple[torch.Tensor, ...]) -> tuple[Any, Any, Any]:
-    hs, h, c = torch._VF.lstm(xs, (h[None], c[None]), list(weights), True, 1, 0.0, False, False, False)
+    hs, h, c = torch._VF.lstm(  # pyright: ignore[reportPrivateUsage]
+        xs, (h[None], c[None]), list(weights), True, 1, 0.0, False, False, False
+    )
     return hs, h[0], c[0]
 
 
@@ -138,14 +140,14 @@ def _compiled_backward(grads: list[torch.Tensor], inputs: list[torch.Tensor], do
     with torch.enable_grad():
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         outputs = _segmented(*leaves[:3], done, *leaves[3:])
-    found = torch.autograd.grad(outputs, leaves, grads, allow_unused=True)
+    found: Any = torch.autograd.grad(outputs, leaves, grads, allow_unused=True)
     return [
         leaf.new_zeros(leaf.shape) if grad is None else grad.contiguous()
         for grad, leaf in zip(found, leaves, strict=True)
     ]
 
 
-@torch.library.register_fake("multippo::segmented_lstm_backward")
+@torch.library.register_fake("multippo::segmented_lstm_backward")  # pyright: ignore[reportUntypedFunctionDecorator]
 def _(grads: Any, inputs: Any, done: Any) -> Any:
     del grads, done
     return [tensor.new_empty(tensor.shape) for tensor in inputs]
