@@ -112,8 +112,8 @@ def track(value: Any, tracked: tuple[type, ...], make_list: Callable[..., Any], 
         if isinstance(item, list | tuple):
             return make_list([convert(child) for child in item])
         raise TypeError(
-            f"A list or dict of modules holds a {type(item).__name__}, {item!r}; expected modules, Params and Variables "
-            "only. Keep other values in an attribute of their own."
+            f"A list or dict of modules holds a {type(item).__name__}, {item!r}; expected modules, Params and "
+            "Variables only. Keep other values in an attribute of their own."
         )
 
     return convert(value) if isinstance(value, dict | list | tuple) and contains_tracked(value, tracked) else value
