@@ -94,7 +94,8 @@ class Actor:
     def draw_ahead(self, params: Any, variables: Any, state: Any, obs: Any, num_steps: int) -> Any:
         """The carry with the noise of a rollout drawn in one call."""
         if self._example_extras is None:  # a sampler learns the noise's shape from what it emitted once
-            self._example_extras = self.act(params, variables, state, obs)[2]
+            # Not by ``act``, which would be compiled for this one call without noise drawn.
+            self._example_extras = self._act(params, variables, state, obs)[2]
         network = self.engine.merge(self.definition, params, variables)
         return network.draw_ahead(state, self._example_extras, num_steps)
 
@@ -173,7 +174,8 @@ def _step(
                 starts.append(forget_drawn(state))
             obs = receive(env_state.obs)
             if t == 0 and engine.draws_ahead:
-                state = actor.draw_ahead(params, variables, state, obs, length)
+                # A copy, so that the first step's carry is of the same kind as the others', made inside ``no_grad``.
+                state = actor.draw_ahead(params, variables, engine.snapshot(state), obs, length)
             after, output, extras = actor.act(params, variables, state, obs)
             obs_t.append(env_state.obs)
             outputs.append((output, extras))

@@ -89,7 +89,8 @@ def draw_ahead(module: Any, draw: Draw, state: RandomState, steps: int, shape: t
     """The state with a tape of the next ``steps`` steps."""
     fresh = state._replace(tape=None, tape_start=None)
     tape = module.xp.moveaxis(noise_over_time(module, draw, fresh, steps, shape), 0, 1)
-    return fresh._replace(tape=tape, tape_start=state.count)
+    # An array of its own: torch compiles once more for arguments that are one and the same tensor.
+    return fresh._replace(tape=tape, tape_start=state.count + 0)
 
 
 def reseed(random: Any, tree: Any, key: Any) -> Any:

@@ -214,15 +214,6 @@ def test_networks_with_memory_and_noise_replay_exactly(torch_engine, make):
     assert max(run.column("ratio/first_max_dev")) <= 1e-5
 
 
-def test_calls_of_several_iterations_are_the_same_run(jax_engine):
-    _, run = base("jax", "functional")
-    # Three iterations a call; the second call has one left.
-    several = go(make_env("functional"), goal_net(), config={"log_every_steps": 24})
-    assert several.column("step") == [8, 16, 24, 32]
-    for got, expected in zip(plain_leaves(several.state.params), plain_leaves(run.state.params), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
-
-
 @pytest.mark.parametrize(("name", "kind"), [("jax", "functional"), ("torch", "functional"), ("torch", "host")])
 def test_evaluating_changes_nothing(name, kind):
     _, run = base(name, kind)
@@ -234,3 +225,17 @@ def test_evaluating_changes_nothing(name, kind):
     assert_same_state(evaluated.state, run.state, "evaluated")
     # Each plays other episodes.
     assert len({line["eval/episode_reward/mean"] for line in evaluated.result.eval_history}) == ITERATIONS
+
+
+def test_engines_agree_after_one_iteration():
+    # In single precision; test_parity.py follows them for longer, in double.
+    (jax_network, jax_run), (torch_network, torch_run) = (base(name, "functional") for name in ("jax", "torch"))
+    weights = []
+    for network, run in ((jax_network, jax_run), (torch_network, torch_run)):
+        state = run.checkpoints[0][0]
+        network.engine.update_module(network, state.params, state.variables)
+        weights.append(mp.to_portable(network))
+        network.engine.update_module(network, run.state.params, run.state.variables)
+    support.assert_trees_close(*weights, 1e-5)
+    for name in ("losses/actor", "losses/critic", "kl/approx", "gradient/norm", "rollout/episode_reward/mean"):
+        assert jax_run.logs[0][name] == pytest.approx(torch_run.logs[0][name], abs=1e-4), name

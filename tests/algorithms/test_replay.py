@@ -37,7 +37,11 @@ def lstm() -> Any:
 
 
 NETWORKS = {"count": CountNet, "noisy": lambda: NoisyNet(FEATURES, 2, mp.Rngs(0)), "lstm": lstm}
-CASES = [("count", "same_step"), ("noisy", "next_step"), ("lstm", "same_step"), ("lstm", "next_step")]
+CASES = [
+    (name, kind, autoreset)
+    for name in support.ENGINES
+    for kind, autoreset in (("count", "same_step"), ("noisy", "next_step"), ("lstm", "same_step"))
+] + [("torch", "lstm", "next_step")]
 
 
 @functools.cache
@@ -53,22 +57,22 @@ def replayed(name: str, kind: str, autoreset: str) -> tuple[Any, ...]:
         return network, state, transition, support.to_numpy(out)
 
 
-@pytest.mark.parametrize(("kind", "autoreset"), CASES)
-def test_replay_repeats_the_rollout(engine, kind, autoreset):
-    _, _, transition, out = replayed(engine.name, kind, autoreset)
+@pytest.mark.parametrize(("name", "kind", "autoreset"), CASES)
+def test_replay_repeats_the_rollout(name, kind, autoreset):
+    _, _, transition, out = replayed(name, kind, autoreset)
     stored, valid = support.to_numpy(transition.network_output), support.to_numpy(transition.valid)
-    for name in ("loglikelihoods", "value_estimates", "actions"):
-        deviation = np.where(valid, np.abs(getattr(out, name) - getattr(stored, name)), 0.0)
+    for field in ("loglikelihoods", "value_estimates", "actions"):
+        deviation = np.where(valid, np.abs(getattr(out, field) - getattr(stored, field)), 0.0)
         worst = np.unravel_index(deviation.argmax(), deviation.shape)
-        assert deviation.max() <= 1e-5, f"{name} differs by {deviation.max()} at (t, env) = {worst}"
+        assert deviation.max() <= 1e-5, f"{field} differs by {deviation.max()} at (t, env) = {worst}"
     # The policy is not the same everywhere, or this would show little.
     assert np.ptp(stored.loglikelihoods[valid]) > 0.05
 
 
-@pytest.mark.parametrize(("kind", "autoreset"), CASES)
-def test_replay_is_a_loop_over_one_environment_at_a_time(engine, kind, autoreset):
-    network, state, transition, out = replayed(engine.name, kind, autoreset)
-    step, reset = loop_functions(engine, network)
+@pytest.mark.parametrize(("name", "kind", "autoreset"), CASES)
+def test_replay_is_a_loop_over_one_environment_at_a_time(name, kind, autoreset):
+    network, state, transition, out = replayed(name, kind, autoreset)
+    step, reset = loop_functions(network.engine, network)
     done, valid = support.to_numpy(transition.done), support.to_numpy(transition.valid)
     for env in range(len(LENGTHS)):
         row = slice(env, env + 1)

@@ -34,17 +34,19 @@ def test_with_a_learning_rate_of_zero_nothing_moves_and_every_ratio_stays_one(en
 
 def test_target_kl_stops_the_epochs(engine):
     # With one minibatch an epoch, the second epoch is the first to see a divergence; nothing may move from there on.
-    def run(**changes: Any) -> tuple[Any, training.Run]:
-        network = TableNet([0.0] * 4)
+    def run(name: str, **changes: Any) -> tuple[Any, training.Run]:
+        with mp.use_backend(name):
+            network = TableNet([0.0] * 4)
         case = {"num_minibatches": 1, "learning_rate": 0.5, "iterations": 1}
         return network, training.train(Clock(3, num_envs=4), network, **{**case, **changes})
 
-    stopped_network, stopped = run(num_epochs=5, target_kl=1e-6)
-    single_network, single = run(num_epochs=1)
+    stopped_network, stopped = run(engine.name, num_epochs=5, target_kl=1e-6)
+    single_network, single = run("torch", num_epochs=1)
     assert stopped.column("update/minibatches") == [1.0]
     weights, expected = mp.to_portable(stopped_network), mp.to_portable(single_network)
     assert np.abs(expected["logits"]).max() > 0.1
-    support.assert_trees_close(weights, expected, 1e-6)
+    # Adam's first step is the gradient's sign: at a gradient of rounding errors it is anything up to the rate.
+    support.assert_trees_close(weights, expected, 1e-3)
     first, second, count = training.portable_moments(stopped_network, stopped.state)
     expected_first, expected_second, expected_count = training.portable_moments(single_network, single.state)
     support.assert_trees_close(first, expected_first, 1e-6)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -220,14 +222,21 @@ class TorchEngine(Engine):
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
         if mode == "off" or (mode == "auto" and self.device.type == "cpu"):
             return function
-        return self._timed(torch.compile(function, fullgraph=True, dynamic=False))
+        return self._timed(torch.compile(_with_own_code(function), fullgraph=True, dynamic=False))
 
     def _timed(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Counts the seconds of calls in which dynamo compiled something."""
+        first = True
 
         def call(*args: Any) -> Any:
+            nonlocal first
             frames, start = torch._dynamo.utils.counters["stats"]["unique_graphs"], time.perf_counter()
-            result = compiled(*args)
+            with warnings.catch_warnings() if first else contextlib.nullcontext():
+                if first:
+                    # array_api_compat looks namespaces up through a cache; dynamo looks through the cache, and says so.
+                    warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_cache`", UserWarning)
+                result = compiled(*args)
+            first = False
             if torch._dynamo.utils.counters["stats"]["unique_graphs"] != frames:
                 self._compile_seconds += time.perf_counter() - start
             return result
@@ -271,6 +280,22 @@ class TorchEngine(Engine):
 
     def optimizer(self, config: OptimizerConfig) -> Optimizer:
         return TorchOptimizer(config)
+
+
+def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function or method with a copy of its code.
+
+    torch keeps what it compiled by code object, and refuses to compile one more than a few times: one method of many
+    instances would come to that after two or three networks in a process.
+    """
+    plain = getattr(function, "__func__", function)
+    if not isinstance(plain, types.FunctionType):
+        return function
+    copy = types.FunctionType(
+        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
+    )
+    copy.__kwdefaults__ = plain.__kwdefaults__
+    return copy if plain is function else types.MethodType(copy, getattr(function, "__self__"))  # noqa: B009
 
 
 def _readable(parts: list[str]) -> str:

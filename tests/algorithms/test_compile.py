@@ -1,0 +1,158 @@
+"""Nothing is compiled again after the second iteration, and compiling changes no number."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+
+import multippo as mp
+from multippo.testing import Clock, FunctionalClock, TableNet
+
+# -- JAX
+
+
+class Traced(TableNet):
+    """Counts its traces in Python; its two parameters start as one and the same array."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__([0.0] * size)
+        shared = self.engine.zeros((size,))
+        self.values, self.more = mp.Param(shared), mp.Param(shared)
+        self.traces: tuple[int, ...] = ()
+
+    def heads(self, memory: Any, x: Any) -> Any:
+        COUNT.append(1)
+        memory, logits, value = super().heads(memory, x)
+        return memory, logits, value + x @ self.more[...]
+
+
+COUNT: list[int] = []
+
+
+@pytest.mark.parametrize("kind", ["functional", pytest.param("host", marks=pytest.mark.slow)])
+def test_jax_traces_only_at_first(jax_engine, kind):
+    network = Traced(4)
+    env: Any = Clock(3, num_envs=2) if kind == "host" else mp.make_env(FunctionalClock(3), num_envs=2)
+    counts: list[int] = []
+    config = {"checkpoint_every_steps": 8, "eval": mp.EvalConfig(enabled=True, every_steps=8, num_episodes=2)}
+
+    def on_log(metrics: dict[str, float]) -> None:
+        if "iteration" not in metrics:  # after an evaluation, the last thing of an iteration
+            counts.append(len(COUNT))
+
+    first = training.train(env, network, iterations=4, on_log=on_log, config=config)
+    # A state kept from iteration k is read at k + 2, and later.
+    states = [state for state, _ in first.checkpoints]
+    assert [int(state.optimizer_state[2]) for state in states] == [4, 8, 12, 16]
+    for state in states:
+        for _, leaf in jax_engine.named_params(state.params):
+            assert np.isfinite(np.asarray(leaf)).all()
+    # Two references to one array are two parameters, each with its own moments; they move alike from one start.
+    weights = mp.to_portable(network)
+    np.testing.assert_array_equal(weights["values"], weights["more"])
+    assert np.abs(weights["values"]).max() > 0
+    training.train(env, network, iterations=3, on_log=on_log, config=config, initial_state=None)
+    assert len(counts) == 7
+    assert counts[0] == counts[1] == counts[2] == counts[3]
+    assert counts[4] == counts[5] == counts[6]
+
+
+# -- torch
+
+
+def networks(kind: str) -> Any:
+    rngs = mp.Rngs(0)
+    if kind == "mlp":
+        # With an entropy bonus, for which replay draws noise too.
+        return mp.make_mlp_actor_critic(4, 2, (8,), (8,), rngs, entropy_weight=0.01)
+    return mp.make_recurrent_actor_critic(
+        4, 2, 6, encoder_sizes=(5,), actor_hidden_sizes=(), critic_hidden_sizes=(), rngs=rngs
+    )
+
+
+class Continuous(Clock):
+    """A clock with two continuous actions, which it ignores."""
+
+    def __init__(self, *arguments: Any) -> None:
+        import gymnasium
+
+        super().__init__(*arguments)
+        self.action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+
+def run(kind: str, mode: str, on_log: Any = None) -> tuple[Any, training.Run]:
+    network = networks(kind)
+    done = training.train(
+        Continuous([2, 3], "truncated", 2),
+        network,
+        iterations=6,
+        rollout_length=6,
+        num_minibatches=2,
+        learning_rate=1e-3,
+        on_log=on_log,
+        config={"compile": mode},
+    )
+    return network, done
+
+
+def check_compiled(kind: str) -> None:
+    import torch
+
+    statistics = torch._dynamo.utils.counters
+    before, breaks = statistics["stats"]["unique_graphs"], len(statistics["graph_break"])
+    graphs: list[int] = []
+    network, done = run(kind, "on", lambda metrics: graphs.append(statistics["stats"]["unique_graphs"] - before))
+    # Acting, valuing a final observation, and the loss: three, while the learning rate falls.
+    assert graphs[0] > 0
+    assert graphs[1:] == [graphs[1]] * 5
+    assert graphs[-1] == 3
+    assert len(statistics["graph_break"]) == breaks
+    assert done.column("time/compile_s")[-1] > 0
+    expected_network, expected = run(kind, "off")
+    assert max(done.column("ratio/first_max_dev")) <= 1e-5
+    support.assert_trees_close(mp.to_portable(network), mp.to_portable(expected_network), 1e-5)
+    for metric in ("losses/total", "kl/approx", "gradient/norm"):
+        np.testing.assert_allclose(done.column(metric), expected.column(metric), rtol=1e-3, atol=1e-5)
+
+
+@pytest.fixture
+def without_code_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo and autograd's tracing as always, but no C++ compiler, which takes most of the time."""
+    import torch
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+def test_torch_compiles_three_graphs_without_a_break(torch_engine, without_code_generation, kind):
+    check_compiled(kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+def test_torch_compiled_code_computes_the_same(torch_engine, kind):
+    check_compiled(kind)
+
+
+def test_many_networks_in_one_process(torch_engine, without_code_generation):
+    # Dynamo counts recompilations by code object, and gives up at the ninth.
+    for size in range(1, 11):
+        engine_function = Scaled(size)
+        compiled = torch_engine.kernel(engine_function.run, "on")
+        x = torch_engine.zeros((2, size)) + 1.0
+        np.testing.assert_array_equal(support.to_numpy(compiled(x)), np.full((2, size), float(size)))
+
+
+class Scaled:
+    """What is compiled is a method; each instance sees another shape."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def run(self, x: Any) -> Any:
+        return x * self.size

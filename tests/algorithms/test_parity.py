@@ -1,0 +1,69 @@
+"""One run on two engines: the same numbers up to rounding, for as long as the run is short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+
+import multippo as mp
+
+NUM_ENVS = 4
+STEPS = 16
+
+
+def networks(kind: str, env: Any) -> Any:
+    spaces, rngs = (env.observation_space, env.action_space), mp.Rngs(3)
+    if kind == "mlp":
+        network = mp.make_mlp_actor_critic(*spaces, (8,), (8,), rngs, entropy_weight=0.01)
+    else:
+        network = mp.make_recurrent_actor_critic(
+            *spaces, 6, encoder_sizes=(5,), actor_hidden_sizes=(), critic_hidden_sizes=(), rngs=rngs, shared=True
+        )
+    # Biases too are not zero.
+    support.fill_randomly(network, scale=0.3)
+    return network
+
+
+def run(name: str, precision: str, kind: str, iterations: int) -> tuple[Any, Any]:
+    with support.on(name, precision):
+        env = mp.make_env("CartPole-v1", num_envs=NUM_ENVS)
+        network = networks(kind, env)
+        done = training.train(
+            env,
+            network,
+            rollout_length=STEPS,
+            num_minibatches=4,
+            num_epochs=2,
+            # Without memory L = 1, with memory 16: one sequence of each environment in a minibatch.
+            learning_rate=0.03,
+            gradient_clipping=0.1,
+            value_clip_range=0.2,
+            weight_decay=0.01,
+            iterations=iterations,
+            config={"checkpoint_every_steps": NUM_ENVS * STEPS},
+        )
+        return network, done
+
+
+@pytest.mark.parametrize("kind", ["mlp", pytest.param("lstm", marks=pytest.mark.slow)])
+def test_three_iterations_in_double_precision(kind):
+    found = {name: run(name, "float64", kind, 3) for name in support.ENGINES}
+    weights = {name: mp.to_portable(network) for name, (network, _) in found.items()}
+    assert all(value.dtype == np.float64 for value in weights["jax"].values() if value.dtype.kind == "f")
+    support.assert_trees_close(weights["torch"], weights["jax"], 1e-9)
+    moments = {name: training.portable_moments(network, done.state) for name, (network, done) in found.items()}
+    support.assert_trees_close(moments["torch"], moments["jax"], 1e-9)
+    logs = [[measured(line) for line in done.logs] for _, done in found.values()]
+    support.assert_trees_close(*logs, 1e-8)
+    # Something was learnt, with the clips at work.
+    assert max(found["jax"][1].column("gradient/norm")) > 0.1
+    assert max(found["jax"][1].column("ratio/clip_fraction")) > 0.0
+
+
+def measured(line: dict[str, float]) -> dict[str, np.ndarray]:
+    """What does not depend on the clock."""
+    return {name: np.asarray(value) for name, value in line.items() if not name.startswith(("throughput/", "time/"))}
