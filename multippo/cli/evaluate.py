@@ -46,16 +46,19 @@ def run(argv: Sequence[str]) -> int:
             raise UsageError(f"{name}={values[name]} is not possible: expected at least 1.")
     if values["seed"] < 0:
         raise UsageError(f"seed={values['seed']} is not possible: expected 0 or more.")
-    found = _play(values)
+    found, about = _play(values)
     if values["json"]:
-        print(json.dumps(json_ready(found), allow_nan=False))
+        report = {name: found[metric] for name, metric in _REPORTED.items()}
+        report = {**report, "episodes": int(found["eval/episodes"]), **about}
+        print(json.dumps(json_ready(report), allow_nan=False))
     else:
-        print(summary(found))
-        print(f"{found['env']} on {found['backend']}, checkpoint of step {found['step']:,}: {found['checkpoint']}")
+        print(f"Evaluation: {summary(found)}")
+        print(f"{about['env']} on {about['backend']}, checkpoint of step {about['step']:,}: {about['checkpoint']}")
     return 0
 
 
-def _play(values: Mapping[str, Any]) -> dict[str, Any]:
+def _play(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+    """The metrics, and what they are of."""
     directory = RunDirectory(Path(values["run_dir"]))
     stored, settings = directory.read_settings(), directory.settings()
     checkpoint = directory.checkpoint(values["checkpoint"])
@@ -68,8 +71,7 @@ def _play(values: Mapping[str, Any]) -> dict[str, Any]:
             found = evaluate(env, network, values["episodes"], values["seed"], not values["stochastic"], limit)
         finally:
             env.close()
-        return {
-            **found,
+        return found, {
             "env": settings.env_id,
             "step": checkpoint.manifest.step,
             "backend": engine.name,
@@ -81,11 +83,11 @@ def _play(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluate(
     env: Any, network: Any, episodes: int, seed: int, deterministic: bool, max_episode_steps: int | None
-) -> dict[str, Any]:
-    """Plays episodes; the numbers under the names that ``--json`` prints."""
+) -> dict[str, float]:
+    """Plays episodes; see ``eval_rollout`` for the metrics."""
     from multippo.algorithms.evaluation import eval_rollout
 
-    found = eval_rollout(
+    return eval_rollout(
         env,
         network,
         num_episodes=episodes,
@@ -93,14 +95,16 @@ def evaluate(
         deterministic=deterministic,
         max_episode_steps=max_episode_steps,
     )
-    return {
-        "episode_reward_mean": found["eval/episode_reward/mean"],
-        "episode_reward_std": found["eval/episode_reward/std"],
-        "episode_reward_min": found["eval/episode_reward/min"],
-        "episode_reward_max": found["eval/episode_reward/max"],
-        "episode_length_mean": found["eval/lifespan/mean"],
-        "episodes": int(found["eval/episodes"]),
-    }
+
+
+_REPORTED = {
+    "episode_reward_mean": "eval/episode_reward/mean",
+    "episode_reward_std": "eval/episode_reward/std",
+    "episode_reward_min": "eval/episode_reward/min",
+    "episode_reward_max": "eval/episode_reward/max",
+    "episode_length_mean": "eval/lifespan/mean",
+}
+"""What ``--json`` calls the metrics."""
 
 
 def evaluation_envs(episodes: int) -> int:
@@ -108,12 +112,12 @@ def evaluation_envs(episodes: int) -> int:
     return min(episodes, _MOST_ENVS)
 
 
-def summary(found: Mapping[str, Any]) -> str:
-    """One line for people."""
+def summary(found: Mapping[str, float]) -> str:
+    """The metrics in one line for people."""
+    mean, std, least, most, length = (found[metric] for metric in _REPORTED.values())
     return (
-        f"Return {found['episode_reward_mean']:.2f} ± {found['episode_reward_std']:.2f} (from "
-        f"{found['episode_reward_min']:.2f} to {found['episode_reward_max']:.2f}), length "
-        f"{found['episode_length_mean']:.1f}, over {found['episodes']} episodes"
+        f"return {mean:.2f} ± {std:.2f} (from {least:.2f} to {most:.2f}), length {length:.1f}, over "
+        f"{found['eval/episodes']:.0f} episodes"
     )
 
 

@@ -109,25 +109,32 @@ class _Training:
         self._settings, self._directory, self._env, self._network = settings, directory, env, network
         self._progress_kind, self._resume = progress, resume
         self._made: list[Path] = []
-        self._logged = False
         self._saved: Path | None = None
 
     def go(self) -> None:
         """Trains, evaluates, and says where everything is."""
         initial = self._prepare()
-        first = 0 if initial is None else initial.step
         with contextlib.ExitStack() as stack:
-            jsonl = JsonlWriter(self._directory.metrics)
-            stack.callback(jsonl.close)
-            board = TensorBoardWriter(self._directory.path, first)
-            stack.callback(board.close)
+            record = _Record(self._directory, 0 if initial is None else initial.step)
+            stack.callback(record.close)
             ppo = self._settings.train.ppo
             progress = make_progress(self._progress_kind, ppo.total_steps, ppo.num_iterations, sys.stderr)
-            log = self._logger([jsonl.write, board.write], progress)
+
+            def log(metrics: Mapping[str, float]) -> None:
+                record.write(metrics)
+                progress.update(metrics)
+
             with progress:
                 self._introduce(progress, initial)
-                self._train(initial, log)
-            found = self._evaluate([jsonl.write, board.write])
+                try:
+                    self._train(initial, log)
+                except (ValueError, TypeError):
+                    if self._made and not record.begun:  # refused before the first iteration
+                        self._directory.abandon(self._made)
+                    raise
+            found = self._evaluate()
+            if found:
+                record.write(found)
         self._draw()
         if found:
             print(f"Final evaluation: {summary(found)}")
@@ -183,21 +190,6 @@ class _Training:
             if error.errno is None:  # not the system's: an environment's own
                 raise
             raise RunError(f"the run stopped: {one_line(error)}. {self._how_to_go_on()}") from error
-        except (ValueError, TypeError):
-            if not self._logged and not self._resume:
-                self._directory.abandon(self._made)
-            raise
-
-    def _logger(
-        self, writers: Sequence[Callable[[Mapping[str, float]], None]], progress: Progress
-    ) -> Callable[[Mapping[str, float]], None]:
-        def log(metrics: Mapping[str, float]) -> None:
-            self._logged = True
-            for write in writers:
-                write(metrics)
-            progress.update(metrics)
-
-        return log
 
     def _save(self, state: TrainingState, step: int) -> None:
         path = step_directory(self._directory.checkpoints, step)
@@ -208,8 +200,8 @@ class _Training:
             return f"Nothing was saved yet in {self._directory.path}."
         return f"Saved: {self._saved}. Go on with: multippo train --run-dir {self._directory.path} --resume"
 
-    def _evaluate(self, writers: Sequence[Callable[[Mapping[str, float]], None]]) -> dict[str, Any]:
-        """The evaluation that ``multippo eval`` repeats."""
+    def _evaluate(self) -> dict[str, float]:
+        """The evaluation that ``multippo eval`` repeats, as metrics."""
         episodes = self._settings.final_eval_episodes
         if episodes == 0 or self._saved is None:
             return {}
@@ -219,21 +211,36 @@ class _Training:
             found = evaluate(env, self._network, episodes, 0, True, limit)
         finally:
             env.close()
-        step = int(self._saved.name.removeprefix("step_"))
-        for write in writers:
-            write({"step": step, **{f"eval/{_LOGGED[name]}": float(found[name]) for name in _LOGGED}})
-        return found
+        return {"step": float(self._saved.name.removeprefix("step_")), **found}
 
     def _draw(self) -> None:
         title = f"{self._settings.env_id}, {self._settings.network}, {self._network.engine.name}"
         plot_learning_curve(read_metrics(self._directory.metrics), self._directory.curve, title)
 
 
-_LOGGED = {
-    "episode_reward_mean": "episode_reward/mean",
-    "episode_reward_std": "episode_reward/std",
-    "episode_reward_min": "episode_reward/min",
-    "episode_reward_max": "episode_reward/max",
-    "episode_length_mean": "lifespan/mean",
-    "episodes": "episodes",
-}
+class _Record:
+    """A run's metrics on the disk: files that are made when there is something to write."""
+
+    def __init__(self, directory: RunDirectory, first_step: int) -> None:
+        self._directory, self._first_step = directory, first_step
+        self._writers: list[JsonlWriter | TensorBoardWriter] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has been written."""
+        return bool(self._writers)
+
+    def write(self, metrics: Mapping[str, float]) -> None:
+        """Writes metrics everywhere."""
+        if not self._writers:
+            self._writers = [
+                JsonlWriter(self._directory.metrics),
+                TensorBoardWriter(self._directory.path, self._first_step),
+            ]
+        for writer in self._writers:
+            writer.write(metrics)
+
+    def close(self) -> None:
+        """Closes the files."""
+        for writer in self._writers:
+            writer.close()

@@ -1,0 +1,138 @@
+"""What was logged can be read again: as strict JSON, by TensorBoard, as a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from multippo.algorithms.metrics import (
+    JsonlWriter,
+    TensorBoardWriter,
+    drop_after,
+    json_ready,
+    plot_learning_curve,
+    read_metrics,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write(path: Path, *records: dict[str, Any]) -> None:
+    writer = JsonlWriter(path)
+    for record in records:
+        writer.write(record)
+    writer.close()
+
+
+def strict(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_lines_are_strict_json_with_whole_counts(tmp_path: Path):
+    write(tmp_path / "m", {"step": 8.0, "iteration": 1, "a": math.nan, "b": -math.inf, "c": np.float32(0.5)})
+    (line,) = (tmp_path / "m").read_text().splitlines()
+    assert strict(line) == {"step": 8, "iteration": 1, "a": None, "b": None, "c": 0.5}
+    assert '"step": 8,' in line
+
+
+def test_a_line_can_be_read_as_soon_as_it_is_written(tmp_path: Path):
+    writer = JsonlWriter(tmp_path / "m")
+    writer.write({"step": 1})
+    assert read_metrics(tmp_path / "m") == [{"step": 1}]
+    writer.close()
+
+
+def test_a_line_that_was_torn_is_left_out(tmp_path: Path):
+    write(tmp_path / "m", {"step": 1}, {"step": 2})
+    with (tmp_path / "m").open("a") as file:
+        file.write('{"step": 3, "los')
+    assert read_metrics(tmp_path / "m") == [{"step": 1}, {"step": 2}]
+    assert read_metrics(tmp_path / "nowhere") == []
+
+
+def test_a_resumed_run_drops_what_it_will_log_again(tmp_path: Path):
+    write(tmp_path / "m", {"step": 1, "x": math.nan}, {"step": 2}, {"step": 2, "eval/x": 1.0}, {"step": 3})
+    with (tmp_path / "m").open("a") as file:
+        file.write('{"st')
+    drop_after(tmp_path / "m", 2)
+    write(tmp_path / "m", {"step": 3, "again": 1.0})
+    assert read_metrics(tmp_path / "m") == [
+        {"step": 1, "x": None},
+        {"step": 2},
+        {"step": 2, "eval/x": 1.0},
+        {"step": 3, "again": 1.0},
+    ]
+    drop_after(tmp_path / "nowhere", 2)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_what_is_ready_for_json():
+    value = {"a": (1, 2.5), "b": [True, None, "x"], 3: np.float64("nan"), "n": np.int64(4)}
+    assert json_ready(value) == {"a": [1, 2.5], "b": [True, None, "x"], "3": None, "n": 4}
+
+
+def events(path: Path) -> list[Any]:
+    """The events in a file, by TensorBoard's own reader, checksums and all."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    return list(LegacyEventFileLoader(str(path)).Load())
+
+
+def test_tensorboard_reads_the_events(tmp_path: Path):
+    for first_step in (0, 16):
+        writer = TensorBoardWriter(tmp_path, first_step)
+        writer.write({"step": 24, "losses/actor": 0.5, "losses/critic": math.nan})
+        writer.close()
+    fresh, resumed = (events(path) for path in sorted(tmp_path.iterdir()))
+    assert fresh[0].file_version == "brain.Event:2"
+    assert [(e.step, [(v.tag, v.simple_value) for v in e.summary.value]) for e in fresh[1:]] == [
+        (24, [("losses/actor", 0.5)])
+    ]
+    # The one that goes on tells TensorBoard to forget the steps from there on.
+    assert (resumed[1].step, resumed[1].session_log.status) == (16, resumed[1].session_log.START)
+    assert all(path.name.startswith("events.out.tfevents.") for path in tmp_path.iterdir())
+
+
+def test_events_need_neither_torch_nor_tensorflow_nor_jax(tmp_path: Path):
+    program = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('torch', 'tensorflow', 'jax')))\n"
+        "from pathlib import Path\n"
+        "from multippo.algorithms.metrics import TensorBoardWriter\n"
+        "writer = TensorBoardWriter(Path(sys.argv[1]))\n"
+        "writer.write({'step': 1, 'x': 2.0})\n"
+        "writer.close()\n"
+    )
+    command = [sys.executable, "-W", "error", "-c", program, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (path,) = tmp_path.iterdir()
+    assert [event.step for event in events(path)] == [0, 1]
+
+
+def test_a_picture_of_the_learning_curve(tmp_path: Path):
+    records = [
+        {"step": 1, "rollout/episode_reward/mean": None},
+        {"step": 2, "rollout/episode_reward/mean": 3.0},
+        {"step": 2, "eval/episode_reward/mean": 4.0},
+        {"other": 1},
+    ]
+    assert plot_learning_curve(records, tmp_path / "curve.png", "a title")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
+
+
+@pytest.mark.parametrize("records", [[], [{"step": 1, "rollout/episode_reward/mean": None}]])
+def test_nothing_to_draw_makes_no_picture(records: Any, tmp_path: Path):
+    assert not plot_learning_curve(records, tmp_path / "curve.png", "a title")
+    assert list(tmp_path.iterdir()) == []

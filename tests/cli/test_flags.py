@@ -1,0 +1,100 @@
+"""Command lines: every spelling of a flag, and a mistake named."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
+from multippo.cli.errors import UsageError
+from multippo.cli.flags import parse
+from multippo.cli.options import NETWORKS, Option, network_defaults, train_options
+
+ENV = Option("env", str | None, None, "Environment.", "run")
+
+
+def flags(*arguments: str) -> dict[str, Any]:
+    return parse("train", "Trains.", train_options(), arguments, ENV)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", {}),
+        ("CartPole-v1", {"env": "CartPole-v1"}),
+        ("--seed 3 CartPole-v1", {"env": "CartPole-v1", "seed": 3}),
+        ("--total-steps 1e6", {"total_steps": 1_000_000}),
+        ("--total-steps=1e6", {"total_steps": 1_000_000}),
+        ("--total_steps 5", {"total_steps": 5}),
+        ("--total-steps -5", {"total_steps": -5}),
+        ("--learning-rate -.5", {"learning_rate": -0.5}),
+        ("--ppo.learning-rate 1e-4", {"learning_rate": 1e-4}),
+        ("--eval.every-steps 10", {"eval_every_steps": 10}),
+        ("--eval-num-envs 2 --num-envs 4", {"eval_num_envs": 2, "num_envs": 4}),
+        ("--normalize-obs", {"normalize_obs": True}),
+        ("--no-normalize-obs", {"normalize_obs": False}),
+        ("--no-normalize_obs", {"normalize_obs": False}),
+        ("--normalize-obs false", {"normalize_obs": False}),
+        ("--normalize-obs=FALSE", {"normalize_obs": False}),
+        ("--normalize-obs CartPole-v1", {"normalize_obs": True, "env": "CartPole-v1"}),
+        ("--actor-hidden-sizes 32 16 --seed 1", {"actor_hidden_sizes": (32, 16), "seed": 1}),
+        ("--actor-hidden-sizes 32,16", {"actor_hidden_sizes": (32, 16)}),
+        ("--actor-hidden-sizes", {"actor_hidden_sizes": ()}),
+        ("--actor-hidden-sizes 32 --actor-hidden-sizes 16", {"actor_hidden_sizes": (32, 16)}),
+        ("--target-kl none", {"target_kl": None}),
+        ("--compile off", {"compile": "off"}),
+        ("--seed 1 --seed 2", {"seed": 2}),
+        ("-- CartPole-v1", {"env": "CartPole-v1"}),
+    ],
+)
+def test_spellings(line: str, expected: dict[str, Any]):
+    assert flags(*line.split()) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--totl-steps 5", "unknown flag --totl-steps. Did you mean '--total-steps'"),
+        ("--lr 1e-3", "unknown flag --lr. Did you mean '--learning-rate'"),
+        ("--n_envs 4", "unknown flag --n_envs. Did you mean '--num-envs'"),
+        ("--no-seed", "unknown flag --no-seed"),
+        ("--no-normalise-obs", "unknown flag --no-normalise-obs"),
+        ("-x", "unknown flag -x"),
+        ("CartPole-v1 Pendulum-v1", "unexpected 'Pendulum-v1'"),
+        ("--seed", "--seed"),
+        ("--seed --total-steps 5", "--seed"),
+        ("--seed x", "seed='x' is no whole number"),
+        ("--network gru", "network='gru' is not known: expected one of mlp, lstm"),
+        ("--normalize-obs=maybe", "normalize_obs='maybe' is neither"),
+    ],
+)
+def test_mistakes(line: str, message: str):
+    with pytest.raises(UsageError) as caught:
+        flags(*line.split())
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "│" not in str(caught.value)
+
+
+def test_help_lists_every_field_and_every_option_of_the_networks(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stop:
+        flags("--help")
+    assert not stop.value.code
+    out = capsys.readouterr().out
+    expected = [field.name for cls in (PPOConfig, TrainConfig) for field in dataclasses.fields(cls)]
+    expected += [f"eval_{field.name}" for field in dataclasses.fields(EvalConfig)]
+    expected += [name for kind in NETWORKS for name in network_defaults(kind)]
+    for name in {*expected} - {"ppo", "eval"}:
+        assert f"--{name.replace('_', '-')} " in out, name
+    assert "actor_hidden_sizes" not in out
+    assert "(default: 50000)" in out
+
+
+def test_every_option_explains_itself():
+    options = train_options()
+    assert len({option.name for option in options}) == len(options)
+    for option in options:
+        assert option.help.endswith("."), option
+        assert "``" not in option.help, option

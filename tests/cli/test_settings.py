@@ -1,0 +1,114 @@
+"""From settings to a run, and to its ``config.json`` and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import multippo as mp
+from multippo.cli.errors import UsageError
+from multippo.cli.runs import RunDirectory, default_run_directory
+from multippo.cli.settings import settings_from
+
+GIVEN: dict[str, Any] = {
+    "env": "brax/fast",
+    "env_backend": "spring",
+    "episode_length": 20,
+    "network": "lstm",
+    "hidden_features": 8,
+    "encoder_sizes": (4,),
+    "normalize_obs": False,
+    "num_envs": 4,
+    "learning_rate": 1e-4,
+    "eval_every_steps": 100,
+    "seed": 5,
+    "final_eval_episodes": 3,
+}
+
+
+def test_everything_given_is_there_and_the_rest_is_the_default():
+    settings = settings_from(GIVEN)
+    assert settings.env_kwargs == {"backend": "spring", "episode_length": 20}
+    assert settings.network_options["hidden_features"] == 8
+    assert settings.network_options["critic_hidden_sizes"] == ()  # the recurrent network's default, not the other's
+    ppo = mp.PPOConfig(num_envs=4, learning_rate=1e-4)
+    assert settings.train == mp.TrainConfig(ppo=ppo, eval=mp.EvalConfig(enabled=True, every_steps=100), seed=5)
+    assert settings_from({"env": "CartPole-v1"}).network_options["critic_hidden_sizes"] == (64, 64)
+    assert settings_from({"env": "CartPole-v1", "num_envs": None}).train.ppo.num_envs == 8
+
+
+def test_evaluation_can_be_configured_and_stay_off():
+    assert not settings_from({**GIVEN, "eval_enabled": False}).train.eval.enabled
+    assert not settings_from({"env": "CartPole-v1"}).train.eval.enabled
+
+
+@pytest.mark.parametrize("given", [GIVEN, {"env": "CartPole-v1", "max_episode_steps": 10, "activation": None}])
+def test_a_run_is_read_back_from_its_directory_as_it_was(given: dict[str, Any], tmp_path: Path):
+    settings = settings_from(given)
+    directory = RunDirectory(tmp_path / "a/b")
+    directory.create(settings, "torch")
+    assert directory.settings() == settings
+    assert directory.read_settings()["backend"] == "torch"
+    assert "multippo" in json.loads(directory.config.read_text())["versions"]
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_the_seed_makes_the_network(backend: str):
+    env = mp.make_env("CartPole-v1", num_envs=1)
+    with mp.use_backend(backend):
+        weights = [
+            mp.to_portable(settings_from({"env": "CartPole-v1", "seed": seed}).make_network(env)) for seed in (0, 0, 1)
+        ]
+    name = "layers.1.action.layers.0.kernel"
+    assert (weights[0][name] == weights[1][name]).all()
+    assert (weights[0][name] != weights[2][name]).any()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "an environment is missing"),
+        ({"env": "CartPole-v1", "hidden_features": 4}, "--hidden-features is an option of --network lstm"),
+        ({"env": "CartPole-v1", "env_backend": "mjx"}, "--env-backend is for brax"),
+        ({"env": "brax/ant", "vectorization": "sync"}, "--vectorization is for gymnasium"),
+        ({"env": "playground/CartpoleBalance", "env_backend": "mjx"}, "is of playground"),
+        ({"env": "CartPole-v1", "final_eval_episodes": -1}, "final_eval_episodes=-1"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given: dict[str, Any], message: str):
+    with pytest.raises(UsageError, match=message):
+        settings_from(given)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.update(format="x"), "not written by multippo train"),
+        (lambda c: c.update(format_version=2), "format 2.*upgrade"),
+        (lambda c: c["network"].update(kind="os.system"), "network='os.system' is not known"),
+        (lambda c: c["network"]["options"].update(cell="x"), "unknown key 'cell'"),
+        (lambda c: c["env"]["kwargs"].update(wrappers=["x"]), "unknown key 'wrappers'"),
+        (lambda c: c["train"]["ppo"].update(learning_rate="fast"), "learning_rate='fast'"),
+    ],
+)
+def test_a_run_whose_file_was_tampered_with_is_refused(change: Any, message: str, tmp_path: Path):
+    directory = RunDirectory(tmp_path / "a")
+    directory.create(settings_from({"env": "CartPole-v1"}), "torch")
+    content = json.loads(directory.config.read_text())
+    change(content)
+    directory.config.write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=message):
+        directory.settings()
+
+
+def test_runs_get_directories_of_their_own(tmp_path: Path):
+    settings = settings_from({"env": "gymnasium/CartPole-v1", "seed": 3})
+    first = default_run_directory(settings, "jax", tmp_path)
+    first.create(settings, "jax")
+    second = default_run_directory(settings, "jax", tmp_path)
+    assert first.path.parent == second.path.parent == tmp_path / "CartPole-v1"
+    assert first.path.name.endswith("-jax-seed3")
+    assert first.path != second.path
