@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -42,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     with_traceback = _TRACEBACK in arguments or bool(os.environ.get("MULTIPPO_TRACEBACK"))
     arguments = [argument for argument in arguments if argument != _TRACEBACK]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that knows no ± shows a question mark; Python's own default is to fail.
+        sys.stdout.reconfigure(errors="replace")
     try:
         return _run(arguments)
     except SystemExit as stop:  # after --help

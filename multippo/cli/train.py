@@ -112,7 +112,19 @@ class _Training:
         self._saved: Path | None = None
 
     def go(self) -> None:
-        """Trains, evaluates, and says where everything is."""
+        """Trains, evaluates, and says where everything is.
+
+        Raises:
+            RunError: If the disk is full, or the like.
+        """
+        try:
+            self._go()
+        except OSError as error:
+            if error.errno is None:  # not the system's: the library's or an environment's own
+                raise
+            raise RunError(f"the run stopped: {one_line(error)}. {self._how_to_go_on()}") from error
+
+    def _go(self) -> None:
         initial = self._prepare()
         with contextlib.ExitStack() as stack:
             record = _Record(self._directory, 0 if initial is None else initial.step)
@@ -146,16 +158,16 @@ class _Training:
         if not self._resume:
             self._made = self._directory.create(self._settings, self._network.engine.name)
             return None
-        remove_leftovers(self._directory.path)
+        initial, step = None, -1
+        if self._directory.has_checkpoint():
+            checkpoint = self._directory.checkpoint()
+            initial, step = checkpoint.restore(self._network), checkpoint.manifest.step
+            self._saved = checkpoint.path
+        for directory in (self._directory.path, self._directory.checkpoints):
+            remove_leftovers(directory)
         self._directory.write_settings(self._settings, self._network.engine.name)
-        if not self._directory.has_checkpoint():
-            drop_after(self._directory.metrics, -1)
-            return None
-        remove_leftovers(self._directory.checkpoints)
-        checkpoint = self._directory.checkpoint()
-        drop_after(self._directory.metrics, checkpoint.manifest.step)
-        self._saved = checkpoint.path
-        return checkpoint.restore(self._network)
+        drop_after(self._directory.metrics, step)
+        return initial
 
     def _introduce(self, progress: Progress, initial: TrainingState | None) -> None:
         settings = self._settings
@@ -186,10 +198,6 @@ class _Training:
             self._draw()
             saved = f" The state is saved in {self._saved}." if self._saved else ""
             raise NonFiniteError(str(error) + saved, leaf=error.leaf, training_state=error.training_state) from error
-        except OSError as error:
-            if error.errno is None:  # not the system's: an environment's own
-                raise
-            raise RunError(f"the run stopped: {one_line(error)}. {self._how_to_go_on()}") from error
 
     def _save(self, state: TrainingState, step: int) -> None:
         path = step_directory(self._directory.checkpoints, step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -185,6 +186,17 @@ def test_the_module_is_the_command():
     done = process("-W", "error", "-m", "multippo.cli", "trian")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("multippo: unknown command 'trian'")
+
+
+def test_a_terminal_that_knows_ascii_alone_is_served():
+    program = (
+        "import sys\nfrom multippo.cli import app\n"
+        "app._run = lambda arguments: print('1 ± 2') or 0\nsys.exit(app.main([]))\n"
+    )
+    variables = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1 ? 2\n"), done.stderr
 
 
 def test_a_reader_who_leaves_early_is_no_fault():
