@@ -1,0 +1,86 @@
+"""Modules as a user would write them: own carry, own noise, own statistics, and the ``unroll`` they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.variables import Param, Variable
+from multippo.rngs import Rngs
+
+__all__ = ["CentredTrace", "MovingAverage", "NoisyGain"]
+
+
+class MovingAverage(StatefulModule):
+    """The mean of the last ``k`` inputs of the episode, from a ring buffer with an index for each environment."""
+
+    def __init__(self, features: int, k: int) -> None:
+        self.features, self.k = features, k
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[B, F]`` to ``[B, F]``."""
+        xp, buffer, index = self.xp, state["buffer"], state["index"]
+        slots = self.engine.asarray(np.arange(self.k, dtype=np.int32))
+        here = (slots == index[:, None])[:, :, None]
+        buffer = xp.where(here, x[:, None, :], buffer)
+        return StatefulModuleOutput({"buffer": buffer, "index": (index + 1) % self.k}, xp.mean(buffer, axis=1))
+
+    def initialize_state(self, batch_size: int) -> Any:
+        """An empty buffer."""
+        index = self.engine.asarray(np.zeros(batch_size, np.int32))
+        return {"buffer": self.zeros((batch_size, self.k, self.features)), "index": index}
+
+    def reset_state(self, prev_state: Any) -> Any:
+        """An empty buffer."""
+        return {name: self.xp.zeros_like(value) for name, value in prev_state.items()}
+
+
+class CentredTrace(StatefulModule):
+    """A leaky sum of inputs, less their mean over all past rollouts; takes no mask for its statistics."""
+
+    def __init__(self, features: int) -> None:
+        self.features = features
+        self.decay = Param(np.full(features, 0.5))
+        self.mean = Variable(np.zeros(features))
+        self.rollouts = Variable(np.zeros(()))
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[B, F]`` to ``[B, F]``."""
+        trace = self.xp.tanh(self.decay[...]) * state + (x - self.mean[...])
+        loss = 0.01 * self.xp.mean(trace**2, axis=-1)
+        return StatefulModuleOutput(trace, trace, loss, {"trace": trace[:, 0]}, rollout_extras=x)
+
+    def initialize_state(self, batch_size: int) -> Any:
+        """Nothing summed yet."""
+        return self.zeros((batch_size, self.features))
+
+    def reset_state(self, prev_state: Any) -> Any:
+        """Nothing summed yet."""
+        return self.xp.zeros_like(prev_state)
+
+    def update_statistics(self, rollout_extras: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Moves the mean a quarter of the way, and counts the rollout."""
+        mean = self.mean[...]
+        self.mean[...] = mean + 0.25 * (self.xp.mean(rollout_extras, axis=(0, 1)) - mean)
+        self.rollouts[...] = self.rollouts[...] + 1.0
+
+
+class NoisyGain(StatefulModule):
+    """Multiplies inputs by ``1 + gain * noise``, the noise drawn from a key in the carry, which outlives episodes."""
+
+    def __init__(self, features: int, rngs: Rngs) -> None:
+        self.features = features
+        self.gain = Param(np.full(features, 0.1))
+        self.base_key = Variable(rngs.key())
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[B, F]`` to ``[B, F]``."""
+        keys = self.random.split(state, 2)
+        noise = self.random.normal(keys[:, 0], (self.features,))
+        return StatefulModuleOutput(keys[:, 1], x * (1.0 + self.gain[...] * noise))
+
+    def initialize_state(self, batch_size: int) -> Any:
+        """A key for each environment."""
+        return self.random.split(self.base_key[...], batch_size)

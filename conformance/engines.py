@@ -1,0 +1,86 @@
+"""Which engines there are, what they can do, and which of them the others are compared with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from multippo.backends import available_backends, load_engine, use_backend
+from multippo.networks.utils import tree_map
+
+__all__ = ["ORACLES", "choose_reference", "engine_at", "supports", "to_engine", "to_host", "trains"]
+
+ORACLES = ("numpy", "jax", "torch")
+"""Engines that others are compared with, the most trusted one first. One that can't train is an oracle of what it can
+do; for the rest the next one stands in."""
+
+
+@contextlib.contextmanager
+def engine_at(backend: str, precision: str) -> Generator[Any]:
+    """Makes an engine the active one, at one precision."""
+    with use_backend(backend) as engine, engine.precision(precision):
+        yield engine
+
+
+def supports(backend: str, precision: str) -> bool:
+    """Whether an engine computes in a floating-point type."""
+    engine = load_engine(backend)
+    if precision == "float64" and "float64" not in engine.capabilities:
+        return False
+    try:
+        with engine.precision(precision):
+            return True
+    except ValueError:
+        return False
+
+
+def trains(backend: str) -> bool:
+    """Whether an engine has gradients and an optimiser."""
+    return "train" in load_engine(backend).capabilities
+
+
+def choose_reference(backends: Sequence[str], precision: str, training: bool) -> str | None:
+    """The engine that the others are compared with: the first oracle among them that can do what is asked.
+
+    A lone engine is compared with an oracle that is installed, so that a new engine can be held to an old one.
+
+    Args:
+        backends: The engines under test.
+        precision: In which floating-point type.
+        training: Whether gradients are compared.
+
+    Returns:
+        Its name, or None where there is nothing to compare with.
+    """
+    able = [name for name in backends if supports(name, precision) and (not training or trains(name))]
+    if not able:
+        return None
+    pool = able if len(able) > 1 else [*able, *(name for name in available_backends() if name not in backends)]
+    ranked = sorted(pool, key=lambda name: ORACLES.index(name) if name in ORACLES else len(ORACLES))
+    for name in ranked:
+        alone = [name] == able
+        if not alone and supports(name, precision) and (not training or trains(name)):
+            return name
+    return None
+
+
+def to_engine(engine: Any, tree: Any, precision: str) -> Any:
+    """NumPy arrays as the engine's, floating-point ones in the given type."""
+
+    def convert(x: Any) -> Any:
+        array = np.asarray(x)
+        return engine.asarray(array.astype(precision) if array.dtype.kind == "f" else array)
+
+    return tree_map(convert, tree)
+
+
+def to_host(engine: Any, tree: Any) -> Any:
+    """The engine's arrays as NumPy arrays of the suite's own, with the engine's types."""
+
+    def convert(x: Any) -> np.ndarray:
+        return np.array(x) if isinstance(x, bool | int | float | np.ndarray) else np.array(engine.to_numpy(x))
+
+    return tree_map(convert, tree)

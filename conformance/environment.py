@@ -1,0 +1,163 @@
+"""A small environment whose episodes end by a script, so that every kind of end is met in every rollout."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from multippo.envs.api import Env, EnvState
+from multippo.networks.utils import tree_leaves
+from multippo.random import host
+
+__all__ = ["NUM_ENVS", "NUM_STEPS", "SCRIPT", "ScriptedEnv", "script_ends", "sum_of_actions"]
+
+SCRIPT = (
+    "............",  # an episode that does not end
+    "T...........",  # terminated at the first step
+    "...........C",  # cut (truncated) at the last
+    "....TC......",  # two ends in a row
+    "C..........T",  # at the first and the last step: two in a row across rollouts
+    "..C..T..C..T",  # every third step
+)
+"""What each environment does at each step of a rollout, over and over: T terminated, C cut."""
+
+NUM_ENVS, NUM_STEPS = len(SCRIPT), len(SCRIPT[0])
+
+
+def script_ends(letters: str = "TC") -> np.ndarray:
+    """``[T, B]`` bool: where the script holds one of the letters."""
+    return np.asarray([[letter in letters for letter in row] for row in SCRIPT]).T
+
+
+@dataclasses.dataclass(frozen=True)
+class Streams:
+    """Keys of the numbers an environment draws."""
+
+    obs: Any
+    final_obs: Any
+    reward: Any
+
+    @classmethod
+    def from_seed(cls, seed: int) -> Streams:
+        """Three keys."""
+        return cls(*host.split(host.key(seed), 3))
+
+
+class ScriptedEnv(Env):
+    """Observations are noise, rewards depend on the action, and episodes end as ``SCRIPT`` says.
+
+    Observations do not depend on actions: a policy that is off by a rounding error meets the same ones, so that engines
+    can be compared to the last digit. Every ``reset`` starts the same episodes.
+
+    Args:
+        obs_shape: Shape of an observation, or a dict of shapes.
+        action_space: gymnasium space of an action, or a dict of spaces.
+        offset: Mean of every number in an observation.
+        scale: Standard deviation of every number in an observation.
+        reward_keys: Names of the rewards where they are a dict.
+        may_skip: Take a step that is none after every end, like gymnasium's NEXT_STEP mode.
+    """
+
+    functional = False
+    id = "scripted"
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...] | Mapping[str, tuple[int, ...]],
+        action_space: gymnasium.Space[Any],
+        *,
+        offset: float = 0.0,
+        scale: float = 1.0,
+        reward_keys: tuple[str, ...] = (),
+        may_skip: bool = False,
+    ) -> None:
+        self.num_envs = NUM_ENVS
+        self.may_skip = may_skip
+        self.action_space = action_space
+        self._offset, self._scale, self._reward_keys = offset, scale, reward_keys
+        self._shapes = dict(obs_shape) if isinstance(obs_shape, Mapping) else {"": obs_shape}
+        boxes: dict[str, gymnasium.Space[Any]] = {
+            name: gymnasium.spaces.Box(-np.inf, np.inf, shape) for name, shape in self._shapes.items()
+        }
+        self.observation_space = boxes[""] if "" in boxes else gymnasium.spaces.Dict(boxes)
+        self._streams = Streams.from_seed(20)
+        self._step = 0
+        self._skip = np.zeros(self.num_envs, np.bool_)
+
+    def reset(self, key: Any) -> EnvState:
+        """The start of the script."""
+        del key
+        self._step = 0
+        self._skip = np.zeros(self.num_envs, np.bool_)
+        none = np.zeros(self.num_envs, np.bool_)
+        obs = self._observe(self._streams.obs)
+        still = np.zeros(self.num_envs)
+        return EnvState(
+            obs, self._rewards(still, none), none, none.copy(), obs, ~none, {"acted": still.astype(np.float32)}, ()
+        )
+
+    def step(self, env_state: EnvState, action: Any) -> EnvState:
+        """The next step of the script.
+
+        Raises:
+            ValueError: If an action is none of the action space's, in policy coordinates.
+        """
+        del env_state
+        self._check(action)
+        place = self._step % NUM_STEPS
+        self._step += 1
+        skip = self._skip
+        terminated = script_ends("T")[place] & ~skip
+        truncated = script_ends("C")[place] & ~skip
+        ended = terminated | truncated
+        after, final = self._observe(self._streams.obs), self._observe(self._streams.final_obs)
+        final = _where(ended, final, after)
+        # With skipped steps the final observation is shown, and the next episode's first one a step later.
+        obs = final if self.may_skip else after
+        if self.may_skip:
+            self._skip = ended
+        acted = sum_of_actions(action)
+        metrics = {"acted": acted.astype(np.float32)}
+        return EnvState(obs, self._rewards(acted, skip), terminated, truncated, final, ~skip, metrics, ())
+
+    def _observe(self, key: Any) -> Any:
+        keys = host.split(host.fold_in(key, self._step), len(self._shapes))
+        drawn = {
+            name: (self._offset + self._scale * host.normal(keys[i], (self.num_envs, *shape))).astype(np.float32)
+            for i, (name, shape) in enumerate(sorted(self._shapes.items()))
+        }
+        return drawn.get("", drawn)
+
+    def _rewards(self, acted: Any, skip: np.ndarray) -> Any:
+        drawn = host.normal(host.fold_in(self._streams.reward, self._step), (self.num_envs,))
+        reward = np.where(skip, 0.0, drawn + np.sin(acted))
+        return {name: reward * (i + 1) for i, name in enumerate(self._reward_keys)} if self._reward_keys else reward
+
+    def _check(self, action: Any) -> None:
+        spaces = self.action_space.spaces if isinstance(self.action_space, gymnasium.spaces.Dict) else None
+        pairs = [(action, self.action_space)] if spaces is None else [(action[k], s) for k, s in spaces.items()]
+        for value, space in pairs:
+            array = np.asarray(value)
+            if isinstance(space, gymnasium.spaces.Discrete):
+                fits = array.shape == (self.num_envs,) and array.dtype.kind in "iu"
+                fits = fits and bool(np.all((array >= 0) & (array < space.n)))
+            else:
+                fits = array.shape == (self.num_envs, *(space.shape or ())) and bool(np.all(np.abs(array) <= 1.0))
+            if not fits:
+                raise ValueError(f"An action of shape {array.shape}, type {array.dtype} is none of {space}: {array}.")
+
+
+def sum_of_actions(actions: Any) -> np.ndarray:
+    """The sum of every environment's actions; what the environments report that they received."""
+    leaves = [np.asarray(leaf) for leaf in tree_leaves(actions)]
+    return np.sum([np.sum(np.reshape(leaf, (len(leaf), -1)), axis=1) for leaf in leaves], axis=0)
+
+
+def _where(condition: np.ndarray, if_true: Any, if_false: Any) -> Any:
+    if isinstance(if_true, dict):
+        return {name: _where(condition, if_true[name], if_false[name]) for name in if_true}
+    return np.where(np.reshape(condition, (-1,) + (1,) * (if_true.ndim - 1)), if_true, if_false)

@@ -1,0 +1,250 @@
+"""What is known of one module on one engine: its outputs, carries, gradients and writes, each computed once."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import multippo as mp
+from multippo.networks.types import StatefulModule
+from multippo.networks.unrolling import step_unroll
+from multippo.networks.updating import needs_only_valid
+from multippo.networks.utils import tree_map
+from multippo.random import host
+
+from .engines import engine_at, to_engine, to_host
+from .environment import NUM_ENVS, script_ends
+from .gradients import gradient_of, weighted_sum
+from .specimens import ModuleSpecimen, randomise
+
+__all__ = ["ModuleEvidence", "Unrolled", "plain_attributes"]
+
+_WARM_UP = 4
+
+
+class Unrolled(NamedTuple):
+    """An unroll over all steps, as NumPy arrays: ``[T, B, ...]``, and the carry after it ``[B, ...]``."""
+
+    over_time: Any
+    next_state: Any
+
+
+class ModuleEvidence:
+    """Runs one specimen on one engine at one precision; every property is computed at its first use.
+
+    Args:
+        specimen: What to run.
+        backend: The engine.
+        precision: "float32" or "float64".
+    """
+
+    def __init__(self, specimen: ModuleSpecimen, backend: str, precision: str) -> None:
+        self.specimen, self.backend, self.precision = specimen, backend, precision
+        with engine_at(backend, precision) as engine:
+            self.engine = engine
+            self.module: Any = specimen.build()
+            randomise(self.module)
+            self.arrays = mp.to_portable(self.module)
+            split = engine.split(self.module)
+            self._definition = split.definition
+        keys = host.split(host.key(30), 3)
+        self.xs = specimen.sample(keys[0])
+        self._other_xs = (specimen.sample(keys[1]), specimen.sample(keys[2]))
+        self.done = script_ends()
+        self.python_writes = False
+
+    def at(self) -> Any:
+        """The context everything is run in."""
+        return engine_at(self.backend, self.precision)
+
+    # -- one step
+
+    @functools.cached_property
+    def _call(self) -> Any:
+        engine = self.engine
+
+        def call(params: Any, variables: Any, state: Any, x: Any, extras: Any) -> tuple[Any, Any]:
+            module = engine.merge(self._definition, params, variables)
+            before = plain_attributes(module)
+            out = module(state, x, extras)
+            self.python_writes |= plain_attributes(module) != before
+            return tuple(out), tuple(engine.split(module))[1:]
+
+        return engine.jit(call)
+
+    def call(self, state: Any, x: Any, extras: Any = None) -> tuple[Any, Any]:
+        """One step from NumPy trees: the output as NumPy trees, and the module's arrays as the engine left them."""
+        with self.at() as engine:
+            split = engine.split(self.module)
+            arguments = (self._put(tree) for tree in (state, x, extras))
+            out, written = self._call(split.params, split.variables, *arguments)
+            return mp.StatefulModuleOutput(*to_host(engine, out)), written
+
+    def written_by_call(self, phase: str) -> tuple[dict[str, Any], Any, Any]:
+        """The module's arrays after a call in "rollout" or "replay"; and the arguments before and after it."""
+        state, x = self.warm_state, self.at_step(0)
+        extras = self.call(state, x)[0].rollout_extras if phase == "replay" else None
+        with self.at() as engine:
+            mp.load_portable(self.module, self.arrays)
+            split = engine.split(self.module)
+            arguments = [self._put(tree) for tree in (state, x, extras)]
+            before = to_host(engine, arguments)
+            _, written = self._call(split.params, split.variables, *arguments)
+            engine.update_module(self.module, *written)
+            return self._arrays_then_restored(), before, to_host(engine, arguments)
+
+    def at_step(self, t: int) -> Any:
+        """The inputs ``[B, ...]`` of one step."""
+        return tree_map(lambda x: x[t], self.xs)
+
+    # -- carries
+
+    def fresh_state(self, batch_size: int = NUM_ENVS) -> Any:
+        """The first carry."""
+        with self.at() as engine:
+            return to_host(engine, self.module.initialize_state(batch_size))
+
+    @functools.cached_property
+    def warm_state(self) -> Any:
+        """A carry that has lived through a few steps."""
+        return self.lived_through(0)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - evidence lives as long as the suite
+    def lived_through(self, which: int) -> Any:
+        """The carry after a few steps of one of two other histories of inputs."""
+        state = self.fresh_state()
+        for t in range(_WARM_UP):
+            state = self.call(state, tree_map(lambda x, t=t: x[t], self._other_xs[which]))[0].next_state
+        return state
+
+    def reset(self, state: Any) -> Any:
+        """``reset_state`` of all environments."""
+        with self.at() as engine:
+            return to_host(engine, self.module.reset_state(self._put(state)))
+
+    # -- many steps
+
+    @functools.cached_property
+    def rollout(self) -> tuple[Unrolled, Unrolled]:
+        """``unroll``, and the steps one by one, as in a rollout: nothing stored yet."""
+        return self._unroll_both(None)
+
+    @functools.cached_property
+    def replay(self) -> Unrolled:
+        """``unroll`` with what the steps one by one have emitted."""
+        return self._unroll_both(self.extras, reference=False)[0]
+
+    @property
+    def extras(self) -> Any:
+        """What the steps one by one have emitted, ``[T, B, ...]``."""
+        return self.rollout[1].over_time["rollout_extras"]
+
+    def _unroll_both(self, extras: Any, *, reference: bool = True) -> tuple[Unrolled, Unrolled]:
+        engine = self.engine
+
+        def run(params: Any, variables: Any, state: Any, xs: Any, done: Any, extras: Any) -> Any:
+            module = engine.merge(self._definition, params, variables)
+            fast = module.unroll(state, xs, done, extras)
+            written = tuple(engine.split(module))[1:]
+            slow = step_unroll(module, state, xs, done, extras) if reference else fast
+            return tuple(fast), tuple(slow), written
+
+        with self.at():
+            split = engine.split(self.module)
+            arguments = (self._put(tree) for tree in (self.warm_state, self.xs, self.done, extras))
+            fast, slow, written = engine.jit(run)(split.params, split.variables, *arguments)
+            engine.update_module(self.module, *written)
+            self.arrays_after_unroll = self._arrays_then_restored()
+            return self._unrolled(fast), self._unrolled(slow)
+
+    def _unrolled(self, fields: Any) -> Unrolled:
+        out = mp.StatefulModuleOutput(*to_host(self.engine, fields))
+        loss = np.broadcast_to(out.regularization_loss, self.done.shape)
+        over_time = {**out._asdict(), "regularization_loss": loss}
+        del over_time["next_state"]
+        return Unrolled(over_time, out.next_state)
+
+    # -- gradients and statistics
+
+    def gradient(self, *, step_by_step: bool) -> dict[str, np.ndarray]:
+        """The gradient of a sum over the replayed outputs, by ``unroll`` or by the steps one by one."""
+        found = self._gradients
+        if step_by_step not in found:
+            with self.at():
+                arguments = (self._put(tree) for tree in (self.warm_state, self.xs, self.done, self.extras))
+                loss = functools.partial(_loss, step_by_step)
+                found[step_by_step] = gradient_of(self.module, loss, *arguments)
+        return found[step_by_step]
+
+    @functools.cached_property
+    def _gradients(self) -> dict[bool, dict[str, np.ndarray]]:
+        return {}
+
+    def statistics_after(self, garbage: float | None = None) -> dict[str, np.ndarray]:
+        """The module's arrays after ``update_statistics``.
+
+        Args:
+            garbage: What stands in the entries of every fifth step, which are then not valid; None: all are valid.
+        """
+        with self.at() as engine:
+            extras, valid = self.extras, None
+            if garbage is not None:
+                valid = np.ones_like(self.done)
+                valid[::5, 1::2] = False
+                extras = tree_map(lambda x: _with_garbage(x, valid, garbage), extras)
+            split = engine.split(self.module)
+            mask = None if valid is None else engine.asarray(valid)
+            # The number of valid entries, which a module without a mask is given alone, no compiled call can know.
+            apart = valid is not None and needs_only_valid(self.module)
+            update = self._update if apart else self._compiled_update
+            variables = update(split.params, split.variables, self._put(extras), mask)
+            engine.update_module(self.module, split.params, variables)
+            return self._arrays_then_restored()
+
+    def _update(self, params: Any, variables: Any, extras: Any, valid: Any) -> Any:
+        never = self.engine.asarray(np.asarray(False))
+        return self.engine.update_statistics(self._definition, params, variables, extras, valid, never)
+
+    @functools.cached_property
+    def _compiled_update(self) -> Any:
+        return self.engine.jit(self._update)
+
+    def _arrays_then_restored(self) -> dict[str, np.ndarray]:
+        after = mp.to_portable(self.module)
+        mp.load_portable(self.module, self.arrays)
+        return after
+
+    def _put(self, tree: Any) -> Any:
+        return to_engine(self.engine, tree, self.precision)
+
+
+def plain_attributes(module: Any) -> dict[str, Any]:
+    """Numbers, strings and the like that a module and its children hold, by path."""
+    found: dict[str, Any] = {}
+
+    def walk(node: Any, path: str) -> None:
+        for name, value in vars(node).items():
+            if not name.startswith("_") and isinstance(value, bool | int | float | str | tuple | type(None)):
+                found[f"{path}{name}"] = value
+        for name, child in node.engine.children(node):
+            if isinstance(child, StatefulModule):
+                walk(child, f"{path}{name}.")
+
+    walk(module, "")
+    return found
+
+
+def _loss(step_by_step: bool, module: Any, state: Any, xs: Any, done: Any, extras: Any) -> Any:
+    run = functools.partial(step_unroll, module) if step_by_step else module.unroll
+    out = run(state, xs, done, extras)
+    return weighted_sum(module.engine, (out.output, out.next_state)) + module.engine.xp.sum(
+        out.regularization_loss + module.engine.zeros(done.shape)
+    )
+
+
+def _with_garbage(x: np.ndarray, valid: np.ndarray, garbage: float) -> np.ndarray:
+    if x.dtype.kind != "f":
+        return x
+    return np.where(np.reshape(valid, valid.shape + (1,) * (x.ndim - 2)), x, garbage)

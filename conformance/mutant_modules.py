@@ -1,0 +1,257 @@
+"""Modules that are wrong on purpose; ``mutants.py`` says which check must catch which.
+
+What is wrong stands in the docstring of each class.
+"""
+
+# ruff: noqa: D102
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from multippo.networks.containers import Sequential
+from multippo.networks.feedforward import Dense
+from multippo.networks.normalizer import Normalizer
+from multippo.networks.recurrent import LSTM
+from multippo.networks.sampling_layers import NormalTanhSampler
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.utils import tree_map
+from multippo.networks.variables import Variable
+
+FEATURES = 5
+"""Of the inputs of those that do not say."""
+
+
+class IgnoresResets(LSTM):
+    """Unrolls with the ends of episodes where they are not."""
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return super().unroll(state, xs, self._misread(done), rollout_extras)
+
+    def _misread(self, done: Any) -> Any:
+        return self.xp.zeros_like(done)
+
+    def _earlier(self, done: Any) -> Any:
+        """Whether the step before ended an episode."""
+        return self.xp.concat([self.xp.zeros_like(done[:1]), done[:-1]], axis=0)
+
+
+class ResetsOneStepLate(IgnoresResets):
+    """Resets after the step that follows an end."""
+
+    def _misread(self, done: Any) -> Any:
+        return self._earlier(done)
+
+
+class MissesTheSecondOfTwoEnds(IgnoresResets):
+    """Takes two ends in a row for one."""
+
+    def _misread(self, done: Any) -> Any:
+        return done & ~self._earlier(done)
+
+
+class MissesTheFirstStep(IgnoresResets):
+    """Overlooks an end at the first step."""
+
+    def _misread(self, done: Any) -> Any:
+        return self.xp.concat([self.xp.zeros_like(done[:1]), done[1:]], axis=0)
+
+
+class MissesTheLastStep(IgnoresResets):
+    """Overlooks an end at the last step, which shows in the carry alone."""
+
+    def _misread(self, done: Any) -> Any:
+        return self.xp.concat([done[:-1], self.xp.zeros_like(done[:1])], axis=0)
+
+
+class ResetsInTheNextCall(StatefulModule):
+    """A leaky sum that notes a reset in its carry, and carries it out one call too late: replay repeats the mistake."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        total, late = 0.5 * state["total"] + x, state["late"][:, None]
+        kept = self.xp.where(late > 0, self.xp.zeros_like(total), total)
+        return StatefulModuleOutput({"total": kept, "late": self.xp.zeros_like(state["late"])}, total)
+
+    def initialize_state(self, batch_size: int) -> Any:
+        return {"total": self.zeros((batch_size, FEATURES)), "late": self.zeros((batch_size,))}
+
+    def reset_state(self, prev_state: Any) -> Any:
+        return {**prev_state, "late": self.xp.ones_like(prev_state["late"])}
+
+
+class NeverResets(LSTM):
+    """Keeps its carry from one episode to the next."""
+
+    def reset_state(self, prev_state: Any) -> Any:
+        return prev_state
+
+    def initialize_state(self, batch_size: int) -> Any:
+        return {
+            "h": self.zeros((batch_size, self.hidden_features)),
+            "c": self.zeros((batch_size, self.hidden_features)),
+        }
+
+
+class ResetsToAnotherShape(LSTM):
+    """Forgets the batch axis in a reset, where broadcasting hides it."""
+
+    def reset_state(self, prev_state: Any) -> Any:
+        return tree_map(lambda x: self.xp.zeros_like(x[:1]), prev_state)
+
+    def initialize_state(self, batch_size: int) -> Any:
+        return {
+            "h": self.zeros((batch_size, self.hidden_features)),
+            "c": self.zeros((batch_size, self.hidden_features)),
+        }
+
+
+class StartsAfresh(LSTM):
+    """Unrolls from the first carry, whatever carry it is given."""
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return super().unroll(self.reset_state(state), xs, done, rollout_extras)
+
+
+class LosesItsCarry(LSTM):
+    """Returns the first carry after every call: replay repeats a network that has no memory."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        out = super().__call__(state, x, rollout_extras)
+        return out._replace(next_state=self.reset_state(state))
+
+
+class LosesItsCarryInUnroll(LSTM):
+    """Returns the carry from before the unroll."""
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return super().unroll(state, xs, done, rollout_extras)._replace(next_state=state)
+
+
+class StopsTheGradient(LSTM):
+    """Unrolls the right values without their gradient."""
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        out = super().unroll(state, xs, done, rollout_extras)
+        still = self.engine.stop_gradient(out.output)
+        return out._replace(output=still + 0.5 * (out.output - still))
+
+
+class CarryWithoutBatchAxis(StatefulModule):
+    """Keeps one running mean of its inputs for all environments."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        mean = 0.9 * state + 0.1 * self.xp.mean(x, axis=0)
+        return StatefulModuleOutput(mean, x - mean)
+
+    def initialize_state(self, batch_size: int) -> Any:
+        return self.zeros((FEATURES,))
+
+    def reset_state(self, prev_state: Any) -> Any:
+        return self.xp.zeros_like(prev_state)
+
+
+class MixesEnvironments(Dense):
+    """Centres its output over the batch."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        out = super().__call__(state, x, rollout_extras)
+        return out._replace(output=out.output - self.xp.mean(out.output, axis=0))
+
+
+class WritesInTheCall(Dense):
+    """Counts its calls in a Variable."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.calls = Variable(np.zeros(()))
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        self.calls[...] = self.calls[...] + 1.0
+        return super().__call__(state, x, rollout_extras)
+
+
+class CountsInPython(Dense):
+    """Counts its calls in a plain attribute, which a compiled call sees once."""
+
+    calls = 0
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        self.calls = self.calls + 1
+        return super().__call__(state, x, rollout_extras)
+
+
+class UpdatesStatisticsInTheCall(Normalizer):
+    """Merges its input into the statistics in the rollout already."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        if rollout_extras is None:
+            self.update_statistics(x[None])
+        return super().__call__(state, x, rollout_extras)
+
+
+class UpdatesStatisticsInUnroll(Normalizer):
+    """Merges the rollout into the statistics as soon as it is replayed, before the gradients are computed."""
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        if rollout_extras is not None:
+            self.update_statistics(xs)
+        return super().unroll(state, xs, done, rollout_extras)
+
+
+class NormalisesByTheBatch(Normalizer):
+    """Normalises by statistics that count the inputs at hand, which are others in replay; writes nothing."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        out = super().__call__(state, x, rollout_extras)
+        return out._replace(output=out.output - 0.1 * self.xp.mean(out.output, axis=0))
+
+
+class CountsInvalidEntries(Normalizer):
+    """Takes the mask of valid entries, and does not look at it."""
+
+    def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
+        super().update_statistics(rollout_extras)
+
+
+class ForgetsItsChildren(Sequential):
+    """A container that routes everything but ``update_statistics``."""
+
+    def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
+        del rollout_extras, valid
+
+
+class DrawsAfreshInReplay(NormalTanhSampler):
+    """Ignores the stored sample; its key being what it was, it even draws the same noise."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return super().__call__(state, x)
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return super().unroll(state, xs, done)
+
+
+class StoresTheSquashedSample(NormalTanhSampler):
+    """Stores the action, and inverts tanh in replay."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return self._store(super().__call__(state, x, self._invert(rollout_extras)))
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return self._store(super().unroll(state, xs, done, self._invert(rollout_extras)))
+
+    def _store(self, out: StatefulModuleOutput) -> StatefulModuleOutput:
+        return out._replace(rollout_extras=out.output["action"])
+
+    def _invert(self, action: Any) -> Any:
+        return None if action is None else self.xp.atanh(action)
+
+
+class DrawsOnTheHost(Dense):
+    """Adds noise from NumPy's generator, of which nothing is stored."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        out = super().__call__(state, x, rollout_extras)
+        noise = np.random.default_rng().normal(size=tuple(out.output.shape))
+        return out._replace(output=out.output + self.xp.astype(self.engine.asarray(noise), out.output.dtype))

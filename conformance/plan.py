@@ -1,0 +1,174 @@
+"""Which checks are made of what, on which engines: the list of all cases."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from multippo.backends import available_backends, load_engine
+
+from .between_checks import MODULES_BETWEEN, NETWORKS_BETWEEN, TRAINING_BETWEEN
+from .checks import Check, perform
+from .engines import choose_reference, supports, trains
+from .measure import Result
+from .module_checks import MODULE_CHECKS
+from .module_evidence import ModuleEvidence
+from .modules import MODULES
+from .mutants import MUTANTS, Mutant
+from .network_checks import NETWORK_CHECKS, TRAINING_CHECKS
+from .network_evidence import NetworkEvidence
+from .networks import NETWORKS
+from .specimens import ModuleSpecimen
+from .training_evidence import TrainingEvidence
+
+__all__ = ["LEVELS", "PRECISIONS", "Case", "Evidence", "make_plan"]
+
+LEVELS = (1, 2, 3)
+PRECISIONS = ("float32", "float64")
+
+Kind = type[ModuleEvidence] | type[NetworkEvidence] | type[TrainingEvidence]
+
+
+class Evidence:
+    """Evidence by kind, specimen, engine and precision, collected at the first request and kept for other checks."""
+
+    def __init__(self) -> None:
+        self._held: dict[Any, Any] = {}
+
+    def of(self, kind: Kind, specimen: Any, backend: str, precision: str) -> Any:
+        """The evidence of one specimen on one engine."""
+        index = (kind, specimen.name, backend, precision)
+        if index not in self._held:
+            self._held[index] = kind(specimen, backend, precision)
+        return self._held[index]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One check of one subject on one engine (or two) at one precision.
+
+    Attributes:
+        level: 1, 2 or 3.
+        check: What is checked.
+        kind: Which evidence it takes.
+        specimen: The subject.
+        backends: The engine; at level 2 followed by the one it is compared with.
+        precision: "float32" or "float64".
+    """
+
+    level: int
+    check: Check[Any]
+    kind: Kind
+    specimen: Any
+    backends: tuple[str, ...]
+    precision: str
+
+    @property
+    def id(self) -> str:
+        """A name for reports of test runners."""
+        subject = self.specimen.name.replace(", ", "-").replace(" ", "_")
+        return f"{self.level}-{self.check.name}-{subject}-{'-'.join(self.backends)}-{self.precision}"
+
+    def run(self, evidence: Evidence) -> Result:
+        """Makes the check."""
+        result = perform(
+            self.check,
+            lambda: tuple(evidence.of(self.kind, self.specimen, name, self.precision) for name in self.backends),
+            level=self.level,
+            subject=self.specimen.name,
+            backend=" against ".join(self.backends),
+            precision=self.precision,
+        )
+        return _caught(result) if self.level == 3 else result
+
+
+def make_plan(
+    backends: Sequence[str] | None = None,
+    levels: Sequence[int] = LEVELS,
+    precisions: Sequence[str] = PRECISIONS,
+) -> list[Case]:
+    """All cases.
+
+    Args:
+        backends: Engines under test; None: every one that is installed.
+        levels: Of 1, 2, 3.
+        precisions: Of "float32", "float64"; those that an engine has not are left out.
+
+    Raises:
+        ValueError: If a backend, a level or a precision is unknown.
+        ImportError: If a backend's package is missing.
+    """
+    names = list(dict.fromkeys(available_backends() if backends is None else backends))
+    for name in names:
+        load_engine(name)
+    for known, asked in ((LEVELS, levels), (PRECISIONS, precisions)):
+        if unknown := [item for item in asked if item not in known]:
+            raise ValueError(f"Conformance knows nothing of {unknown}; expected some of {list(known)}.")
+    cases: list[Case] = []
+    if 1 in levels:
+        cases += [case for name in names for p in precisions if supports(name, p) for case in _alone(name, p)]
+    if 2 in levels:
+        cases += [case for p in precisions for case in _between(names, p)]
+    if 3 in levels:
+        cases += [case for name in names for mutant in MUTANTS for case in _mutant(mutant, name, precisions)]
+    return cases
+
+
+def _subjects(precision: str, level: int) -> Iterator[tuple[Kind, Any, tuple[Check[Any], ...]]]:
+    of_modules, of_networks, of_training = (
+        (MODULE_CHECKS, NETWORK_CHECKS, TRAINING_CHECKS)
+        if level == 1
+        else (MODULES_BETWEEN, NETWORKS_BETWEEN, TRAINING_BETWEEN)
+    )
+    for module in MODULES:
+        yield ModuleEvidence, module, of_modules
+    for network in NETWORKS:
+        if not all(importlib.util.find_spec(package) for package in network.requires):
+            continue
+        yield NetworkEvidence, network, of_networks
+        if network.ppo is not None and precision in network.trained_in:
+            yield TrainingEvidence, network, of_training
+
+
+def _alone(backend: str, precision: str) -> Iterator[Case]:
+    for kind, specimen, checks in _subjects(precision, 1):
+        for check in checks:
+            fits = check.applies(specimen) and precision in check.precisions
+            if fits and (trains(backend) or not check.trains):
+                yield Case(1, check, kind, specimen, (backend,), precision)
+
+
+def _between(backends: Sequence[str], precision: str) -> Iterator[Case]:
+    for kind, specimen, checks in _subjects(precision, 2):
+        for check in checks:
+            if not check.applies(specimen) or precision not in check.precisions:
+                continue
+            reference = choose_reference(backends, precision, check.trains)
+            for backend in backends:
+                able = supports(backend, precision) and (trains(backend) or not check.trains)
+                if reference is not None and able and backend != reference:
+                    yield Case(2, check, kind, specimen, (backend, reference), precision)
+
+
+def _mutant(mutant: Mutant, backend: str, precisions: Sequence[str]) -> Iterator[Case]:
+    alone = isinstance(mutant.specimen, ModuleSpecimen)
+    kind: Kind = ModuleEvidence if alone else NetworkEvidence
+    checks: tuple[Check[Any], ...] = MODULE_CHECKS if alone else NETWORK_CHECKS
+    (check,) = (check for check in checks if check.name == mutant.caught_by)
+    able = [p for p in check.precisions if p in precisions and supports(backend, p)]
+    if able and (trains(backend) or not check.trains):
+        yield Case(3, check, kind, mutant.specimen, (backend,), able[0])
+
+
+def _caught(result: Result) -> Result:
+    """A check of a module that is wrong on purpose passes if it failed, by what it measured and by no accident."""
+    caught = not result.passed and not result.crashed
+    if caught:
+        detail = f"caught, as it must be; {result.detail}".rstrip("; ")
+    elif result.crashed:
+        detail = f"the check broke instead of catching it: {result.detail}"
+    else:
+        detail = "a module that is wrong on purpose was not caught"
+    return dataclasses.replace(result, passed=caught, detail=detail)

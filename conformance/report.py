@@ -1,0 +1,149 @@
+"""The results as one table, or as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .measure import Result
+
+__all__ = ["Progress", "as_json", "as_text"]
+
+_COLUMNS = ("check", "on", "of", "float32", "float64", "farthest off", "verdict")
+_TITLES = {
+    1: "Level 1: each engine alone",
+    2: "Level 2: engines against each other",
+    3: "Level 3: modules that are wrong on purpose",
+}
+_WIDTH = 160
+
+
+def as_json(results: Sequence[Result]) -> str:
+    """One JSON object: whether all passed, and every result. An infinite deviation is null; ``detail`` says why."""
+    rows = [dataclasses.asdict(result) for result in results]
+    for row in rows:
+        row["worst"] = row["worst"] if math.isfinite(row["worst"]) else None
+    return json.dumps({"passed": all(r.passed for r in results), "results": rows}, indent=1, allow_nan=False)
+
+
+def as_text(results: Sequence[Result], *, every: bool = False) -> str:
+    """One table, then every failure in full, then a summary in one line.
+
+    A row is one check on one engine, of so many subjects, with the worst deviation in each precision beside what is
+    allowed, and where the deviation that comes nearest to being too large was: subject, step and environment.
+
+    Args:
+        results: What to show.
+        every: A row for each result instead.
+    """
+    groups: dict[Any, list[Result]] = {}
+    for number, result in enumerate(results):
+        name = result.subject if result.level == 3 else result.check
+        groups.setdefault((result.level, name, result.backend, number if every else None), []).append(result)
+    sections: dict[str, list[tuple[str, ...]]] = {}
+    for (level, name, backend, _), group in groups.items():
+        sections.setdefault(_TITLES[level], []).append(_row(level, name, backend, group))
+    failures = [result for result in results if not result.passed]
+    lines = [_table(sections)] if results else []
+    lines += [f"FAILED {_describe(result)}" for result in failures]
+    if not results:
+        lines.append("No check was made: no engine can make any that was asked for.")
+    elif not any(result.level == 2 for result in results):
+        lines.append("Level 2 was not run: it was left out, or there is no other engine to compare with.")
+    lines.append(f"{len(results) - len(failures)} of {len(results)} checks passed.")
+    return "\n".join(lines)
+
+
+class Progress:
+    """Shows on a terminal how far the suite is; elsewhere nothing."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+
+    def __call__(self, result: Result, number: int, total: int) -> None:
+        """Called after each check."""
+        if self._shown:
+            text = f"{number}/{total} {result.check} of {result.subject} on {result.backend}, {result.precision}"
+            print(f"\r\033[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Clears the line."""
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _row(level: int, name: str, backend: str, group: Sequence[Result]) -> tuple[str, ...]:
+    nearest = max(group, key=_closeness)
+    wrong = sum(not result.passed for result in group)
+    cells = (_cell([r for r in group if r.precision == precision]) for precision in ("float32", "float64"))
+    if level == 3:
+        place = f"{nearest.check}, {nearest.where}".removesuffix(", ")
+        return (name, backend, "", *cells, place, "NOT CAUGHT" if wrong else "caught")
+    place = nearest.where if len(group) == 1 or not nearest.worst else f"{nearest.subject}: {nearest.where}"
+    subjects = len({result.subject for result in group})
+    return (name, backend, str(subjects), *cells, place, f"FAIL ({wrong} of {len(group)})" if wrong else "pass")
+
+
+def _closeness(result: Result) -> tuple[bool, float]:
+    """How near to failing, or how far beyond; at level 3 the weakest catch comes first."""
+    share = result.worst / result.tolerance if result.tolerance else result.worst
+    return (not result.passed, -share if result.level == 3 else share)
+
+
+def _cell(group: Sequence[Result]) -> str:
+    if not group:
+        return ""
+    worst = max(group, key=lambda result: result.worst)
+    sign = "≤" if worst.worst <= worst.tolerance else ">"
+    return f"{_number(worst.worst)} {sign} {_number(worst.tolerance)}"
+
+
+def _number(value: float) -> str:
+    return "0" if value == 0 else "inf" if math.isinf(value) else f"{value:.1e}"
+
+
+def _describe(result: Result) -> str:
+    what = f"{result.check} of {result.subject} on {result.backend} in {result.precision}"
+    size = f"{_number(result.worst)}, allowed {_number(result.tolerance)}"
+    return (
+        f"{what}: {size}"
+        + (f", at {result.where}" if result.where else "")
+        + (f": {result.detail}" if result.detail else "")
+    )
+
+
+def _table(sections: Mapping[str, Sequence[tuple[str, ...]]]) -> str:
+    try:
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        return _plain_table(sections)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for column in _COLUMNS:
+        table.add_column(column, overflow="fold", no_wrap=column in ("float32", "float64"))
+    for title, rows in sections.items():
+        table.add_row(title, style="bold")
+        for row in rows:
+            table.add_row(f"  {row[0]}", *row[1:], style=None if row[-1] in ("pass", "caught") else "bold red")
+    terminal = sys.stdout.isatty()
+    out = io.StringIO()
+    width = shutil.get_terminal_size((_WIDTH, 24)).columns if terminal else _WIDTH
+    Console(file=out, width=width, force_terminal=terminal, highlight=False).print(table)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n")
+
+
+def _plain_table(sections: Mapping[str, Sequence[tuple[str, ...]]]) -> str:
+    rows = [_COLUMNS, *(row for section in sections.values() for row in section)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    line = lambda row: "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()  # noqa: E731
+    lines = [f"  {line(_COLUMNS)}"]
+    for title, section in sections.items():
+        lines += [title, *(f"  {line(row)}" for row in section)]
+    return "\n".join(lines)

@@ -1,0 +1,30 @@
+"""The suite under pytest, one test for each check of each subject: ``pytest conformance --backend jax``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from .plan import Case, Evidence, make_plan
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each case of the plan."""
+    if "case" in metafunc.fixturenames:
+        plan = make_plan(metafunc.config.getoption("--backend", None))
+        metafunc.parametrize("case", plan, ids=[case.id for case in plan])
+
+
+@pytest.fixture(scope="session")
+def evidence() -> Evidence:
+    """What checks have computed so far; several read the same."""
+    return Evidence()
+
+
+def test_conformance(case: Case, evidence: Evidence, record_property: Any) -> None:
+    """The check holds; at level 3, it catches what is wrong on purpose."""
+    result = case.run(evidence)
+    record_property("conformance", dataclasses.asdict(result))
+    assert result.passed, f"{result.worst:.3g}, allowed {result.tolerance:.3g}, at {result.where}: {result.detail}"

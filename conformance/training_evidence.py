@@ -1,0 +1,111 @@
+"""What is known of training one network on one engine: iterations at learning rate 0, then one that learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import multippo as mp
+from multippo.algorithms.trainer import RunState, Trainer
+from multippo.random import host
+
+from .engines import engine_at
+from .gradients import moments_by_name
+from .network_evidence import NetworkEvidence
+from .specimens import NetworkSpecimen
+
+__all__ = ["TrainingEvidence"]
+
+_RESTING = 3
+
+
+class _Run(NamedTuple):
+    resting_reports: list[dict[str, Any]]
+    resting_arrays: list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
+    moments: dict[str, np.ndarray]
+    report: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+class TrainingEvidence:
+    """Trains one specimen on one engine at one precision, once.
+
+    Three iterations at learning rate 0 come first, so every ratio must stay 1 while statistics move; then one iteration
+    that learns. All four run the same compiled update, which takes the learning rate as an argument.
+
+    Args:
+        specimen: A network with a ``ppo`` configuration.
+        backend: The engine.
+        precision: "float32" or "float64".
+    """
+
+    def __init__(self, specimen: NetworkSpecimen, backend: str, precision: str) -> None:
+        self._evidence = NetworkEvidence(specimen, backend, precision)
+        self.specimen, self.backend, self.precision = specimen, backend, precision
+        self.engine, self.network = self._evidence.engine, self._evidence.network
+
+    @property
+    def resting_reports(self) -> list[dict[str, Any]]:
+        """Metrics of the iterations at learning rate 0."""
+        return self._run.resting_reports
+
+    @property
+    def resting_arrays(self) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+        """Parameters and statistics before and after each of the iterations at learning rate 0."""
+        return self._run.resting_arrays
+
+    @property
+    def moments(self) -> dict[str, np.ndarray]:
+        """Adam's first moments after the first iteration: a weighted sum of its minibatches' clipped gradients."""
+        return self._run.moments
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """Metrics of the iteration that learns."""
+        return self._run.report
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Parameters and statistics after the iteration that learns."""
+        return self._run.arrays
+
+    @functools.cached_property
+    def logged(self) -> list[dict[str, float]]:
+        """What ``train_ppo`` logs of as many iterations at learning rate 0."""
+        assert self.specimen.ppo is not None
+        steps = _RESTING * self.specimen.ppo.steps_per_iteration
+        ppo = dataclasses.replace(self.specimen.ppo, learning_rate=0.0, total_steps=steps)
+        rows: list[dict[str, float]] = []
+        with engine_at(self.backend, self.precision):
+            fresh = NetworkEvidence(self.specimen, self.backend, self.precision)
+            mp.train_ppo(fresh.env, fresh.network, mp.TrainConfig(ppo=ppo), log_fn=rows.append)
+        return rows
+
+    @functools.cached_property
+    def _run(self) -> _Run:
+        config = self.specimen.ppo
+        assert config is not None
+        with engine_at(self.backend, self.precision) as engine:
+            env, network = self._evidence.env, self.network
+            trainer = Trainer(network, env, config, self.specimen.sequence_length, 1, "off")
+            env_state = env.reset(host.key(50))
+            carry = network.initialize_state(env.num_envs)
+            episodes = trainer.initial_episodes(env_state.reward)
+            state = RunState(trainer.initial_learner(), carry, env_state, episodes)
+            keys = engine.random.split(engine.random.wrap_key(host.key(51)), _RESTING + 1)
+            before, reports, arrays, moments = mp.to_portable(network), [], [], {}
+            for number in range(_RESTING + 1):
+                rate = 0.0 if number < _RESTING else config.learning_rate
+                state, (report,) = trainer.run(state, keys[number : number + 1], [rate])
+                learner = state.learner
+                engine.update_module(network, learner.params, learner.variables)
+                after = mp.to_portable(network)
+                if number == 0:
+                    moments = moments_by_name(network, trainer.learner.optimizer, learner.optimizer_state)
+                reports.append({name: float(value) for name, value in report.items()})
+                arrays.append((before, after))
+                before = after
+        return _Run(reports[:-1], arrays[:-1], moments, reports[-1], before)

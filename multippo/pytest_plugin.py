@@ -1,0 +1,53 @@
+"""A pytest plugin: the option ``--backend`` of the conformance suite, and its table at the end of a run.
+
+It is installed under the entry point group ``pytest11``, because pytest reads no ``conftest.py`` of a package named by
+``--pyargs`` before it parses the command line. It loads nothing that a run of other tests does not need.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__all__ = ["pytest_addoption", "pytest_terminal_summary"]
+
+
+def pytest_addoption(parser: Any) -> None:
+    """Adds ``--backend``, unless another plugin has an option of this name."""
+    group = parser.getgroup("multippo", "multippo's conformance suite")
+    try:
+        group.addoption(
+            "--backend",
+            action="append",
+            default=None,
+            metavar="NAME",
+            help="engine to check, more than once for several; default: every one that is installed",
+        )
+    except ValueError:  # taken; the suite reads whatever it holds
+        return
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Prints the table of worst deviations, if conformance was checked."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
+    found = [
+        value for report in reports for name, value in getattr(report, "user_properties", ()) if name == "conformance"
+    ]
+    if not found:
+        return
+    measure, report = (_suite(name) for name in ("measure", "report"))
+    results = [measure.Result(**value) for value in found]
+    order = {id(result): number for number, result in enumerate(results)}
+    results.sort(key=lambda result: (result.level, order[id(result)]))
+    terminalreporter.ensure_newline()
+    terminalreporter.write_line(report.as_text(results))
+
+
+def _suite(name: str) -> Any:
+    """A module of the suite; in a checkout it is known by another name."""
+    for package in ("multippo.conformance", "conformance"):
+        try:
+            return importlib.import_module(f"{package}.{name}")
+        except ImportError:
+            continue
+    raise ImportError(f"multippo's conformance suite has no {name}.")
