@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import assert_trees_close, each_engine, to_numpy
+from support import assert_trees_close, compiled, each_engine, to_numpy
 
 import multippo as mp
+from multippo.networks.utils import tree_map
 
 RNG = np.random.default_rng(0)
 ROLLOUTS = [RNG.normal(3.0, 2.0, size=(5, 4, 3)) for _ in range(3)]
@@ -17,7 +18,7 @@ def update(normalizer, x, valid=None):
     engine = normalizer.engine
     parts = engine.split(normalizer)
     move = engine.jit(lambda p, v, *args: engine.update_statistics(parts.definition, p, v, *args))
-    x, valid = (None if array is None else engine.asarray(array) for array in (x, valid))
+    x, valid = (tree_map(engine.asarray, tree) for tree in (x, valid))
     variables = move(parts.params, parts.variables, x, valid, engine.asarray(np.asarray(False)))
     engine.update_module(normalizer, parts.params, variables)
 
@@ -130,18 +131,13 @@ def test_trees_are_normalised_leaf_by_leaf(engine):
         "a": RNG.normal(5.0, size=(3, 2, 1)),
         "scalar": RNG.normal(size=(3, 2)),
     }
-    tree = {
-        "camera": {"left": engine.asarray(history["camera"]["left"].astype(np.float32))},
-        "scalar": engine.asarray(history["scalar"].astype(np.float32)),
-        "a": engine.asarray(history["a"].astype(np.float32)),
-    }
-    normalizer.update_statistics(tree)
+    update(normalizer, tree_map(lambda x: x.astype(np.float32), history))
     left, a, scalar = history["camera"]["left"], history["a"], history["scalar"]
     variance = normalizer.variance
     np.testing.assert_allclose(to_numpy(variance["camera.left"]), left.reshape(-1, 2, 2).var(0), rtol=1e-4)
     np.testing.assert_allclose(to_numpy(variance["a"]), a.reshape(-1, 1).var(0), rtol=1e-4)
-    step = {"camera": {"left": tree["camera"]["left"][0]}, "a": tree["a"][0], "scalar": tree["scalar"][0]}
-    out = normalizer((), step).output
+    step = tree_map(lambda x: engine.asarray(x[0].astype(np.float32)), history)
+    out = compiled(normalizer, lambda normalizer, x: normalizer((), x).output)(step)
     np.testing.assert_allclose(to_numpy(out["a"]), (a[0] - a.mean()) / a.std(), rtol=1e-3)
     np.testing.assert_allclose(
         to_numpy(out["scalar"]), (scalar[0] - scalar.mean()) / scalar.std(), rtol=1e-3, atol=1e-5

@@ -71,7 +71,9 @@ def test_a_replay_draws_ahead_only_for_an_entropy_estimate(engine):
     for make, draws in ((SAMPLERS["normal_tanh"], False), (SAMPLERS["normal_tanh_entropy"], True)):
         sampler = make()
         state = sampler.initialize_state(B)
-        drawn = sampler.draw_ahead(state, sampler(state, x).rollout_extras, T, replay=True)
+        drawn = engine.shapes(
+            lambda state, x, s=sampler: s.draw_ahead(state, s(state, x).rollout_extras, T, replay=True), state, x
+        )
         assert (drawn.tape is not None) == draws
 
 

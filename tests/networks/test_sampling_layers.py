@@ -192,14 +192,14 @@ def test_a_masked_action_is_never_sampled_and_leaves_all_finite(engine, mask):
 
 
 @pytest.mark.parametrize("number", [0.0, 1 - 2.0**-24])
-@pytest.mark.parametrize("allowed", [[0], [1], [3], [1, 2], [0, 3]])
-def test_the_ends_of_the_unit_interval_reach_possible_actions_only(engine, monkeypatch, number, allowed):
-    sampler = mp.CategoricalSampler(mp.Rngs(0))
-    monkeypatch.setattr(type(sampler), "_draw", lambda self, key, shape: self.zeros((1,)) + number)
-    logits = np.full((1, 4), -np.inf, np.float32)
-    logits[0, allowed] = 0.1
-    action = int(to_numpy(sample(sampler, logits).output["action"])[0])
-    assert action == (allowed[0] if number == 0.0 else allowed[-1])
+def test_the_ends_of_the_unit_interval_reach_possible_actions_only(engine, monkeypatch, number):
+    sampler, cases = mp.CategoricalSampler(mp.Rngs(0)), ([0], [1], [3], [1, 2], [0, 3])
+    monkeypatch.setattr(type(sampler), "_draw", lambda self, key, shape: self.zeros((len(cases),)) + number)
+    logits = np.full((len(cases), 4), -np.inf, np.float32)
+    for row, allowed in zip(logits, cases, strict=True):
+        row[allowed] = 0.1
+    action = to_numpy(sample(sampler, logits).output["action"]).tolist()
+    assert action == [allowed[0] if number == 0.0 else allowed[-1] for allowed in cases]
 
 
 def test_wrong_inputs_are_refused(engine):

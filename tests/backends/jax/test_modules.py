@@ -41,7 +41,7 @@ def test_concat_joins_in_the_order_given_eager_jitted_and_after_a_round_trip(net
 
 def test_nnx_grad_reaches_every_parameter(net):
     state = net.initialize_state(4)
-    grads = nnx.grad(lambda net: jnp.sum(net(state, X).output))(net)
+    grads = nnx.jit(nnx.grad(lambda net: jnp.sum(net(state, X).output)))(net)
     leaves = jax.tree.leaves(grads)
     # Three dense layers of two arrays; the LSTM's two kernels and one bias.
     assert len(leaves) == 9
