@@ -7,7 +7,7 @@ loads neither.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multippo import random
 from multippo.backends import available_backends, get_backend, precision, register_backend, use_backend
@@ -21,6 +21,23 @@ from multippo.networks.sampling_layers import CategoricalSampler, NormalTanhSamp
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.networks.variables import Param, Variable
 from multippo.rngs import Rngs
+
+if TYPE_CHECKING:
+    from multippo.algorithms.checkpointing import load_checkpoint, save_checkpoint
+    from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
+    from multippo.algorithms.evaluation import eval_rollout
+    from multippo.algorithms.losses import ppo_loss
+    from multippo.algorithms.ppo import train_ppo
+    from multippo.algorithms.replay import replay
+    from multippo.algorithms.rollout import unroll_env
+    from multippo.algorithms.types import TrainingState, TrainResult, Transition
+    from multippo.envs import list_envs, make_env
+    from multippo.networks.factories import (
+        make_mlp,
+        make_mlp_actor_critic,
+        make_mlp_layers,
+        make_recurrent_actor_critic,
+    )
 
 __version__ = "0.1.0"
 
@@ -66,8 +83,8 @@ __all__ = [
     "Concat",
     "Dense",
     "EvalConfig",
-    "Normalizer",
     "NormalTanhSampler",
+    "Normalizer",
     "PPOAdapter",
     "PPOConfig",
     "PPONetworkOutput",

@@ -1,7 +1,8 @@
 """Errors that callers catch. Mistakes in arguments are plain ``ValueError`` and ``TypeError``.
 
-    MultippoError
-    └── NonFiniteError     a NaN or infinity in observations, rewards, losses or gradients
+- ``MultippoError``
+
+  - ``NonFiniteError``: a NaN or infinity in observations, rewards, losses or gradients
 """
 
 from __future__ import annotations

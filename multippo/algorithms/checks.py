@@ -6,11 +6,12 @@ import traceback
 from typing import Any
 
 from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env, EnvState
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import named_leaves, tree_structure
+from multippo.networks.utils import named_leaves, tree_leaves, tree_structure
 
-__all__ = ["check_network", "path_of", "where_it_failed"]
+__all__ = ["check_initial_state", "check_network", "path_of", "where_it_failed"]
 
 
 def check_network(network: Any, network_state: Any, env: Env, env_state: EnvState, obs: Any, config: PPOConfig) -> None:
@@ -45,6 +46,29 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
     _check_values(out.output, env_state, env.num_envs)
     _check_likelihoods(out.output, env.num_envs, config)
     _check_carry(network_state, out.next_state, env.num_envs)
+
+
+def check_initial_state(network: Any, initial: TrainingState, num_envs: int) -> None:
+    """Checks that a state belongs to a network of this structure and to as many environments.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    engine = network.engine
+    expected = {name: tuple(leaf.shape) for name, leaf in engine.named_params(engine.split(network).params)}
+    received = {name: tuple(leaf.shape) for name, leaf in engine.named_params(initial.params)}
+    different = sorted(n for n in {*expected, *received} if expected.get(n) != received.get(n))
+    if different:
+        name = different[0]
+        raise ValueError(
+            f"initial_state is of another network: its parameter {name} has shape {received.get(name, 'none')}, this "
+            f"network's {expected.get(name, 'none')}. Go on with a network built the same way."
+        )
+    before = tree_leaves(initial.episodes)[0].shape[0]
+    if before != num_envs:
+        raise ValueError(
+            f"initial_state is of {before} environments, but there are {num_envs}; go on with as many as the run had."
+        )
 
 
 def _expect_output(out: Any) -> StatefulModuleOutput:
@@ -127,5 +151,3 @@ def path_of(network: Any, module: Any) -> str | None:
             step = f".{attribute}[{index if index.isdigit() else repr(index)}]" if index else f".{attribute}"
             return type(network).__name__ + step + inner[len(type(child).__name__) :]
     return None
-
-

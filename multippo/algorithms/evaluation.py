@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -161,7 +161,7 @@ class _Tally:
 
 
 @contextlib.contextmanager
-def evaluation_mode(network: Any, deterministic: bool) -> Iterator[None]:
+def evaluation_mode(network: Any, deterministic: bool) -> Generator[None]:
     """The network acting by the mode of its distributions inside a ``with`` block; its flags are put back after."""
     before = [
         (module, flag, vars(module)[flag])

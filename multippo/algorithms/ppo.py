@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from multippo.algorithms.checks import check_network
+from multippo.algorithms.checks import check_initial_state, check_network
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.evaluation import Evaluator
 from multippo.algorithms.interrupts import DeferredInterrupt
@@ -111,6 +111,10 @@ class _Run:
     def _start(self, fresh: Any, initial: TrainingState | None) -> None:
         """Sets the state before the first iteration, and checks the network on the first observation."""
         engine, random = self.engine, self.engine.random
+        if initial is not None:
+            check_initial_state(self.network, initial, self.env.num_envs)
+            engine.update_module(self.network, initial.params, initial.variables)
+            fresh = self.network.initialize_state(self.env.num_envs)  # a carry may be made of parameters
         self.key = random.key(self.config.seed) if initial is None else initial.key
         self.iteration = 0 if initial is None else initial.iteration
         self.step = 0 if initial is None else initial.step
@@ -128,21 +132,18 @@ class _Run:
         check_network(self.network, network_state, self.env, env_state, obs, self.ppo)
         learner, episodes = self.trainer.initial_learner(), self.trainer.initial_episodes(env_state.reward)
         if initial is not None:
-            engine.update_module(self.network, initial.params, initial.variables)
             split = engine.split(self.network)
             optimizer_state = self.trainer.learner.optimizer.import_state(split.params, *initial.optimizer_state)
-            learner = learner._replace(
-                params=split.params, variables=split.variables, optimizer_state=optimizer_state
-            )
+            learner = learner._replace(params=split.params, variables=split.variables, optimizer_state=optimizer_state)
             if self.env.functional:
-                network_state = engine.snapshot(initial.network_state)
-                episodes = engine.snapshot(initial.episodes)
-                env_state = self._own(env_state)
+                network_state, episodes = initial.network_state, engine.snapshot(initial.episodes)
             elif episodes.scale is not None:
                 # The episodes are new, what is known about the size of returns is not.
-                zeroed = tree_map(lambda new, old: old if old.ndim == 0 else new, episodes.scale, initial.episodes.scale)
+                known = initial.episodes.scale
+                zeroed = tree_map(lambda new, old: old if old.ndim == 0 else new, episodes.scale, known)
                 episodes = episodes._replace(scale=engine.snapshot(zeroed))
-        self.state = RunState(learner, network_state, env_state, episodes)
+        # Copies, since what is consumed must not be anybody else's, nor one array twice.
+        self.state = RunState(learner, engine.snapshot(network_state), self._own(env_state), episodes)
 
     def go(self) -> TrainResult:
         """Runs to the end."""

@@ -82,12 +82,13 @@ class Actor:
 
     def __init__(self, engine: Any, env: Env, definition: Any, mode: str) -> None:
         self.engine, self.env, self.definition = engine, env, definition
-        self.act = engine.jit(engine.kernel(self._act, mode))
-        self.settle = engine.jit(self._settle)
-        self.value = engine.jit(engine.kernel(self._value, mode))
+        self.act = engine.jit(engine.kernel(self.act_untraced, mode))
+        self.settle = engine.jit(self.settle_untraced)
+        self.value = engine.jit(engine.kernel(self.value_untraced, mode))
         self._example_extras: Any = None
 
-    def _act(self, params: Any, variables: Any, state: Any, obs: Any) -> tuple[Any, Any, Any]:
+    def act_untraced(self, params: Any, variables: Any, state: Any, obs: Any) -> tuple[Any, Any, Any]:
+        """One step of the network, for callers that compile it themselves: next carry, output, snapshots."""
         out = self.engine.merge(self.definition, params, variables)(state, obs)
         return out.next_state, out.output, out.rollout_extras
 
@@ -95,14 +96,15 @@ class Actor:
         """The carry with the noise of a rollout drawn in one call."""
         if self._example_extras is None:  # a sampler learns the noise's shape from what it emitted once
             # Not by ``act``, which would be compiled for this one call without noise drawn.
-            self._example_extras = self._act(params, variables, state, obs)[2]
+            self._example_extras = self.act_untraced(params, variables, state, obs)[2]
         network = self.engine.merge(self.definition, params, variables)
         return network.draw_ahead(state, self._example_extras, num_steps)
 
-    def _value(self, params: Any, variables: Any, state: Any, obs: Any) -> Any:
+    def value_untraced(self, params: Any, variables: Any, state: Any, obs: Any) -> Any:
+        """The value estimates of an observation."""
         return self.engine.merge(self.definition, params, variables)(state, obs).output.value_estimates
 
-    def _settle(self, params: Any, variables: Any, before: Any, after: Any, done: Any, valid: Any) -> Any:
+    def settle_untraced(self, params: Any, variables: Any, before: Any, after: Any, done: Any, valid: Any) -> Any:
         """The carry of the next step: reset where an episode ended, held where the step was none."""
         network = self.engine.merge(self.definition, params, variables)
         state = reset_where(network, done, after)
@@ -133,18 +135,18 @@ def _scan(
 
     def step(carry: tuple[Any, EnvState], _: Any) -> tuple[tuple[Any, EnvState], Transition]:
         before, env_before = carry
-        after, output, extras = actor._act(params, variables, before, env_before.obs)
+        after, output, extras = actor.act_untraced(params, variables, before, env_before.obs)
         env_after = env.step(env_before, output.actions)
         bootstrap = engine.cond(
             xp.any(env_after.truncated),
             lambda: tree_map(
                 lambda v: xp.where(env_after.truncated, v, xp.zeros_like(v)),
-                actor._value(params, variables, after, env_after.final_obs),
+                actor.value_untraced(params, variables, after, env_after.final_obs),
             ),
             lambda: tree_map(xp.zeros_like, output.value_estimates),
         )
         done = env_after.terminated | env_after.truncated
-        state = actor._settle(params, variables, before, after, done, env_after.valid)
+        state = actor.settle_untraced(params, variables, before, after, done, env_after.valid)
         return (state, env_after), _transition(env_before.obs, output, extras, env_after, bootstrap)
 
     def chunk(carry: tuple[Any, EnvState], _: Any) -> tuple[tuple[Any, EnvState], Any]:

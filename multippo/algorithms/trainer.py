@@ -214,7 +214,9 @@ class Trainer:
     ) -> tuple[LearnerState, EpisodeState, dict[str, Any]]:
         """Everything after the rollout."""
         xp = self.engine.xp
-        v_last = self.engine.stop_gradient(self.actor._value(learner.params, learner.variables, network_state, obs))
+        v_last = self.engine.stop_gradient(
+            self.actor.value_untraced(learner.params, learner.variables, network_state, obs)
+        )
         rewards = tree_map(lambda r: xp.astype(r, rate.dtype), transition.rewards)
         scaled, scale = transition._replace(rewards=rewards), None
         if episodes.scale is not None:

@@ -1,4 +1,4 @@
-"""Choosing an engine: by the environment variable ``MULTIPPO_BACKEND``, by ``use_backend``, else the first installed."""
+"""Choosing an engine: by the environment variable ``MULTIPPO_BACKEND``, ``use_backend``, else the first installed."""
 
 from multippo.backends.registry import (
     active_engine,

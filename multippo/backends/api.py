@@ -4,8 +4,8 @@ An engine is an array library with gradients, bound to the neutral part of multi
 neutral classes, wraps the layers its framework ships, and supplies the few transformations that frameworks disagree
 on. Everything else (containers, samplers, statistics, PPO) is written once on top of it.
 
-Conventions that hold for every method: trees are made of dicts, lists, tuples, NamedTuples and None; a *key* is an array
-of two 32-bit words; ``T`` is time, ``B`` the batch of environments.
+Conventions that hold for every method: trees are made of dicts, lists, tuples, NamedTuples and None; a *key* is an
+array of two 32-bit words; ``T`` is time, ``B`` the batch of environments.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def restore(self, kept: Any, params: Any, state: Any, condition: Any) -> tuple[Any, Any]:
-        """Parameters and state as they were at ``keep`` where the boolean scalar ``condition`` holds, else as they are."""
+        """Parameters and state as they were at ``keep`` where the boolean scalar ``condition`` holds, else as now."""
 
     @abc.abstractmethod
     def export_state(self, state: Any) -> tuple[Mapping[Any, Any], Mapping[Any, Any], int]:
-        """First and second moments by ``Leaf.native_path``, as NumPy arrays in the native layout, and the step count."""
+        """First and second moments by ``Leaf.native_path``, NumPy arrays in the native layout, and the step count."""
 
     @abc.abstractmethod
     def import_state(self, params: Any, first: Mapping[Any, Any], second: Mapping[Any, Any], count: int) -> Any:
@@ -156,7 +156,7 @@ class Engine:
     def update_statistics(
         self, definition: Any, params: Any, variables: Any, rollout_extras: Any, valid: Any, skip: Any
     ) -> Any:
-        """Calls the module's ``update_statistics``; returns the variables afterwards, unchanged where ``skip`` holds."""
+        """Calls the module's ``update_statistics``; returns the variables after it, unchanged where ``skip`` holds."""
 
     @abc.abstractmethod
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
@@ -178,7 +178,9 @@ class Engine:
 
     @abc.abstractmethod
     def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
-        """The framework's LSTM (gates i, f, g, o on the last axis), with ``step(x, h, c) -> (h, c)`` for one step,
+        """The framework's LSTM, gates i, f, g, o on the last axis.
+
+        It has ``step(x, h, c) -> (h, c)`` for one step,
         ``unroll(xs, h, c, done, h0, c0) -> (hs, h, c)`` for T steps with resets to ``(h0, c0)`` after ``done``, and
         ``carry(batch_size)``, zeros ``[B, H]`` of the weights' type.
         """
@@ -200,7 +202,7 @@ class Engine:
 
     @abc.abstractmethod
     def asarray(self, value: Any) -> Any:
-        """An array from NumPy, Python or native data, on the engine's device, dtype kept; never aliases NumPy memory."""
+        """An array from NumPy, Python or native data, on the engine's device, dtype kept; no alias of NumPy memory."""
 
     @abc.abstractmethod
     def to_numpy(self, value: Any) -> np.ndarray:
@@ -288,7 +290,7 @@ class Engine:
 
     @abc.abstractmethod
     def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:
-        """``loss(params, *args) -> (scalar, aux)`` to ``(params, *args) -> ((scalar, aux), grads)``; zeros for unused."""
+        """``loss(params, *args) -> (scalar, aux)`` to ``(params, *args) -> ((scalar, aux), grads)``; 0 for unused."""
 
     @abc.abstractmethod
     def optimizer(self, config: OptimizerConfig) -> Optimizer:

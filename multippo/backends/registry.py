@@ -8,7 +8,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from multippo.backends.api import Engine
@@ -107,7 +107,7 @@ def active_engine() -> Engine:
 
 
 @contextlib.contextmanager
-def use_backend(name: str) -> Iterator[Engine]:
+def use_backend(name: str) -> Generator[Engine]:
     """Makes ``name`` the active engine inside a ``with`` block, in this thread or task.
 
     What was made before keeps its engine.
@@ -120,7 +120,7 @@ def use_backend(name: str) -> Iterator[Engine]:
 
 
 @contextlib.contextmanager
-def precision(name: str) -> Iterator[None]:
+def precision(name: str) -> Generator[None]:
     """Makes "float32" or "float64" the active engine's floating-point type inside a ``with`` block."""
     with active_engine().precision(name):
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ def make_mlp_layers(
         raise ValueError(f"sizes={list(sizes)} is not possible: expected an input and an output size at least.")
     kernel_init = kernel_init or orthogonal(_HIDDEN_GAIN)
     layers: list[Dense] = []
-    for index, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         last = index == len(sizes) - 2
         init = last_kernel_init if last and last_kernel_init is not None else kernel_init
         act = activation if activation_last_layer or not last else None
@@ -189,9 +190,7 @@ def make_recurrent_actor_critic(
 
     def head(hidden: Sequence[int], outputs: int, gain: float) -> list[Dense]:
         sizes = [hidden_features, *hidden, outputs]
-        return make_mlp_layers(
-            sizes, rngs, activation, activation_last_layer=False, last_kernel_init=orthogonal(gain)
-        )
+        return make_mlp_layers(sizes, rngs, activation, activation_last_layer=False, last_kernel_init=orthogonal(gain))
 
     front: list[StatefulModule] = [Normalizer(features)] if normalize_obs else []
     if shared:

@@ -93,9 +93,7 @@ class ActionSampler(StatefulModule):
         """A key for each environment. It outlives episodes: resets keep it."""
         return random_state.new_random_state(self, self.base_key[...], batch_size)
 
-    def draw_ahead(
-        self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False
-    ) -> RandomState:
+    def draw_ahead(self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False) -> RandomState:
         """The carry with the noise of the next steps."""
         if replay and not self._entropy_draws:
             return state
@@ -121,9 +119,7 @@ class NormalTanhSampler(ActionSampler):
         ValueError: If ``min_std`` is negative or ``std_scale`` not above 0.
     """
 
-    def __init__(
-        self, rngs: Rngs, entropy_weight: float = 0.0, min_std: float = 1e-3, std_scale: float = 1.0
-    ) -> None:
+    def __init__(self, rngs: Rngs, entropy_weight: float = 0.0, min_std: float = 1e-3, std_scale: float = 1.0) -> None:
         super().__init__(rngs, entropy_weight)
         if min_std < 0 or std_scale <= 0:
             raise ValueError(

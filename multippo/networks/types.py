@@ -138,8 +138,9 @@ class StatefulModule(metaclass=StatefulMeta):
         return prev_state
 
     def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
-        """Folds a rollout's stacked snapshots into the module's ``Variable``s. Called once for each rollout, after the
-        gradient phase.
+        """Folds a rollout's stacked snapshots into the module's ``Variable``s.
+
+        Called once for each rollout, after the gradient phase.
 
         Args:
             rollout_extras: What this module emitted, stacked to ``[T, B, ...]``.

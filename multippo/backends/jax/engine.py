@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import jax
@@ -134,7 +134,7 @@ class JaxEngine(Engine):
         return self._float_dtype
 
     @contextlib.contextmanager
-    def precision(self, name: str) -> Iterator[None]:
+    def precision(self, name: str) -> Generator[None]:
         if name not in ("float32", "float64"):
             raise ValueError(f"precision({name!r}) is not known; expected 'float32' or 'float64'.")
         before = self._float_dtype
@@ -201,9 +201,9 @@ class JaxEngine(Engine):
     def compile_seconds(self) -> float:
         return self._compile_seconds
 
-    def _on_duration(self, event: str, seconds: float, **_: Any) -> None:
+    def _on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
         if event in _COMPILE_EVENTS:
-            self._compile_seconds += seconds
+            self._compile_seconds += duration_secs
 
     def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
         return jax.eval_shape(function, *args)

@@ -40,6 +40,7 @@ class JaxOptimizer(Optimizer):
         clip = self._config.gradient_clipping
         if clip is not None:
             grad = grad * (clip / jnp.maximum(norm, clip))
+        direction: Any
         direction, stepped = self._adam.update(grad, state)
         if self._config.weight_decay:
             direction = direction + self._config.weight_decay * flat
@@ -57,9 +58,7 @@ class JaxOptimizer(Optimizer):
 
     def import_state(self, params: Any, first: Mapping[Any, Any], second: Mapping[Any, Any], count: int) -> Any:
         state: Any = self.init(params)
-        return state._replace(
-            count=jnp.asarray(count, state.count.dtype), mu=self._flat(first), nu=self._flat(second)
-        )
+        return state._replace(count=jnp.asarray(count, state.count.dtype), mu=self._flat(first), nu=self._flat(second))
 
     def _by_path(self, flat: Any) -> dict[Any, np.ndarray]:
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), self._like)

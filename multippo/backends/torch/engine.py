@@ -7,7 +7,7 @@ import os
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import array_api_compat.torch as torch_namespace
@@ -90,7 +90,7 @@ class TorchEngine(Engine):
                     own[name].copy_(value)
 
     def children(self, module: Any) -> Iterator[tuple[str, Any]]:
-        for name, value in in_order(module._modules.items()):
+        for name, value in in_order(vars(module)["_modules"].items()):
             if isinstance(value, nn.ModuleList | ModuleDict):
                 for key, child in self.children(value):
                     yield f"{unescape(name)}.{key}", child
@@ -104,9 +104,14 @@ class TorchEngine(Engine):
         return dict(sorted(found.items()))
 
     def _collect(
-        self, module: nn.Module, path: tuple[str, ...], found: dict[str, Leaf], seen: set[int], positions: dict[int, int]
+        self,
+        module: nn.Module,
+        path: tuple[str, ...],
+        found: dict[str, Leaf],
+        seen: set[int],
+        positions: dict[int, int],
     ) -> None:
-        for attribute, child in in_order(module._modules.items()):
+        for attribute, child in in_order(vars(module)["_modules"].items()):
             # Not named_children(), which leaves out the second name of a module before names are sorted.
             if child is None or id(child) in seen:
                 continue
@@ -144,7 +149,7 @@ class TorchEngine(Engine):
         return self._float_dtype
 
     @contextlib.contextmanager
-    def precision(self, name: str) -> Iterator[None]:
+    def precision(self, name: str) -> Generator[None]:
         if name not in ("float32", "float64"):
             raise ValueError(f"precision({name!r}) is not known; expected 'float32' or 'float64'.")
         before, default = self._float_dtype, torch.get_default_dtype()
@@ -230,14 +235,14 @@ class TorchEngine(Engine):
 
         def call(*args: Any) -> Any:
             nonlocal first
-            frames, start = torch._dynamo.utils.counters["stats"]["unique_graphs"], time.perf_counter()
+            frames, start = _graphs_compiled(), time.perf_counter()
             with warnings.catch_warnings() if first else contextlib.nullcontext():
                 if first:
                     # array_api_compat looks namespaces up through a cache; dynamo looks through the cache, and says so.
                     warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_cache`", UserWarning)
                 result = compiled(*args)
             first = False
-            if torch._dynamo.utils.counters["stats"]["unique_graphs"] != frames:
+            if _graphs_compiled() != frames:
                 self._compile_seconds += time.perf_counter() - start
             return result
 
@@ -254,7 +259,7 @@ class TorchEngine(Engine):
         return torch.inference_mode()
 
     @contextlib.contextmanager
-    def training(self, rows: int, widest: int) -> Iterator[None]:
+    def training(self, rows: int, widest: int) -> Generator[None]:
         # Threads that wait for each other spin: on small products a second one slows the first, and beside another
         # busy process many times over. A user's own choice stands.
         before = torch.get_num_threads()
@@ -269,7 +274,7 @@ class TorchEngine(Engine):
     def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:
         def with_grad(params: Any, *args: Any) -> tuple[tuple[Any, Any], Any]:
             value, aux = loss(params, *args)
-            found = torch.autograd.grad(value, list(params.values()), allow_unused=True)
+            found: Any = torch.autograd.grad(value, list(params.values()), allow_unused=True)
             grads = {
                 name: torch.zeros_like(p) if g is None else g
                 for (name, p), g in zip(params.items(), found, strict=True)
@@ -318,6 +323,12 @@ def _leaf(tensor: torch.Tensor, transposed: bool, positions: dict[int, int]) -> 
         to_portable=turn,
         from_portable=turn,
     )
+
+
+def _graphs_compiled() -> int:
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
 
 
 def make_engine() -> TorchEngine:

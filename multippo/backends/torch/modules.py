@@ -62,7 +62,7 @@ class ModuleDict(KeyedChildren, nn.Module):
 class TorchMeta(StatefulMeta):
     """Looks once more after ``__init__`` for modules that would go untracked."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass
         """Instantiates a bound class."""
         module = super().__call__(*args, **kwargs)
         track_late(module, (nn.Module,), _OWN_ATTRIBUTES.__contains__)

@@ -35,12 +35,14 @@ class TorchOptimizer(Optimizer):
 
     def step(self, params: Any, grads: Any, state: Any, learning_rate: Any, skip: Any) -> tuple[Any, Any, Any]:
         tensors = list(grads.values())
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)))
+        norm = torch.nn.utils.get_total_norm(tensors)
         if bool(skip | ~torch.isfinite(norm)):
             return params, state, norm
         clip = self._config.gradient_clipping
         if clip is not None:
-            torch._foreach_mul_(tensors, clip / torch.clamp(norm, min=clip))
+            # Not clip_grad_norm_, which adds 1e-6 to the norm.
+            scale = clip / torch.clamp(norm, min=clip)
+            tensors = [grad * scale for grad in tensors]
         for parameter, grad in zip(params.values(), tensors, strict=True):
             parameter.grad = grad
         state.param_groups[0]["lr"].copy_(learning_rate)
