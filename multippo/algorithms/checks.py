@@ -48,8 +48,8 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
     _check_carry(network_state, out.next_state, env.num_envs)
 
 
-def check_initial_state(network: Any, initial: TrainingState, num_envs: int) -> None:
-    """Checks that a state belongs to a network of this structure and to as many environments.
+def check_initial_state(network: Any, initial: TrainingState, env: Env) -> None:
+    """Checks that a state belongs to a network of this structure and, where it has their carry, to as many environments.
 
     Raises:
         ValueError: If it does not.
@@ -65,9 +65,9 @@ def check_initial_state(network: Any, initial: TrainingState, num_envs: int) -> 
             f"network's {expected.get(name, 'none')}. Go on with a network built the same way."
         )
     before = tree_leaves(initial.episodes)[0].shape[0]
-    if before != num_envs:
+    if env.functional and before != env.num_envs:
         raise ValueError(
-            f"initial_state is of {before} environments, but there are {num_envs}; go on with as many as the run had."
+            f"initial_state is of {before} environments, but there are {env.num_envs}; go on with as many as there were."
         )
 
 

@@ -111,10 +111,6 @@ class _Run:
     def _start(self, fresh: Any, initial: TrainingState | None) -> None:
         """Sets the state before the first iteration, and checks the network on the first observation."""
         engine, random = self.engine, self.engine.random
-        if initial is not None:
-            check_initial_state(self.network, initial, self.env.num_envs)
-            engine.update_module(self.network, initial.params, initial.variables)
-            fresh = self.network.initialize_state(self.env.num_envs)  # a carry may be made of parameters
         self.key = random.key(self.config.seed) if initial is None else initial.key
         self.iteration = 0 if initial is None else initial.iteration
         self.step = 0 if initial is None else initial.step
@@ -122,12 +118,16 @@ class _Run:
         self.iteration_root = roots[2]
         # Episodes a host environment starts after a resume are not those it started with.
         reset_key = random.fold_in(roots[0], self.iteration)
-        network_state = reseed(random, fresh, random.fold_in(roots[1], self.iteration))
         if initial is not None and self.env.functional:
             saved = initial.env_state
             env_state = saved.restore(self.env) if isinstance(saved, SavedEnvState) else saved
         else:
             env_state = self.env.reset(engine.to_numpy(reset_key))
+        if initial is not None:
+            check_initial_state(self.network, initial, self.env)
+            engine.update_module(self.network, initial.params, initial.variables)
+            fresh = self.network.initialize_state(self.env.num_envs)  # a carry may be made of parameters
+        network_state = reseed(random, fresh, random.fold_in(roots[1], self.iteration))
         obs = engine.from_jax(env_state.obs) if self.env.functional else tree_map(engine.asarray, env_state.obs)
         check_network(self.network, network_state, self.env, env_state, obs, self.ppo)
         learner, episodes = self.trainer.initial_learner(), self.trainer.initial_episodes(env_state.reward)

@@ -10,7 +10,7 @@ import training
 
 import multippo as mp
 from multippo.algorithms.checks import path_of
-from multippo.testing import Clock, CountNet, Spy, TableNet, TinyActorCritic
+from multippo.testing import Clock, CountNet, FunctionalClock, Spy, TableNet, TinyActorCritic
 
 
 def refusal(network: Any, kind: type[Exception] = ValueError, env: Any = None, **fields: Any) -> str:
@@ -178,3 +178,26 @@ def test_minibatches_that_do_not_divide_are_refused_alike_on_both_engines():
             messages.add(refusal(CountNet(), rollout_length=4, num_minibatches=3, sequence_length=4))
     assert len(messages) == 2
     assert all("num_minibatches" in message for message in messages)
+
+
+def test_a_state_of_another_network_is_refused(torch_engine):
+    state = training.train(Clock(3, num_envs=2), TableNet([0.0] * 4), iterations=1).state
+    message = refusal(TableNet([0.0] * 4, num_actions=3), initial_state=state)
+    assert "parameter logits has shape (4, 2), this network's (4, 3)" in message
+    message = refusal(CountNet(), initial_state=state)
+    assert "its parameter gain has shape none" in message
+
+
+def test_a_state_of_another_number_of_environments(torch_engine):
+    def env(kind: Any, num_envs: int) -> Any:
+        return Clock(3, num_envs=num_envs) if kind is Clock else mp.make_env(FunctionalClock(3), num_envs=num_envs)
+
+    for kind in (Clock, FunctionalClock):
+        state = training.train(env(kind, 2), TableNet([0.0] * 4), iterations=1).state
+        run = training.train(
+            env(kind, 4), TableNet([0.0] * 4), total_steps=32, initial_state=state, catch=(ValueError,)
+        )
+        if kind is Clock:  # starts new episodes anyway
+            assert run.result.total_steps > state.step
+        else:
+            assert "is of 2 environments, but there are 4" in str(run.error)
