@@ -122,7 +122,8 @@ NETWORKS: tuple[NetworkSpecimen, ...] = (
         ),
         env=lambda: ScriptedEnv((_F,), DISCRETE),
         sequence_length=12,
-        ppo=ppo_config(num_minibatches=2, value_clip_range=0.2),
+        # One minibatch, so that the first and the last of an iteration are whole epochs.
+        ppo=ppo_config(num_minibatches=1, value_clip_range=0.2),
     ),
     NetworkSpecimen(
         name="LSTM, shared trunk, skipped steps",

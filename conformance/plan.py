@@ -11,6 +11,7 @@ from multippo.backends import available_backends, load_engine
 
 from .between_checks import MODULES_BETWEEN, NETWORKS_BETWEEN, TRAINING_BETWEEN
 from .checks import Check, perform
+from .engine_checks import ENGINE_CHECKS, ENGINE_SPECIMEN, ENGINES_BETWEEN, EngineEvidence
 from .engines import choose_reference, supports, trains
 from .measure import Result
 from .module_checks import MODULE_CHECKS
@@ -28,7 +29,7 @@ __all__ = ["LEVELS", "PRECISIONS", "Case", "Evidence", "make_plan"]
 LEVELS = (1, 2, 3)
 PRECISIONS = ("float32", "float64")
 
-Kind = type[ModuleEvidence] | type[NetworkEvidence] | type[TrainingEvidence]
+Kind = type[EngineEvidence] | type[ModuleEvidence] | type[NetworkEvidence] | type[TrainingEvidence]
 
 
 class Evidence:
@@ -122,6 +123,7 @@ def _subjects(precision: str, level: int) -> Iterator[tuple[Kind, Any, tuple[Che
         if level == 1
         else (MODULES_BETWEEN, NETWORKS_BETWEEN, TRAINING_BETWEEN)
     )
+    yield EngineEvidence, ENGINE_SPECIMEN, ENGINE_CHECKS if level == 1 else ENGINES_BETWEEN
     for module in MODULES:
         yield ModuleEvidence, module, of_modules
     for network in NETWORKS:

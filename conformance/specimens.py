@@ -16,12 +16,23 @@ from multippo.random import host
 
 from .environment import NUM_ENVS, NUM_STEPS
 
-__all__ = ["ModuleSpecimen", "NetworkSpecimen", "normal_inputs", "randomise"]
+__all__ = ["EngineSpecimen", "ModuleSpecimen", "NetworkSpecimen", "normal_inputs", "randomise"]
 
 Sample = Callable[[Any], Any]
 """From a NumPy key to a tree of ``[T, B, ...]`` inputs."""
 
 _COUNT = 7
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineSpecimen:
+    """An engine by itself.
+
+    Attributes:
+        name: What reports call it.
+    """
+
+    name: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,10 @@ from .plan import Case, Evidence, make_plan
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each case of the plan."""
     if "case" in metafunc.fixturenames:
-        plan = make_plan(metafunc.config.getoption("--backend", None))
+        try:
+            plan = make_plan(metafunc.config.getoption("--backend", None))
+        except (ValueError, ImportError) as error:
+            raise pytest.UsageError(f"--backend: {error}") from None
         metafunc.parametrize("case", plan, ids=[case.id for case in plan])
 
 

@@ -1,0 +1,138 @@
+"""What is checked where: every level, engines that can't train, and engines of third parties."""
+
+from __future__ import annotations
+
+import collections
+import subprocess
+import sys
+
+import pytest
+from multippo.backends import registry
+from multippo.backends.torch.engine import TorchEngine
+from multippo.conformance import cli_main, engines
+from multippo.conformance.checks import Check, perform
+from multippo.conformance.measure import Deviation
+from multippo.conformance.modules import MODULES
+from multippo.conformance.mutants import MUTANTS
+from multippo.conformance.networks import NETWORKS
+from multippo.conformance.plan import Case, Evidence, make_plan
+
+
+class ForwardOnly(TorchEngine):
+    name = "forward"
+    capabilities = frozenset({"float64"})
+
+
+@pytest.fixture
+def forward_only(monkeypatch: pytest.MonkeyPatch) -> str:
+    """An engine of a third party, without gradients."""
+    monkeypatch.setitem(registry._registered, "forward", ForwardOnly)
+    monkeypatch.setitem(registry._engines, "forward", ForwardOnly())
+    return "forward"
+
+
+def test_names_are_unique():
+    for subjects in (MODULES, NETWORKS, [mutant.specimen for mutant in MUTANTS]):
+        assert len({subject.name for subject in subjects}) == len(subjects)
+    ids = [case.id for case in make_plan()]
+    assert len(set(ids)) == len(ids)
+
+
+def test_every_check_has_a_subject_and_every_level_runs_in_both_precisions():
+    cases = make_plan(["jax", "torch"])
+    per_level = collections.Counter((case.level, case.precision) for case in cases)
+    assert all(per_level[level, precision] > 20 for level in (1, 2) for precision in ("float32", "float64"))
+    assert {case.backends for case in cases if case.level == 2} == {("torch", "jax")}
+    assert {case.backends for case in cases if case.level == 3} == {("jax",), ("torch",)}
+
+
+def test_every_kind_of_mistake_is_made():
+    assert {mutant.caught_by for mutant in MUTANTS} >= {
+        "unroll/step_by_step",
+        "unroll/gradient",
+        "replay/value",
+        "replay/log_likelihood",
+        "replay/keeps_actions",
+        "replay/output",
+        "call/writes_nothing",
+        "call/rows_apart",
+        "carry/batch_axis",
+        "carry/moves",
+        "reset/kept",
+        "reset/forgets",
+        "statistics/only_in_update",
+        "statistics/move",
+        "statistics/of_valid_entries",
+    }
+
+
+def test_an_engine_that_cannot_train_is_held_to_what_it_can(forward_only: str):
+    cases = make_plan([forward_only])
+    assert cases
+    assert not any(case.check.trains for case in cases)
+    # Alone, it is compared with an engine that is installed.
+    assert {case.backends for case in cases if case.level == 2} == {("forward", "jax")}
+
+
+def test_a_lone_engine_passes_its_checks_against_an_oracle(forward_only: str):
+    evidence = Evidence()
+    cases = [case for case in make_plan([forward_only], (1, 2), ("float64",)) if case.specimen.name == "Dense"]
+    assert {case.level for case in cases} == {1, 2}
+    assert [case.run(evidence) for case in cases if not case.run(evidence).passed] == []
+
+
+@pytest.mark.parametrize(
+    ("backends", "training", "expected"),
+    [
+        (["torch", "jax"], True, "jax"),
+        (["torch"], False, "jax"),
+        (["jax"], False, "torch"),
+        (["forward", "torch"], False, "torch"),
+        (["forward", "torch"], True, "jax"),
+        (["forward"], True, None),
+    ],
+)
+def test_the_reference_is_the_most_trusted_that_can(
+    forward_only: str, backends: list[str], training: bool, expected: str | None
+):
+    assert engines.choose_reference(backends, "float64", training) == expected
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="Unknown backend 'nope'"):
+        make_plan(["nope"])
+    with pytest.raises(ValueError, match=r"nothing of \[4\]"):
+        make_plan(["torch"], levels=(4,))
+
+
+def test_a_check_that_breaks_fails_and_a_mutant_is_not_caught_by_breaking():
+    def breaks(_: object) -> Deviation:
+        raise RuntimeError("broken\nin two lines")
+
+    check = Check("replay/value", breaks)
+    result = perform(check, lambda: (None,), level=1, subject="s", backend="torch", precision="float32")
+    assert (result.passed, result.crashed, result.detail) == (False, True, "RuntimeError: broken")
+    case = Case(3, check, type(None), MODULES[0], ("torch",), "float32")  # pyright: ignore[reportArgumentType]
+    evidence = Evidence()
+    evidence._held[type(None), MODULES[0].name, "torch", "float32"] = None
+    assert not case.run(evidence).passed
+
+
+def test_the_command_returns_an_exit_code(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    plan = [case for case in make_plan(["torch"], (1,), ("float64",)) if case.specimen.name == "Dense"]
+    monkeypatch.setattr("multippo.conformance.runner.make_plan", lambda *_: plan)
+    assert cli_main(["torch"]) == 0
+    assert "checks passed." in capsys.readouterr().out
+    broken = Check("always/wrong", lambda _: Deviation(1.0))
+    plan.append(Case(1, broken, plan[0].kind, plan[0].specimen, ("torch",), "float64"))
+    assert cli_main(["torch"], as_json=True) == 1
+    assert '"passed": false' in capsys.readouterr().out
+
+
+def test_importing_the_suite_loads_nothing():
+    program = (
+        "import sys, multippo.conformance\n"
+        "print([m for m in ('jax', 'torch', 'multippo.conformance.plan') if m in sys.modules])\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

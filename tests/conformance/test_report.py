@@ -1,0 +1,66 @@
+"""The table and the JSON form of results."""
+
+from __future__ import annotations
+
+import json
+
+from multippo.conformance import report
+from multippo.conformance.measure import Result
+
+
+def result(**changes: object) -> Result:
+    fields = {
+        "level": 1,
+        "check": "replay/value",
+        "subject": "LSTM",
+        "backend": "jax",
+        "precision": "float32",
+        "worst": 2e-6,
+        "tolerance": 1e-5,
+        "where": "t=3, env=2",
+        "passed": True,
+    }
+    return Result(**{**fields, **changes})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_row_names_the_subject_step_and_environment_of_the_worst_deviation():
+    text = report.as_text([result(), result(subject="MLP", worst=3e-6, where="t=0, env=1"), result(level=2)])
+    (row,) = (line for line in text.splitlines() if "MLP" in line)
+    assert "replay/value" in row
+    assert "3.0e-06 ≤ 1.0e-05" in row
+    assert "MLP: t=0, env=1" in row
+    assert "3 of 3 checks passed." in text
+
+
+def test_a_failure_is_told_in_full():
+    wrong = result(worst=0.5, passed=False, detail="shape (1,)", precision="float64")
+    text = report.as_text([result(), wrong])
+    assert "FAIL (1 of 2)" in text
+    assert "FAILED replay/value of LSTM on jax in float64: 5.0e-01, allowed 1.0e-05, at t=3, env=2: shape (1,)" in text
+    assert "Level 2 was not run" in text
+
+
+def test_a_mutant_is_caught_or_not():
+    text = report.as_text([result(level=3, subject="never resets", worst=0.5)])
+    assert "caught" in text
+    text = report.as_text([result(level=3, subject="never resets", passed=False)])
+    assert "NOT CAUGHT" in text
+
+
+def test_without_rich_the_table_is_plain(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "rich", None)
+    lines = report.as_text([result()]).splitlines()
+    assert lines[0].split() == ["check", "on", "of", "float32", "float64", "farthest", "off", "verdict"]
+    assert lines[2].startswith("  replay/value")
+
+
+def test_json_is_strict():
+    text = report.as_json([result(), result(worst=float("inf"), passed=False)])
+    data = json.loads(text, parse_constant=lambda name: 1 / 0)
+    assert data["passed"] is False
+    assert [row["worst"] for row in data["results"]] == [2e-6, None]
+    assert data["results"][0]["where"] == "t=3, env=2"
+
+
+def test_nothing_checked_is_no_success_in_silence():
+    assert "No check was made" in report.as_text([])
