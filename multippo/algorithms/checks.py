@@ -49,7 +49,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
 
 
 def check_initial_state(network: Any, initial: TrainingState, env: Env) -> None:
-    """Checks that a state belongs to a network of this structure and, where it has their carry, to as many environments.
+    """Checks that a state is of a network of this structure and, where it has their state, of as many environments.
 
     Raises:
         ValueError: If it does not.
@@ -67,7 +67,7 @@ def check_initial_state(network: Any, initial: TrainingState, env: Env) -> None:
     before = tree_leaves(initial.episodes)[0].shape[0]
     if env.functional and before != env.num_envs:
         raise ValueError(
-            f"initial_state is of {before} environments, but there are {env.num_envs}; go on with as many as there were."
+            f"initial_state is of {before} environments, but there are {env.num_envs}; go on with as many as it has."
         )
 
 

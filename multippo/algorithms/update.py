@@ -68,7 +68,10 @@ class Learner:
         self._loss: Callable[..., Any] = engine.value_and_grad(engine.kernel(self._evaluate, mode))
 
     def _evaluate(self, params: Any, variables: Any, sequences: Sequences) -> tuple[Any, Any]:
-        return ppo_loss(self.engine.merge(self.definition, params, variables), sequences, self.config)
+        loss, out = ppo_loss(self.engine.merge(self.definition, params, variables), sequences, self.config)
+        # Inside what is compiled: else a compiled backward pass runs through the metrics too, with gradients of zero,
+        # and zero times the derivative of a maximum that was computed again a little differently is NaN.
+        return loss, self.engine.stop_gradient(out)
 
     def update(
         self, state: LearnerState, transition: Transition, starts: Any, v_last: Any, key: Any, learning_rate: Any

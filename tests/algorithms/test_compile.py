@@ -131,6 +131,28 @@ def without_code_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
 
 
+def test_metrics_are_no_part_of_the_compiled_backward_pass(torch_engine, monkeypatch):
+    # With gradients of zero it runs through every output that could have one; zero times infinity is NaN.
+    import torch
+
+    differentiable: list[int] = []
+
+    def spy(function: Any, **options: Any) -> Any:
+        def call(*args: Any) -> Any:
+            result = function(*args)
+            differentiable.append(
+                sum(x.requires_grad for x in torch.utils._pytree.tree_leaves(result) if isinstance(x, torch.Tensor))
+            )
+            return result
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", spy)
+    run("mlp", "on")
+    # Acting has none, the loss is one.
+    assert set(differentiable) == {0, 1}
+
+
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_torch_compiles_three_graphs_without_a_break(torch_engine, without_code_generation, kind):
     check_compiled(kind)
