@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import multippo as mp
+from multippo.algorithms.metrics import json_ready
 from multippo.cli import app
 from multippo.cli.errors import RunError, UsageError, did_you_mean, is_users_mistake
 
@@ -152,6 +153,7 @@ def test_a_refusal_is_told_from_a_fault():
     assert not is_users_mistake(error_of(int, "x"))
     assert not is_users_mistake(error_of(mp.Rngs(0).key, "too many arguments"))
     assert not is_users_mistake(error_of(lambda: [][0]))
+    assert not is_users_mistake(error_of(json_ready, object()))  # float(...) fails in the library's own function
 
     def raised_elsewhere() -> None:
         raise ValueError("not the library's")
