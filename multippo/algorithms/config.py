@@ -208,8 +208,9 @@ class TrainConfig:
     """Environment steps between two calls of ``checkpoint_fn``; None: only after the last iteration."""
 
     log_every_steps: int = 0
-    """Least number of environment steps between two calls of ``log_fn``; 0: every iteration. On JAX, iterations in
-    between run inside one compiled call."""
+    """On JAX with a functional environment, how many environment steps run inside one compiled call: rounded down to
+    whole iterations, of which there is at least one. ``log_fn`` is called for each of them afterwards; evaluations and
+    checkpoints wait as well. Elsewhere every iteration is logged as it ends."""
 
     def __post_init__(self) -> None:
         _require(isinstance(self.ppo, PPOConfig), "ppo", self.ppo, "a PPOConfig")

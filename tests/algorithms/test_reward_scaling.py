@@ -1,0 +1,107 @@
+"""Rewards divided by the running standard deviation of the discounted return, against a plain loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+
+import multippo as mp
+from multippo.algorithms.reward_scaling import initial_scale, scale_rewards
+from multippo.testing import Clock, TableNet
+
+DISCOUNT = 0.9
+
+
+def scale(engine: Any, scales: Any, rewards: Any, done: Any, valid: Any) -> tuple[Any, Any]:
+    transition = mp.Transition(*[()] * 10)._replace(
+        rewards=engine.tree_map(engine.asarray, rewards), done=engine.asarray(done), valid=engine.asarray(valid)
+    )
+    return scale_rewards(engine.xp, scales, transition, DISCOUNT)
+
+
+def fresh(engine: Any, batch: int, rewards: Any) -> Any:
+    return initial_scale(engine.xp, engine.zeros((batch,)), rewards)
+
+
+def test_by_hand(engine):
+    # G = 1, 2 + 0.9 * 1 = 2.9, then after the end 3: mean 2.3, squared deviations 1.69 + 0.36 + 0.49 = 2.54.
+    rewards = np.asarray([[1.0], [2.0], [3.0]], np.float32)
+    done = np.asarray([[False], [True], [False]])
+    scales, scaled = scale(engine, fresh(engine, 1, rewards), rewards, done, np.ones((3, 1), bool))
+    assert float(scales.count) == 3.0
+    assert float(scales.mean) == pytest.approx(2.3)
+    assert float(scales.m2) == pytest.approx(2.54, rel=1e-5)
+    assert float(scales.discounted[0]) == 3.0
+    np.testing.assert_allclose(support.to_numpy(scaled), rewards / np.sqrt(2.54 / 3), rtol=1e-5)
+
+
+def test_several_rollouts_against_a_loop(engine):
+    rng = np.random.default_rng(0)
+    time, batch, rollouts = 7, 4, 3
+    rewards = rng.normal(2.0, 3.0, size=(rollouts * time, batch)).astype(np.float32)
+    ends = rng.uniform(size=rewards.shape) < 0.25
+    # The step after an end is none; what it holds does not matter.
+    valid = np.ones_like(ends)
+    for t in range(1, len(ends)):
+        valid[t] = ~(ends[t - 1] & valid[t - 1])
+        ends[t] &= valid[t]
+    sums, seen = np.zeros(batch), []
+    for t in range(len(rewards)):
+        sums = np.where(valid[t], DISCOUNT * sums + rewards[t], sums)
+        seen.append(sums[valid[t]])
+        sums = np.where(ends[t], 0.0, sums)
+    scales = fresh(engine, batch, rewards[:1])
+    spoilt = np.where(valid, rewards, 1e6).astype(np.float32)
+    for i in range(rollouts):
+        part = slice(i * time, (i + 1) * time)
+        scales, scaled = scale(engine, scales, spoilt[part], ends[part], valid[part])
+        known = np.concatenate(seen[: (i + 1) * time])
+        assert float(scales.count) == len(known)
+        assert float(scales.mean) == pytest.approx(known.mean(), rel=1e-4)
+        assert float(scales.m2) / len(known) == pytest.approx(known.var(), rel=1e-4)
+        expected = (rewards[part] / known.std())[valid[part]]
+        np.testing.assert_allclose(support.to_numpy(scaled)[valid[part]], expected, rtol=1e-4)
+    np.testing.assert_allclose(support.to_numpy(scales.discounted), sums, rtol=1e-4, atol=1e-5)
+
+
+def test_each_leaf_has_its_own_scale(engine):
+    ones = np.ones((2, 1), np.float32)
+    rewards = {"small": ones * [[0.1], [0.3]], "large": ones * [[100.0], [300.0]]}
+    rewards = {name: value.astype(np.float32) for name, value in rewards.items()}
+    never = np.zeros((2, 1), bool)
+    _, scaled = scale(engine, fresh(engine, 1, rewards), rewards, never, ~never)
+    np.testing.assert_allclose(support.to_numpy(scaled["small"]), support.to_numpy(scaled["large"]), rtol=1e-4)
+
+
+def test_one_bad_reward_stays_where_it_is(engine):
+    rewards = np.asarray([[1.0, 2.0], [np.inf, 3.0], [1.0, np.nan]], np.float32)
+    never = np.zeros(rewards.shape, bool)
+    scales, scaled = scale(engine, fresh(engine, 2, rewards), rewards, never, ~never)
+    np.testing.assert_array_equal(np.isfinite(support.to_numpy(scaled)), np.isfinite(rewards))
+    assert np.isfinite(float(scales.m2))
+
+
+def test_equal_rewards_are_finite(engine):
+    rewards = np.zeros((3, 2), np.float32)
+    never = np.zeros(rewards.shape, bool)
+    _, scaled = scale(engine, fresh(engine, 2, rewards), rewards, ~never, ~never)
+    assert not support.to_numpy(scaled).any()
+
+
+def test_what_is_logged_stays_in_the_environments_units(torch_engine):
+    class Rich(Clock):
+        def step(self, env_state: Any, action: Any) -> Any:
+            state = super().step(env_state, action)
+            return state._replace(reward=1000 * state.reward)
+
+    losses = {}
+    for scaled in (True, False):
+        run = training.train(Rich([2, 3], num_envs=2), TableNet([0.0] * 4), iterations=2, scale_rewards=scaled)
+        assert run.column("rollout/episode_reward/mean") == pytest.approx([7000 / 3] * 2)
+        losses[scaled] = run.column("losses/critic")[0]
+    # Values start at 0, so the critic's loss is the mean square of the targets.
+    assert losses[True] < 100 < 1e6 < losses[False]
