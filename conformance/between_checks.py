@@ -12,13 +12,11 @@ from .module_evidence import ModuleEvidence
 from .network_evidence import NetworkEvidence
 from .training_evidence import TrainingEvidence
 
-__all__ = ["AFTER_UPDATES", "BETWEEN", "MODULES_BETWEEN", "NETWORKS_BETWEEN", "TRAINING_BETWEEN"]
+__all__ = ["BETWEEN", "MODULES_BETWEEN", "NETWORKS_BETWEEN", "TRAINING_BETWEEN"]
 
 BETWEEN = {"float32": 2e-5, "float64": 1e-10}
-"""What engines may be apart by in one forward pass: two libraries' exp, tanh and summation order."""
-
-AFTER_UPDATES = {"float32": 1e-4, "float64": 1e-10}
-"""The same after a training iteration, in which Adam divides by the square root of small second moments."""
+"""What engines may be apart by: two libraries' exp, tanh and order of summation. In single precision up to 8e-6 were
+measured in a forward pass, and 5e-7 in parameters after an iteration of training."""
 
 
 def _outputs(got: ModuleEvidence, expected: ModuleEvidence) -> Deviation:
@@ -78,7 +76,10 @@ def _gradient(got: TrainingEvidence, expected: TrainingEvidence) -> Deviation:
     silent = [name for name, moment in expected.moments.items() if not np.any(moment)]
     if silent:
         return Deviation(np.inf, silent[0], "no gradient reaches it; the check is void")
-    return portable_deviation(got.moments, expected.moments, relative=True)
+    # Clipped gradients are small: what counts is how far off they are beside the largest of them.
+    largest = max(float(np.max(np.abs(moment))) for moment in expected.moments.values())
+    scaled = ({name: m / largest for name, m in evidence.moments.items()} for evidence in (got, expected))
+    return portable_deviation(*scaled)
 
 
 def _clipping(got: TrainingEvidence, expected: TrainingEvidence) -> Deviation:
@@ -138,6 +139,6 @@ TRAINING_BETWEEN: tuple[Check[TrainingEvidence], ...] = (
     Check("loss/regularization", _loss_term("losses/regularization"), trains=True, tolerance=BETWEEN),
     Check("loss/gradient", _gradient, trains=True, tolerance=BETWEEN),
     Check("training/clipping", _clipping, trains=True, exact=True),
-    Check("training/parameters", _after_training(True), trains=True, tolerance=AFTER_UPDATES),
-    Check("training/statistics", _after_training(False), trains=True, tolerance=AFTER_UPDATES),
+    Check("training/parameters", _after_training(True), trains=True, tolerance=BETWEEN),
+    Check("training/statistics", _after_training(False), trains=True, tolerance=BETWEEN),
 )

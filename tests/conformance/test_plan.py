@@ -7,8 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from multippo.backends import registry
-from multippo.backends.torch.engine import TorchEngine
 from multippo.conformance import cli_main, engines
 from multippo.conformance.checks import Check, perform
 from multippo.conformance.measure import Deviation
@@ -16,6 +14,9 @@ from multippo.conformance.modules import MODULES
 from multippo.conformance.mutants import MUTANTS
 from multippo.conformance.networks import NETWORKS
 from multippo.conformance.plan import Case, Evidence, make_plan
+
+from multippo.backends import registry
+from multippo.backends.torch.engine import TorchEngine
 
 
 class ForwardOnly(TorchEngine):
