@@ -177,7 +177,8 @@ def _step(
             obs = receive(env_state.obs)
             if t == 0 and engine.draws_ahead:
                 # A copy, so that the first step's carry is of the same kind as the others', made inside ``no_grad``.
-                state = actor.draw_ahead(params, variables, engine.snapshot(state), obs, length)
+                # One step more, for the value of a final observation after the last.
+                state = actor.draw_ahead(params, variables, engine.snapshot(state), obs, length + 1)
             after, output, extras = actor.act(params, variables, state, obs)
             obs_t.append(env_state.obs)
             outputs.append((output, extras))

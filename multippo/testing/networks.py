@@ -53,6 +53,11 @@ class TinyActorCritic(StatefulModule):
         """Fresh memory, and the sampler's keys."""
         return {"memory": self.fresh_memory(batch_size), "sampler": self.sampler.initialize_state(batch_size)}
 
+    def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int, replay: bool = False) -> Any:
+        """The sampler's noise, drawn ahead."""
+        sampler = self.sampler.draw_ahead(state["sampler"], rollout_extras, num_steps, replay)
+        return {**state, "sampler": sampler}
+
     def reset_state(self, prev_state: Any) -> Any:
         """Fresh memory; the sampler's keys stay."""
         batch_size = prev_state["sampler"].count.shape[0]
@@ -134,6 +139,13 @@ class NoisyNet(TinyActorCritic):
         """The noise restarts at 0; its keys go on."""
         memory = prev_state["memory"]
         return {**prev_state, "memory": {**memory, "noise": self.xp.zeros_like(memory["noise"])}}
+
+    def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int, replay: bool = False) -> Any:
+        """The sampler's noise and the network's own; replay needs its own too."""
+        state, shape = super().draw_ahead(state, rollout_extras, num_steps, replay), self.kernel[...].shape[1:]
+        memory = state["memory"]
+        random = random_state.draw_ahead(self, self.random.normal, memory["random"], num_steps, shape)
+        return {**state, "memory": {**memory, "random": random}}
 
     def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
         """Linear outputs with noise."""

@@ -13,7 +13,7 @@ import support
 
 import multippo as mp
 from multippo.algorithms.rollout import Actor, collect
-from multippo.testing import Clock, CountNet, FunctionalClock, Spy, TableNet
+from multippo.testing import Clock, CountNet, FunctionalClock, NoisyNet, Spy, TableNet
 
 # Ends at every step; two in a row with the next; at the last step of 12; nowhere.
 LENGTHS = (1, 2, 3, 12, 50)
@@ -141,6 +141,22 @@ def test_without_a_mode_to_choose_nothing_random_happens(engine):
     transition = mp.unroll_env(env, env.reset(0), network, network.initialize_state(4), 5, mp.random.key(0))[2]
     # All logits are equal: the mode is the first.
     assert not support.to_numpy(transition.network_output.actions).any()
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+def test_noise_drawn_ahead_is_the_noise_of_each_step(autoreset):
+    # torch draws a whole rollout's noise in one call; the value of a final observation after the last step needs one
+    # number more.
+    found = []
+    for name in support.ENGINES:
+        with mp.use_backend(name):
+            env, network = Clock([4, 50], "truncated", 2, autoreset), NoisyNet(51, 2, mp.Rngs(0))
+            _, _, transition = mp.unroll_env(
+                env, env.reset(0), network, network.initialize_state(2), 4, mp.random.key(0)
+            )
+            found.append(support.to_numpy(transition))
+    assert found[0].truncated[-1, 0]
+    support.assert_trees_close(found[1], found[0], 1e-5)
 
 
 # -- functional environments
