@@ -6,7 +6,10 @@ import dataclasses
 import math
 from typing import Any, Literal
 
-__all__ = ["EvalConfig", "PPOConfig", "TrainConfig"]
+__all__ = ["DEFAULT_NUM_ENVS", "EvalConfig", "PPOConfig", "TrainConfig"]
+
+DEFAULT_NUM_ENVS = 8
+"""How many copies of an environment made by name there are, if nobody says."""
 
 
 def _require(condition: bool, field: str, received: Any, expected: str) -> None:

@@ -78,6 +78,7 @@ class Evaluator:
             own = make_env(eval_env, num_envs=num_envs)
         if own is env:
             raise ValueError("eval_env is the training environment itself; evaluating would disturb it. Make another.")
+        self.close = own.close
         self._player = _Player(network, own, config.eval, config.compile)
 
     def run(self, params: Any, variables: Any, key: Any) -> dict[str, float]:

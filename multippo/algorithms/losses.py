@@ -65,7 +65,7 @@ def ppo_loss(network: Any, sequences: Sequences, config: PPOConfig) -> tuple[Any
         "losses/total": loss,
         "ratio/clip_fraction": ratio_stats["clip_fraction"],
         "kl/approx": ratio_stats["kl"],
-        **{name: mean(value + zero) for name, value in _flat(out.metrics)},
+        **{name: mean(_for_each_entry(value) + zero) for name, value in _flat(out.metrics)},
     }
     return loss, LossOutput(metrics, ratio_stats["max_deviation"], ratio_stats["kl"])
 
@@ -121,6 +121,11 @@ def _critic_loss(xp: Any, values: Any, sequences: Sequences, mean: Any, config: 
 
 def _sum(values: list[Any]) -> Any:
     return sum(values[1:], values[0])
+
+
+def _for_each_entry(value: Any) -> Any:
+    """A metric that broadcasts to ``[L, S]``: a scalar of every step comes as ``[L]``."""
+    return value[:, None] if getattr(value, "ndim", 0) == 1 else value
 
 
 def _flat(metrics: Any, prefix: str = "network") -> list[tuple[str, Any]]:

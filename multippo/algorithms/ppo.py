@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import inspect
 import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 from multippo.algorithms.checks import check_initial_state, check_network
-from multippo.algorithms.config import TrainConfig
+from multippo.algorithms.config import DEFAULT_NUM_ENVS, TrainConfig
 from multippo.algorithms.evaluation import Evaluator
 from multippo.algorithms.interrupts import DeferredInterrupt
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
+from multippo.algorithms.reports import LogFn, first_not_finite, readable, with_step
 from multippo.algorithms.schedules import learning_rate_at
 from multippo.algorithms.trainer import RunState, Trainer
 from multippo.algorithms.types import TrainingState, TrainResult
@@ -25,9 +26,6 @@ from multippo.networks.types import StatefulModule
 from multippo.networks.utils import tree_map
 
 __all__ = ["train_ppo"]
-
-LogFn = Callable[..., None]
-"""``log_fn(metrics)`` or ``log_fn(metrics, step)``."""
 
 CheckpointFn = Callable[[TrainingState, int], None]
 """``checkpoint_fn(training_state, step)``."""
@@ -65,11 +63,13 @@ def train_ppo(
         NonFiniteError: If an observation, reward, loss or gradient is NaN or infinite.
         KeyboardInterrupt: After Ctrl-C, once the iteration at hand is finished and saved.
     """
-    return _Run(env, network, config or TrainConfig(), log_fn, checkpoint_fn, eval_env, initial_state).go()
+    with contextlib.ExitStack() as made:
+        run = _Run(env, network, config or TrainConfig(), log_fn, checkpoint_fn, eval_env, initial_state, made)
+        return run.go()
 
 
 class _Run:
-    """One call of ``train_ppo``."""
+    """One call of ``train_ppo``; what ``made`` is given to close is what the call has made itself."""
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class _Run:
         checkpoint_fn: CheckpointFn | None,
         eval_env: Any,
         initial_state: TrainingState | None,
+        made: contextlib.ExitStack,
     ) -> None:
         if not isinstance(network, StatefulModule):
             raise TypeError(f"train_ppo needs a StatefulModule as its network; got a {type(network).__name__}.")
@@ -89,6 +90,8 @@ class _Run:
         if "train" not in self.engine.capabilities:
             raise ValueError(f"The {self.engine.name} backend can't train; use jax or torch.")
         self.env = as_env(env, config.ppo.num_envs)
+        if isinstance(env, str):
+            made.callback(self.env.close)
         ppo = config.ppo
         if ppo.num_envs not in (None, self.env.num_envs):
             raise ValueError(
@@ -97,13 +100,15 @@ class _Run:
             )
         self.config = dataclasses.replace(config, ppo=dataclasses.replace(ppo, num_envs=self.env.num_envs))
         self.ppo = self.config.ppo
-        self.log_fn = _with_step(log_fn)
+        self.log_fn = with_step(log_fn)
         self.checkpoint_fn = checkpoint_fn
         fresh = network.initialize_state(self.env.num_envs)
         length = choose_sequence_length(self.ppo, self.env.num_envs, has_memory(fresh))
         per_call = max(1, self.config.log_every_steps // self.ppo.steps_per_iteration)
         self.trainer = Trainer(network, self.env, self.ppo, length, per_call, self.config.compile)
         self.evaluator = Evaluator(network, self.env, eval_env, self.config) if self.config.eval.enabled else None
+        if self.evaluator is not None and (eval_env is None or isinstance(eval_env, str)):
+            made.callback(self.evaluator.close)
         self._start(fresh, initial_state)
         self.eval_history: list[dict[str, float]] = []
         self.final_metrics: dict[str, float] = {}
@@ -202,7 +207,7 @@ class _Run:
             self._refuse_non_finite(report)
             self.iteration += 1
             self.step += int(report["steps"])
-            metrics = _readable(report)
+            metrics = readable(report)
             metrics["step"] = self.step
             metrics["iteration"] = self.iteration
             metrics["throughput/train_sps"] = steps / seconds
@@ -256,21 +261,7 @@ class _Run:
         """Stops at a NaN or an infinity; the state is the one before the iteration."""
         if not bool(report["nonfinite/any"]):
             return
-        found = {
-            name.removeprefix("nonfinite/"): int(place)
-            for name, place in report.items()
-            if name.startswith("nonfinite/") and name != "nonfinite/any" and int(place) >= 0
-        }
-        # A bad observation makes the loss bad too: what is named is what came first.
-        leaf = min(found, key=lambda name: _order(name, found[name]))
-        place, where = found[leaf], ""
-        if leaf == "gradient":
-            leaf = f"gradient of {self.engine.named_params(self.state.learner.params)[place][0]}"
-        elif leaf == "loss":
-            where = f" in minibatch {place}"
-        else:
-            t, index = divmod(place, self.env.num_envs)
-            where = f" at step {t} of the rollout in environment {index}"
+        leaf, where = first_not_finite(report, self.env.num_envs, self.engine.named_params(self.state.learner.params))
         state = self._publish()
         if self.checkpoint_fn is not None:
             self.checkpoint_fn(state, self.step)
@@ -282,47 +273,12 @@ class _Run:
         )
 
 
-def _order(kind: str, place: int) -> tuple[int, int, str]:
-    """A sort key of what was not finite: the environment's part by step, then loss, then gradient."""
-    return ("loss", "gradient").index(kind) + 1 if kind in ("loss", "gradient") else 0, place, kind
-
-
 def as_env(env: Any, num_envs: int | None) -> Env:
     """An ``Env``, as it is or by ``make_env``."""
     if isinstance(env, Env):
         return env
     from multippo.envs import make_env
 
+    if num_envs is None and isinstance(env, str):
+        num_envs = DEFAULT_NUM_ENVS
     return make_env(env, **({} if num_envs is None else {"num_envs": num_envs}))
-
-
-def _readable(report: dict[str, Any]) -> dict[str, float]:
-    """An iteration's metrics as floats, sums turned into means."""
-    metrics = {
-        name: float(value)
-        for name, value in report.items()
-        if not name.startswith(("nonfinite/", "episodes/")) and name != "steps"
-    }
-    count = float(report["episodes/count"])
-    metrics["rollout/episodes"] = count
-    for name in ("reward", "length"):
-        total = float(report[f"episodes/{name}"])
-        metrics[f"rollout/episode_{name}/mean"] = total / count if count else math.nan
-    return metrics
-
-
-def _with_step(log_fn: LogFn | None) -> Callable[[dict[str, float]], None]:
-    """Calls ``log_fn`` with the metrics, and with the step too if it takes it."""
-    if log_fn is None:
-        return lambda metrics: None
-    try:
-        parameters = inspect.signature(log_fn).parameters.values()
-    except (TypeError, ValueError):  # a builtin, such as list.append
-        return log_fn
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    takes_step = len([p for p in positional if p.default is p.empty]) >= 2 or any(
-        p.kind is p.VAR_POSITIONAL for p in parameters
-    )
-    if takes_step:
-        return lambda metrics: log_fn(metrics, int(metrics["step"]))
-    return log_fn

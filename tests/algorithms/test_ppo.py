@@ -7,6 +7,7 @@ import itertools
 import math
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import support
@@ -139,6 +140,22 @@ def test_steps_are_rounded_up_to_whole_iterations(torch_engine):
     assert [(state.step, step) for state, step in run.checkpoints] == [(16, 16)]
 
 
+class Meter(CountNet):
+    """Reports a scalar, a number and one value for each environment."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        metrics = {"gain": self.xp.sum(self.gain[...]), "count": state["memory"], "inner": {"two": 2.0}}
+        return super().__call__(state, x, rollout_extras)._replace(metrics=metrics)
+
+
+def test_metrics_of_modules_with_memory(torch_engine):
+    # One sequence of 4 steps in 2 environments; the clock of 3 shows 0, 1, 2, 0.
+    run = go(Clock(3, num_envs=2), Meter(), iterations=1, num_minibatches=1, num_epochs=1)
+    assert run.logs[0]["network/gain"] == pytest.approx(0.3)
+    assert run.logs[0]["network/inner/two"] == 2.0
+    assert run.logs[0]["network/count"] == 0.75
+
+
 def test_no_episode_has_ended_yet(torch_engine):
     run = go(Clock(100, num_envs=2), TableNet([0.0] * 101), iterations=1)
     assert math.isnan(run.logs[0]["rollout/episode_reward/mean"])
@@ -239,3 +256,23 @@ def test_engines_agree_after_one_iteration():
     support.assert_trees_close(*weights, 1e-5)
     for name in ("losses/actor", "losses/critic", "kl/approx", "gradient/norm", "rollout/episode_reward/mean"):
         assert jax_run.logs[0][name] == pytest.approx(torch_run.logs[0][name], abs=1e-4), name
+
+
+def test_environments_made_by_name_are_made_and_closed(torch_engine, monkeypatch):
+    closed: list[Any] = []
+    kind = type(mp.make_env("CartPole-v1"))
+    monkeypatch.setattr(kind, "close", lambda self: closed.append(self))
+    network = mp.make_mlp_actor_critic(4, gymnasium.spaces.Discrete(2), (4,), (4,))
+    evaluation = mp.EvalConfig(enabled=True, num_episodes=1, max_episode_steps=3)
+    config = mp.TrainConfig(ppo=mp.PPOConfig(total_steps=1, rollout_length=4), eval=evaluation)
+    result = mp.train_ppo("CartPole-v1", network, config)
+    # 8 copies, if nobody says how many.
+    assert result.training_state.step == 32
+    assert sorted(env.num_envs for env in closed) == [1, 8]
+    # An environment of the user's stays open; the one made like it is closed.
+    env = mp.make_env("CartPole-v1", num_envs=4)
+    mp.train_ppo(env, network, config)
+    assert [e.num_envs for e in closed[2:]] == [1]
+    with pytest.raises(ValueError, match="num_minibatches"):
+        mp.train_ppo("CartPole-v1", network, mp.TrainConfig(ppo=mp.PPOConfig(rollout_length=1, num_minibatches=3)))
+    assert [e.num_envs for e in closed[3:]] == [8]

@@ -1,0 +1,74 @@
+"""What a training run tells its caller: metrics as floats, and what was not finite."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["LogFn", "first_not_finite", "readable", "with_step"]
+
+LogFn = Callable[..., None]
+"""``log_fn(metrics)`` or ``log_fn(metrics, step)``."""
+
+
+def readable(report: dict[str, Any]) -> dict[str, float]:
+    """An iteration's metrics as floats, sums turned into means."""
+    metrics = {
+        name: float(value)
+        for name, value in report.items()
+        if not name.startswith(("nonfinite/", "episodes/")) and name != "steps"
+    }
+    count = float(report["episodes/count"])
+    metrics["rollout/episodes"] = count
+    for name in ("reward", "length"):
+        total = float(report[f"episodes/{name}"])
+        metrics[f"rollout/episode_{name}/mean"] = total / count if count else math.nan
+    return metrics
+
+
+def with_step(log_fn: LogFn | None) -> Callable[[dict[str, float]], None]:
+    """Calls ``log_fn`` with the metrics, and with the step too if it takes it."""
+    if log_fn is None:
+        return lambda metrics: None
+    try:
+        parameters = inspect.signature(log_fn).parameters.values()
+    except (TypeError, ValueError):  # a builtin, such as list.append
+        return log_fn
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    takes_step = len([p for p in positional if p.default is p.empty]) >= 2 or any(
+        p.kind is p.VAR_POSITIONAL for p in parameters
+    )
+    if takes_step:
+        return lambda metrics: log_fn(metrics, int(metrics["step"]))
+    return log_fn
+
+
+def first_not_finite(report: dict[str, Any], num_envs: int, params: list[tuple[str, Any]]) -> tuple[str, str]:
+    """What was not finite, such as ``gradient of layers.0.kernel``, and where.
+
+    Args:
+        report: An iteration's metrics in which ``nonfinite/any`` holds.
+        num_envs: B.
+        params: The parameters with their names, in the engine's order.
+    """
+    found = {
+        name.removeprefix("nonfinite/"): int(place)
+        for name, place in report.items()
+        if name.startswith("nonfinite/") and name != "nonfinite/any" and int(place) >= 0
+    }
+    # A bad observation makes the loss bad too: what is named is what came first.
+    leaf = min(found, key=lambda name: _order(name, found[name]))
+    place = found[leaf]
+    if leaf == "gradient":
+        return f"gradient of {params[place][0]}", ""
+    if leaf == "loss":
+        return leaf, f" in minibatch {place}"
+    step, env = divmod(place, num_envs)
+    return leaf, f" at step {step} of the rollout in environment {env}"
+
+
+def _order(kind: str, place: int) -> tuple[int, int, str]:
+    """A sort key of what was not finite: the environment's part by step, then loss, then gradient."""
+    return ("loss", "gradient").index(kind) + 1 if kind in ("loss", "gradient") else 0, place, kind
