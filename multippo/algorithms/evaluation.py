@@ -53,7 +53,10 @@ def eval_rollout(
     )
     split = network.engine.split(network)
     key = network.engine.random.key(0) if key is None else key
-    return _Player(network, env, config, "off").play(split.params, split.variables, key)
+    leaves = network.engine.named_params(split.params)
+    widest = max((size for _, leaf in leaves for size in leaf.shape), default=1)
+    with network.engine.training(env.num_envs, widest):
+        return _Player(network, env, config, "off").play(split.params, split.variables, key)
 
 
 class Evaluator:
