@@ -17,16 +17,12 @@ from multippo.testing import Clock, FunctionalClock, TableNet
 
 
 class Traced(TableNet):
-    """Counts its traces in Python; two parameters, and two parts of the carry, start as one and the same array."""
+    """Counts its traces in Python; its two parameters start as one and the same array."""
 
     def __init__(self, size: int) -> None:
         super().__init__([0.0] * size)
         shared = self.engine.zeros((size,))
         self.values, self.more = mp.Param(shared), mp.Param(shared)
-
-    def fresh_memory(self, batch_size: int) -> Any:
-        zeros = self.zeros((batch_size,))
-        return zeros, zeros
 
     def heads(self, memory: Any, x: Any) -> Any:
         COUNT.append(1)

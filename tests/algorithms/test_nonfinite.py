@@ -129,7 +129,7 @@ class ExplodingLoss(Exploding):
 @pytest.mark.parametrize(
     ("backend", "cls", "name"),
     [
-        ("jax", Exploding, "gradient of values"),
+        pytest.param("jax", Exploding, "gradient of values", marks=pytest.mark.slow),
         ("torch", Exploding, "gradient of values"),
         ("torch", ExplodingLoss, "loss"),
     ],
