@@ -80,7 +80,12 @@ class TorchOptimizer(Optimizer):
         for index, parameter in enumerate(params.values()):
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(count), device=parameter.device),
-                "exp_avg": torch.as_tensor(np.array(first[index])).to(parameter),
-                "exp_avg_sq": torch.as_tensor(np.array(second[index])).to(parameter),
+                "exp_avg": _moment(first[index], parameter),
+                "exp_avg_sq": _moment(second[index], parameter),
             }
         return optimizer
+
+
+def _moment(value: Any, parameter: torch.Tensor) -> torch.Tensor:
+    # In C order: the fused kernel walks memory, and a transposed array keeps its own strides through a copy.
+    return torch.as_tensor(np.array(value, order="C")).to(parameter)
