@@ -149,7 +149,7 @@ def test_metrics_are_no_part_of_the_compiled_backward_pass(torch_engine, monkeyp
     assert set(differentiable) == {0, 1}
 
 
-@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+@pytest.mark.parametrize("kind", ["mlp", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_torch_compiles_three_graphs_without_a_break(torch_engine, without_code_generation, kind):
     check_compiled(kind)
 
