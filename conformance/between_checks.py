@@ -130,7 +130,7 @@ NETWORKS_BETWEEN: tuple[Check[NetworkEvidence], ...] = (
     Check("rollout/carry", _carries, tolerance=BETWEEN),
     Check("replay/other_weights", _replay, tolerance=BETWEEN),
     Check("advantage/value", _advantages, tolerance=BETWEEN),
-    Check("minibatch/order", _minibatch_order, needs=("ppo",), exact=True),
+    Check("minibatch/order", _minibatch_order, needs=("ppo",), precisions=("float32",), exact=True),
 )
 
 TRAINING_BETWEEN: tuple[Check[TrainingEvidence], ...] = (

@@ -20,8 +20,8 @@ do; for the rest the next one stands in."""
 
 @contextlib.contextmanager
 def engine_at(backend: str, precision: str) -> Generator[Any]:
-    """Makes an engine the active one, at one precision."""
-    with use_backend(backend) as engine, engine.precision(precision):
+    """Makes an engine the active one, at one precision, with threads that suit the suite's small arrays."""
+    with use_backend(backend) as engine, engine.precision(precision), engine.training(rows=1, widest=1):
         yield engine
 
 

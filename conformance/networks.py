@@ -104,8 +104,6 @@ NETWORKS: tuple[NetworkSpecimen, ...] = (
         name="LSTM, separate trunks",
         build=lambda: make_recurrent_actor_critic(_F, CONTINUOUS, 5, Rngs(0), encoder_sizes=(6,), entropy_weight=0.01),
         env=lambda: ScriptedEnv((_F,), CONTINUOUS),
-        ppo=ppo_config(),
-        trained_in=("float32",),
     ),
     NetworkSpecimen(
         name="LSTM, shared trunk, trainable initial state",
