@@ -180,24 +180,24 @@ def _step(
                 # One step more, for the value of a final observation after the last.
                 state = actor.draw_ahead(params, variables, engine.snapshot(state), obs, length + 1)
             after, output, extras = actor.act(params, variables, state, obs)
-            obs_t.append(env_state.obs)
+            obs_t.append(obs)
             outputs.append((output, extras))
             env_state = env.step(env_state, send(output.actions))
-            # The simulator's own state is the latest one only; keeping T of them would hold on to their memory.
-            env_states.append(env_state._replace(obs=(), final_obs=(), internal=()))
-            flags = receive((env_state.terminated, env_state.truncated, env_state.valid))
+            # Copies, since an environment may write its next answer into the same arrays. The simulator's own state is
+            # the latest one only; keeping T of them would hold on to their memory.
+            seen = receive(env_state._replace(obs=(), final_obs=(), internal=()))
+            env_states.append(seen)
             ended = bool((env_state.terminated | env_state.truncated).any())
             bootstraps.append(None)
             if bool(env_state.truncated.any()):
                 value = actor.value(params, variables, after, receive(env_state.final_obs))
-                bootstraps[-1] = select(engine.xp, flags[1], value, tree_map(engine.xp.zeros_like, value))
+                bootstraps[-1] = select(engine.xp, seen.truncated, value, tree_map(engine.xp.zeros_like, value))
             if ended or not bool(env_state.valid.all()):
-                after = actor.settle(params, variables, state, after, flags[0] | flags[1], flags[2])
+                after = actor.settle(params, variables, state, after, seen.terminated | seen.truncated, seen.valid)
             state = after
     zeros = tree_map(engine.xp.zeros_like, outputs[0][0].value_estimates)
     output, extras = engine.stack_time(outputs)
-    stacked = engine.stack_time(env_states) if not env.functional else engine.stack_time(receive(env_states))
-    obs = engine.stack_time(obs_t if not env.functional else receive(obs_t))
+    stacked, obs = engine.stack_time(env_states), engine.stack_time(obs_t)
     bootstrap = engine.stack_time([zeros if b is None else b for b in bootstraps])
     transition = _transition(obs, output, extras, stacked, bootstrap)
     return engine.snapshot(forget_drawn(state)), env_state, transition, engine.stack_time(starts)

@@ -88,7 +88,8 @@ class Env(abc.ABC):
         """Takes one step in every environment, and resets those whose episode ends.
 
         Args:
-            env_state: The latest state. A host environment only checks that it is the latest.
+            env_state: The latest state. A host environment only checks that it is the latest, and may write its answer
+                into arrays it has returned before; a rollout copies what it keeps.
             action: Tree of ``[B, ...]`` arrays in policy coordinates.
         """
 

@@ -13,6 +13,7 @@ import support
 
 import multippo as mp
 from multippo.algorithms.rollout import Actor, collect
+from multippo.envs.api import EnvState
 from multippo.testing import Clock, CountNet, FunctionalClock, NoisyNet, Spy, TableNet
 
 # Ends at every step; two in a row with the next; at the last step of 12; nowhere.
@@ -235,3 +236,36 @@ def test_jax_compiles_a_rollout_once(jax_engine):
         if number == 0:
             first = len(traces)
     assert len(traces) == first > 0
+
+
+class Reusing(Spy):
+    """Writes every answer into the arrays of the first."""
+
+    def _into_the_same(self, state: EnvState) -> EnvState:
+        names = ("obs", "final_obs", "reward", "terminated", "truncated", "valid")
+        if not hasattr(self, "arrays"):
+            self.arrays = {name: np.array(getattr(state, name)) for name in names}
+        for name, array in self.arrays.items():
+            array[...] = getattr(state, name)
+        return state._replace(**self.arrays)
+
+    def reset(self, key: Any) -> EnvState:
+        return self._into_the_same(super().reset(key))
+
+    def step(self, env_state: EnvState, action: Any) -> EnvState:
+        return self._into_the_same(super().step(env_state, action))
+
+
+def test_an_environment_may_reuse_its_arrays(engine: Any) -> None:
+    # Observations of 129 numbers: small arrays are copied anyway somewhere, and hide the fault.
+    found = []
+    for kind in (Spy, Reusing):
+        env = kind(Clock((3, 128), "truncated", 2))
+        network = TableNet(np.arange(129.0))
+        state = network.initialize_state(2)
+        found.append(support.to_numpy(mp.unroll_env(env, env.reset(0), network, state, 6, mp.random.key(1))[2]))
+    np.testing.assert_array_equal(found[1].obs, found[0].obs)
+    np.testing.assert_array_equal(found[1].rewards, found[0].rewards)
+    np.testing.assert_array_equal(found[1].truncated, found[0].truncated)
+    np.testing.assert_array_equal(found[1].bootstrap_values, found[0].bootstrap_values)
+    assert found[0].truncated[2, 0] and not found[0].truncated[3, 0]
