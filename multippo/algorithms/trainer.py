@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.reward_scaling import initial_scale, scale_rewards
-from multippo.algorithms.rollout import Actor, collect, is_traced
+from multippo.algorithms.rollout import Actor, Rollout, collect, is_traced
 from multippo.algorithms.types import EpisodeState, Transition
 from multippo.algorithms.update import Learner, LearnerState, fold_episodes
 from multippo.envs.api import Env, EnvState
@@ -138,16 +138,7 @@ class Trainer:
     def _iteration(self, state: RunState, key: Any, rate: Any) -> tuple[RunState, dict[str, Any]]:
         env_key, update_key = self._keys(key)
         learner = state.learner
-        network_state, env_state, transition, starts = collect(
-            self.actor,
-            learner.params,
-            learner.variables,
-            state.network_state,
-            state.env_state,
-            env_key,
-            self.config.rollout_length,
-            self.sequence_length,
-        )
+        network_state, env_state, transition, starts = self._collect(state, env_key)
         learner, episodes, metrics = self._finish(
             learner, state.episodes, transition, starts, network_state, env_state.obs, update_key, rate
         )
@@ -164,16 +155,7 @@ class Trainer:
     def _stepped(self, state: RunState, key: Any, rate: Any) -> tuple[RunState, dict[str, Any]]:
         env_key, update_key = self._keys(key)
         learner = state.learner
-        network_state, env_state, transition, starts = collect(
-            self.actor,
-            learner.params,
-            learner.variables,
-            state.network_state,
-            state.env_state,
-            env_key,
-            self.config.rollout_length,
-            self.sequence_length,
-        )
+        network_state, env_state, transition, starts = self._collect(state, env_key)
         obs = (
             self.engine.from_jax(env_state.obs) if self.env.functional else tree_map(self.engine.asarray, env_state.obs)
         )
@@ -196,6 +178,19 @@ class Trainer:
         return RunState(learner, network_state, env_state, episodes), metrics
 
     # -- shared
+
+    def _collect(self, state: RunState, key: Any) -> Rollout:
+        learner, length = state.learner, self.config.rollout_length
+        return collect(
+            self.actor,
+            learner.params,
+            learner.variables,
+            state.network_state,
+            state.env_state,
+            key,
+            length,
+            self.sequence_length,
+        )
 
     def _keys(self, key: Any) -> tuple[Any, Any]:
         pair = self.engine.random.split(key, 2)

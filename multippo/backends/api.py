@@ -125,6 +125,7 @@ class Engine:
         random: The functions of ``multippo.random`` for its arrays.
         capabilities: Which of "train" (gradients and optimisers), "float64", "functional" (traces functional JAX
             environments into the rollout), "compile" (has a compiler to switch on and off) it has.
+        activations: Activation functions by name; every engine has the same names.
         draws_ahead: Whether a rollout should draw its noise in one call ahead of time rather than step by step.
     """
 
@@ -132,6 +133,7 @@ class Engine:
     xp: Any
     random: Any
     capabilities: frozenset[str]
+    activations: Mapping[str, Callable[[Any], Any]]
     draws_ahead: bool = False
 
     # -- modules ---------------------------------------------------------------------------------------------------
@@ -185,9 +187,11 @@ class Engine:
         ``carry(batch_size)``, zeros ``[B, H]`` of the weights' type.
         """
 
-    @abc.abstractmethod
     def activation(self, name: str) -> Callable[[Any], Any]:
         """An activation function by its usual name; ValueError lists the names."""
+        if name not in self.activations:
+            raise ValueError(f"Unknown activation {name!r}; expected one of {', '.join(sorted(self.activations))}.")
+        return self.activations[name]
 
     # -- arrays ----------------------------------------------------------------------------------------------------
 

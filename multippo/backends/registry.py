@@ -170,12 +170,14 @@ def _make(name: str) -> Engine:
 
 def _unsupplied(engine: Any) -> list[str]:
     """What the contract asks for and an engine, derived from ``Engine`` or not, does not have."""
-    missing = [name for name in ("name", "xp", "random", "capabilities") if not hasattr(engine, name)]
-    for name in dir(Engine):
-        if getattr(getattr(Engine, name), "__isabstractmethod__", False):
-            supplied = getattr(type(engine), name, Engine.__dict__[name])
-            if getattr(supplied, "__isabstractmethod__", False):
-                missing.append(name)
+    attributes = ("name", "xp", "random", "capabilities", "activations")
+    missing = [name for name in attributes if not hasattr(engine, name)]
+    for name, contract in vars(Engine).items():
+        if name.startswith("_") or not (callable(contract) or isinstance(contract, property)):
+            continue
+        inherited = getattr(getattr(type(engine), name, None), "__isabstractmethod__", False)
+        if inherited or not hasattr(type(engine), name):
+            missing.append(name)
     return sorted(missing)
 
 

@@ -144,7 +144,9 @@ def _freeze(shape: Any) -> Any:
         return (int(shape),)
     if isinstance(shape, tuple | list) and all(isinstance(size, int | np.integer) for size in shape):
         return tuple(int(size) for size in shape)
-    raise TypeError(f"Normalizer(shape={shape!r}) is not possible: expected an int, a tuple of ints, or a dict.")
+    raise TypeError(
+        f"Normalizer(shape={shape!r}) is not possible: expected an int, a tuple of ints, or a dict of them."
+    )
 
 
 def _flatten(frozen: Any, prefix: str = "") -> dict[str, tuple[int, ...]]:

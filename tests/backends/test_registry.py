@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ class Complete(Engine):
     xp = np
     random = None
     capabilities = frozenset()
+    activations = types.MappingProxyType({})
 
 
 for _name in dir(Engine):
@@ -196,7 +198,7 @@ def test_everything_an_engine_lacks_is_reported_at_once():
 
 def test_an_engine_need_not_derive_from_the_contract():
     mp.register_backend("bare", lambda: object())
-    with pytest.raises(TypeError, match="does not supply activation, asarray, bind, capabilities, children") as error:
+    with pytest.raises(TypeError, match="activation, activations, asarray, bind, capabilities, chi") as error:
         load_engine("bare")
     assert "optimizer" in str(error.value) and "zeros" in str(error.value)
 

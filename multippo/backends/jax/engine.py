@@ -36,6 +36,7 @@ class JaxEngine(Engine):
     name = "jax"
     xp = jnp
     capabilities = frozenset({"train", "float64", "functional"})
+    activations = layers.ACTIVATIONS
 
     def __init__(self) -> None:
         self._float_dtype: Any = jnp.float32
@@ -121,11 +122,6 @@ class JaxEngine(Engine):
 
     def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
         return layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype)
-
-    def activation(self, name: str) -> Callable[[Any], Any]:
-        if name not in layers.ACTIVATIONS:
-            raise ValueError(f"Unknown activation {name!r}; expected one of {', '.join(sorted(layers.ACTIVATIONS))}.")
-        return layers.ACTIVATIONS[name]
 
     # -- arrays
 

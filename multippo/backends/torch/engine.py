@@ -33,6 +33,7 @@ class TorchEngine(Engine):
     name = "torch"
     xp = torch_namespace
     capabilities = frozenset({"train", "float64", "compile"})
+    activations = layers.ACTIVATIONS
     # A hundred small operations a draw: once for a whole rollout instead of at every step.
     draws_ahead = True
 
@@ -136,11 +137,6 @@ class TorchEngine(Engine):
 
     def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
         return layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype, self.device)
-
-    def activation(self, name: str) -> Callable[[Any], Any]:
-        if name not in layers.ACTIVATIONS:
-            raise ValueError(f"Unknown activation {name!r}; expected one of {', '.join(sorted(layers.ACTIVATIONS))}.")
-        return layers.ACTIVATIONS[name]
 
     # -- arrays
 
