@@ -98,10 +98,8 @@ class _Player:
             self._actor = Actor(engine, env, engine.split(network).definition, mode)
         length = min(_CHUNK, self._limit)
 
-        def chunk(params: Any, variables: Any, state: Any, env_state: Any, key: Any) -> Any:
-            state, env_state, transition, _ = collect(
-                self._actor, params, variables, state, env_state, key, length, length
-            )
+        def chunk(params: Any, variables: Any, state: Any, env_state: Any) -> Any:
+            state, env_state, transition, _ = collect(self._actor, params, variables, state, env_state, length, length)
             return state, env_state, (transition.rewards, transition.done, transition.valid)
 
         self._chunk = engine.jit(chunk) if is_traced(engine, env) else chunk
@@ -119,7 +117,8 @@ class _Player:
             round_number = 0
             while not tally.complete:
                 round_key = engine.random.fold_in(keys[2], round_number)
-                state, env_state, seen = self._chunk(params, variables, state, env_state, round_key)
+                env_state = env.refresh(env_state, round_key)
+                state, env_state, seen = self._chunk(params, variables, state, env_state)
                 tally.add(*(tree_map(engine.to_numpy, part) for part in seen))
                 round_number += 1
         return tally.summary()

@@ -50,7 +50,7 @@ def unroll_env(
     engine = network.engine
     definition, params, variables = engine.split(network)
     state, env_state, transition, _ = _programme(engine, env, definition, unroll_length)(
-        params, variables, network_state, env_state, key
+        params, variables, network_state, env.refresh(env_state, key)
     )
     return state, env_state, transition
 
@@ -63,8 +63,8 @@ def _programme(engine: Any, env: Env, definition: Any, length: int) -> Any:
     if index not in cached:
         actor = Actor(engine, env, definition, "off")
 
-        def run(params: Any, variables: Any, network_state: Any, env_state: EnvState, key: Any) -> Rollout:
-            return collect(actor, params, variables, network_state, env_state, key, length, length)
+        def run(params: Any, variables: Any, network_state: Any, env_state: EnvState) -> Rollout:
+            return collect(actor, params, variables, network_state, env_state, length, length)
 
         cached[index] = engine.jit(run) if is_traced(engine, env) else run
     return cached[index]
@@ -117,19 +117,22 @@ def collect(
     variables: Any,
     network_state: Any,
     env_state: EnvState,
-    key: Any,
     length: int,
     sequence_length: int,
 ) -> Rollout:
-    """Acts for ``length`` steps; see ``unroll_env``. Keeps the carry before every ``sequence_length``-th step."""
+    """Acts for ``length`` steps; see ``unroll_env``. Keeps the carry before every ``sequence_length``-th step.
+
+    The environment's starts are the caller's to refresh: a program that drew them itself would compile the reset again,
+    which takes as long as the step.
+    """
     driver = _scan if is_traced(actor.engine, actor.env) else _step
     # A carry made of parameters (a trained initial state) is data to the loss, as every later one is.
     network_state = actor.engine.stop_gradient(network_state)
-    return driver(actor, params, variables, network_state, env_state, key, length, sequence_length)
+    return driver(actor, params, variables, network_state, env_state, length, sequence_length)
 
 
 def _scan(
-    actor: Actor, params: Any, variables: Any, state: Any, env_state: EnvState, key: Any, length: int, sequence: int
+    actor: Actor, params: Any, variables: Any, state: Any, env_state: EnvState, length: int, sequence: int
 ) -> Rollout:
     engine, env, xp = actor.engine, actor.env, actor.engine.xp
 
@@ -153,18 +156,16 @@ def _scan(
         after, transition = engine.scan(step, carry, None, sequence)
         return after, (transition, carry[0])
 
-    env_state = env.refresh(env_state, key)
     (state, env_state), (transition, starts) = engine.scan(chunk, (state, env_state), None, length // sequence)
     transition = tree_map(lambda x: xp.reshape(x, (length, *x.shape[2:])), transition)
     return state, env_state, transition, starts
 
 
 def _step(
-    actor: Actor, params: Any, variables: Any, state: Any, env_state: EnvState, key: Any, length: int, sequence: int
+    actor: Actor, params: Any, variables: Any, state: Any, env_state: EnvState, length: int, sequence: int
 ) -> Rollout:
     engine, env = actor.engine, actor.env
     receive, send = _exchange(engine, env)
-    env_state = env.refresh(env_state, engine.to_numpy(key))
     obs_t: list[Any] = []
     outputs: list[Any] = []
     env_states: list[Any] = []

@@ -70,6 +70,9 @@ class Trainer:
         )
         if self.traced:
             self._call = self.engine.jit(self._several, donate=(0,))
+            self._stack = self.engine.jit(self._stacked)
+            # Traced once for its shapes and for its content.
+            self._inlined = self.engine.jit(self._iteration)
         else:
             self._finish_call = self.engine.jit(self._finish, donate=(0,))
 
@@ -100,7 +103,9 @@ class Trainer:
             rates = self._rates(learning_rates + [0.0] * missing)
             keys = engine.xp.concat([keys, engine.xp.repeat(keys[-1:], missing, axis=0)], axis=0) if missing else keys
             active = engine.asarray([True] * len(learning_rates) + [False] * missing)
-            state, stacked = self._call(state, keys, rates, active)
+            # Drawn out here, where the reset is compiled already.
+            drawn = [self.env.draw_starts(self._keys(key)[0]) for key in keys[: len(learning_rates)]]
+            state, stacked = self._call(state, self._stack(drawn + drawn[-1:] * missing), keys, rates, active)
             host = tree_map(engine.to_numpy, stacked)
             return state, [{name: value[i] for name, value in host.items()} for i in range(len(learning_rates))]
         reports: list[dict[str, Any]] = []
@@ -114,31 +119,37 @@ class Trainer:
 
     # -- a traced environment: everything in one call
 
-    def _several(self, state: RunState, keys: Any, rates: Any, active: Any) -> tuple[RunState, dict[str, Any]]:
-        engine = self.engine
-        if self.iterations_per_call == 1:
-            state, metrics = self._iteration(state, keys[0], rates[0])
-            return state, tree_map(lambda x: x[None], metrics)
-        shapes = engine.shapes(self._iteration, state, keys[0], rates[0])[1]
+    def _stacked(self, pools: list[Any]) -> Any:
+        return self.engine.tree_map(lambda *leaves: self.engine.xp.stack(leaves), *pools)
 
-        def body(carry: tuple[RunState, Any], inputs: tuple[Any, Any, Any]) -> tuple[tuple[RunState, Any], Any]:
+    def _several(self, state: RunState, pools: Any, keys: Any, rates: Any, active: Any) -> tuple[RunState, Any]:
+        engine = self.engine
+        first = engine.tree_map(lambda leaf: leaf[0], pools)
+        if self.iterations_per_call == 1:
+            state, metrics = self._iteration(state, first, keys[0], rates[0])
+            return state, tree_map(lambda x: x[None], metrics)
+        shapes = engine.shapes(self._inlined, state, first, keys[0], rates[0])[1]
+
+        def body(carry: tuple[RunState, Any], inputs: tuple[Any, Any, Any, Any]) -> tuple[tuple[RunState, Any], Any]:
             before, failed = carry
-            key, rate, is_active = inputs
+            pool, key, rate, is_active = inputs
 
             def idle() -> tuple[RunState, dict[str, Any]]:
                 return before, tree_map(lambda s: engine.xp.zeros(s.shape, s.dtype), shapes)
 
             # The last call of a run may have fewer iterations left; a shorter scan would be compiled anew.
-            after, metrics = engine.cond(is_active & ~failed, lambda: self._iteration(before, key, rate), idle)
+            after, metrics = engine.cond(is_active & ~failed, lambda: self._inlined(before, pool, key, rate), idle)
             return (after, failed | metrics["nonfinite/any"]), metrics
 
-        (state, _), metrics = engine.scan(body, (state, ~active[0]), (keys, rates, active), self.iterations_per_call)
+        (state, _), metrics = engine.scan(
+            body, (state, ~active[0]), (pools, keys, rates, active), self.iterations_per_call
+        )
         return state, metrics
 
-    def _iteration(self, state: RunState, key: Any, rate: Any) -> tuple[RunState, dict[str, Any]]:
-        env_key, update_key = self._keys(key)
+    def _iteration(self, state: RunState, pool: Any, key: Any, rate: Any) -> tuple[RunState, dict[str, Any]]:
+        _, update_key = self._keys(key)
         learner = state.learner
-        network_state, env_state, transition, starts = self._collect(state, env_key)
+        network_state, env_state, transition, starts = self._collect(state, pool)
         learner, episodes, metrics = self._finish(
             learner, state.episodes, transition, starts, network_state, env_state.obs, update_key, rate
         )
@@ -155,7 +166,7 @@ class Trainer:
     def _stepped(self, state: RunState, key: Any, rate: Any) -> tuple[RunState, dict[str, Any]]:
         env_key, update_key = self._keys(key)
         learner = state.learner
-        network_state, env_state, transition, starts = self._collect(state, env_key)
+        network_state, env_state, transition, starts = self._collect(state, self.env.draw_starts(env_key))
         obs = (
             self.engine.from_jax(env_state.obs) if self.env.functional else tree_map(self.engine.asarray, env_state.obs)
         )
@@ -179,15 +190,14 @@ class Trainer:
 
     # -- shared
 
-    def _collect(self, state: RunState, key: Any) -> Rollout:
+    def _collect(self, state: RunState, pool: Any) -> Rollout:
         learner, length = state.learner, self.config.rollout_length
         return collect(
             self.actor,
             learner.params,
             learner.variables,
             state.network_state,
-            state.env_state,
-            key,
+            self.env.with_starts(state.env_state, pool),
             length,
             self.sequence_length,
         )

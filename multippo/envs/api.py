@@ -93,10 +93,19 @@ class Env(abc.ABC):
             action: Tree of ``[B, ...]`` arrays in policy coordinates.
         """
 
-    def refresh(self, env_state: EnvState, key: Any) -> EnvState:
-        """Called once before every rollout; a functional environment draws its pool of fresh starts here."""
+    def draw_starts(self, key: Any) -> Any:
+        """The pool of fresh starts for one rollout; None where an environment resets itself."""
         del key
+        return None
+
+    def with_starts(self, env_state: EnvState, starts: Any) -> EnvState:
+        """The state with a new pool, from ``draw_starts``; running episodes continue."""
+        del starts
         return env_state
+
+    def refresh(self, env_state: EnvState, key: Any) -> EnvState:
+        """Called once before every rollout: the state with freshly drawn starts."""
+        return self.with_starts(env_state, self.draw_starts(key))
 
     def similar(self, num_envs: int) -> Env:
         """A new environment of the same task with another batch size, for evaluation.

@@ -134,11 +134,14 @@ class FunctionalEnv(Env):
         start_key, pool_key = jax.random.split(raw_jax_key(key))
         return self._begin(self._draw(start_key), self._draw(pool_key))
 
-    def refresh(self, env_state: EnvState, key: Any) -> EnvState:
-        """See ``Env.refresh``. Draws a new pool of starts; running episodes continue."""
+    def draw_starts(self, key: Any) -> Any:
+        """See ``Env.draw_starts``. ``pool_size`` reset states, ``[P, ...]``."""
+        return self._draw(raw_jax_key(key))
+
+    def with_starts(self, env_state: EnvState, starts: Any) -> EnvState:
+        """See ``Env.with_starts``."""
         draws = jnp.zeros(self.num_envs, jnp.int32)
-        internal = env_state.internal._replace(pool=self._draw(raw_jax_key(key)), draws=draws)
-        return env_state._replace(internal=internal)
+        return env_state._replace(internal=env_state.internal._replace(pool=starts, draws=draws))
 
     def step(self, env_state: EnvState, action: Any) -> EnvState:
         """See ``Env.step``. Reads nothing of the state but ``internal``.

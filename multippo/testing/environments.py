@@ -188,9 +188,13 @@ class Spy(Env):
         self.real_steps += int(self.states[-1].valid.sum())
         return self.states[-1]
 
-    def refresh(self, env_state: EnvState, key: Any) -> EnvState:
-        """See ``Env.refresh``."""
-        return self.env.refresh(env_state, key)
+    def draw_starts(self, key: Any) -> Any:
+        """See ``Env.draw_starts``."""
+        return self.env.draw_starts(key)
+
+    def with_starts(self, env_state: EnvState, starts: Any) -> EnvState:
+        """See ``Env.with_starts``."""
+        return self.env.with_starts(env_state, starts)
 
     def similar(self, num_envs: int) -> Spy:
         """See ``Env.similar``."""

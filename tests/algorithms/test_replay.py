@@ -113,9 +113,7 @@ def test_short_sequences_start_from_their_stored_carries(engine, autoreset):
     parts = engine.split(network)
     actor = Actor(engine, env, parts.definition, "off")
     state = network.initialize_state(len(LENGTHS))
-    _, _, transition, starts = collect(
-        actor, parts.params, parts.variables, state, env.reset(0), engine.random.key(0), STEPS, 2
-    )
+    _, _, transition, starts = collect(actor, parts.params, parts.variables, state, env.reset(0), STEPS, 2)
     zeros = engine.zeros((STEPS, len(LENGTHS)))
     sequences = make_sequences(engine.xp, transition, starts, zeros, zeros, 2, env.may_skip)
     out = engine.jit(lambda s: network.unroll(s.network_state, s.obs, s.done, s.rollout_extras).output)(sequences)

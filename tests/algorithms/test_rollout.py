@@ -202,7 +202,7 @@ def test_the_carries_at_the_starts_of_sequences(engine, kind):
     parts = engine.split(network)
     actor = Actor(engine, env, parts.definition, "off")
     state, env_state = network.initialize_state(2), env.reset(0)
-    *_, starts = collect(actor, parts.params, parts.variables, state, env_state, engine.random.key(0), 8, 2)
+    *_, starts = collect(actor, parts.params, parts.variables, state, env_state, 8, 2)
     starts = support.to_numpy(starts)
     # Counts before steps 0, 2, 4, 6 of episodes of 3.
     np.testing.assert_array_equal(starts["memory"][:, 0], [0, 2, 1, 0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -160,7 +161,10 @@ class JaxEngine(Engine):
         return tree_map(lambda *leaves: jnp.asarray(stack([np.asarray(leaf) for leaf in leaves])), *trees)
 
     def snapshot(self, tree: Any) -> Any:
-        return jax.tree.map(lambda x: x.copy() if hasattr(x, "copy") else x, tree)
+        leaves, structure = jax.tree.flatten(tree)
+        # In one call: a copy of its own for each of a simulator's arrays would be compiled for each of their shapes.
+        copies = iter(_copies([leaf for leaf in leaves if isinstance(leaf, jax.Array)]))
+        return structure.unflatten([next(copies) if isinstance(x, jax.Array) else copy.copy(x) for x in leaves])
 
     def named_params(self, params: Any) -> list[tuple[str, Any]]:
         leaves = jax.tree_util.tree_leaves_with_path(params)
@@ -212,6 +216,11 @@ class JaxEngine(Engine):
 
     def optimizer(self, config: OptimizerConfig) -> Optimizer:
         return JaxOptimizer(config)
+
+
+@jax.jit
+def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.copy(array) for array in arrays]
 
 
 def _leaf(variable: Any, native: tuple[Any, ...]) -> Leaf:
