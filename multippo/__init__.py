@@ -17,7 +17,13 @@ from multippo.networks.feedforward import Dense
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.portable import load_portable, to_portable
 from multippo.networks.recurrent import LSTM
-from multippo.networks.sampling_layers import CategoricalSampler, NormalTanhSampler
+from multippo.networks.sampling_layers import (
+    BernoulliSampler,
+    CategoricalSampler,
+    MultiCategoricalSampler,
+    NormalSampler,
+    NormalTanhSampler,
+)
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.networks.variables import Param, Variable
 from multippo.rngs import Rngs
@@ -79,10 +85,13 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "LSTM",
+    "BernoulliSampler",
     "CategoricalSampler",
     "Concat",
     "Dense",
     "EvalConfig",
+    "MultiCategoricalSampler",
+    "NormalSampler",
     "NormalTanhSampler",
     "Normalizer",
     "PPOAdapter",

@@ -1,0 +1,126 @@
+"""What all samplers share: when to draw, what to emit, how time and replay go."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+
+from multippo.networks import random_state
+from multippo.networks.random_state import RandomState
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.rngs import Rngs
+
+__all__ = ["ActionSampler", "check_action_shape"]
+
+
+class ActionSampler(StatefulModule):
+    """Base of the samplers.
+
+    The output is ``{"action", "log_likelihood", "entropy"}``: ``[B, *action shape]``, ``[B]`` and ``[B]``, sums over an
+    action's dimensions. In a rollout the sample before squashing is emitted; in replay the stored one is evaluated
+    under the current parameters. ``eval()`` makes a sampler return the mode of its distribution, ``train()`` makes it
+    sample again. The entropy bonus, ``-entropy_weight * entropy``, is the regularisation loss;
+    ``PPOConfig.entropy_weight`` is a weight for all samplers of a network instead, which may change over a run.
+
+    Args:
+        rngs: Where the sampler's key comes from.
+        entropy_weight: Weight of the entropy in the loss.
+    """
+
+    estimates_entropy = False
+    """Whether the entropy has no closed form, so that a gradient of it takes noise in replay too."""
+
+    def __init__(self, rngs: Rngs, entropy_weight: float = 0.0) -> None:
+        self.entropy_weight = float(entropy_weight)
+        self.base_key = random_state.base_key(rngs)
+        self.deterministic = False
+
+    @abc.abstractmethod
+    def distribution(self, x: Any) -> Any:
+        """The parameters of the distribution, a tuple of arrays, from the sampler's input.
+
+        Raises:
+            ValueError: If the input is of the wrong shape; the message names what was expected.
+        """
+
+    @abc.abstractmethod
+    def kl_divergence(self, old: Any, new: Any) -> Any:
+        """KL(old || new) in closed form, ``[B]`` (``[T, B]``), of two results of ``distribution``."""
+
+    @abc.abstractmethod
+    def _noise_shape(self, raw_action: Any, parameters: Any) -> tuple[int, ...]:
+        """Shape of one environment's noise, from an emitted sample (or None) and the parameters (or None)."""
+
+    @abc.abstractmethod
+    def _draw(self, key: Any, shape: tuple[int, ...]) -> Any:
+        """Noise of the kind the distribution needs."""
+
+    @abc.abstractmethod
+    def _sample(self, parameters: Any, noise: Any) -> Any:
+        """The sample before squashing; the distribution's mode where ``noise`` is None."""
+
+    @abc.abstractmethod
+    def _evaluate(self, parameters: Any, raw_action: Any, noise: Any) -> tuple[Any, Any, Any]:
+        """Action, log-likelihood ``[...]`` and entropy ``[...]`` of stored or fresh samples."""
+
+    def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """Samples, or evaluates the stored sample; ``[B, ...]`` inputs."""
+        parameters, noise = self.distribution(x), None
+        if self._needs_noise(state, rollout_extras):
+            noise = random_state.noise(self, self._draw, state, self._noise_shape(rollout_extras, parameters))
+        return self._finish(random_state.advance(state), parameters, noise, rollout_extras)
+
+    def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """All steps at once: no step's noise depends on another's."""
+        time, parameters, noise = done.shape[0], self.distribution(xs), None
+        if self._needs_noise(state, rollout_extras):
+            shape = self._noise_shape(rollout_extras, parameters)
+            noise = random_state.noise_over_time(self, self._draw, state, time, shape)
+        return self._finish(random_state.advance(state, time), parameters, noise, rollout_extras)
+
+    def _needs_noise(self, state: RandomState, rollout_extras: Any) -> bool:
+        sampling = rollout_extras is None and not self.deterministic
+        # Noise drawn ahead of a replay is there to be used: the loss weighs the entropy itself then.
+        return sampling or (self.estimates_entropy and (self.entropy_weight != 0.0 or state.tape is not None))
+
+    def _finish(self, state: RandomState, parameters: Any, noise: Any, rollout_extras: Any) -> StatefulModuleOutput:
+        if rollout_extras is None:
+            # A rollout's sample is data to the loss, also when replay is run without having stored it.
+            raw_action = self.engine.stop_gradient(self._sample(parameters, None if self.deterministic else noise))
+        else:
+            raw_action = rollout_extras
+        action, log_likelihood, entropy = self._evaluate(parameters, raw_action, noise)
+        return StatefulModuleOutput(
+            next_state=state,
+            output={"action": action, "log_likelihood": log_likelihood, "entropy": entropy},
+            regularization_loss=-self.entropy_weight * entropy,
+            metrics={"entropy": entropy},
+            rollout_extras=raw_action,
+        )
+
+    def initialize_state(self, batch_size: int) -> RandomState:
+        """A key for each environment. It outlives episodes: resets keep it."""
+        return random_state.new_random_state(self, self.base_key[...], batch_size)
+
+    def draw_ahead(self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False) -> RandomState:
+        """The carry with the noise of the next steps."""
+        if replay and not (self.estimates_entropy and self.entropy_weight != 0.0):
+            return state
+        shape = self._noise_shape(rollout_extras, None)
+        return random_state.draw_ahead(self, self._draw, state, num_steps, shape)
+
+
+def check_action_shape(kind: str, shape: Any) -> tuple[int, ...] | None:
+    """An action's shape as a tuple; None stays None.
+
+    Raises:
+        ValueError: If it is neither an integer of at least 1 nor a tuple of such.
+    """
+    if shape is None:
+        return None
+    sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 1 for n in sizes):
+        raise ValueError(f"{kind}(action_shape={shape!r}) is not possible: expected integers of at least 1.")
+    return tuple(int(n) for n in sizes)

@@ -1,0 +1,155 @@
+"""Samplers of discrete actions: one of N, or several such choices at once, with or without a mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from multippo.networks.samplers.base import ActionSampler
+from multippo.networks.samplers.distributions import (
+    Categorical,
+    categorical_entropy,
+    categorical_kl,
+    categorical_log_probability,
+    log_softmax,
+    mask_logits,
+)
+from multippo.rngs import Rngs
+
+__all__ = ["CategoricalSampler", "MultiCategoricalSampler"]
+
+
+class CategoricalSampler(ActionSampler):
+    """One of N actions; the input is unnormalised logits ``[B, N]``, the action an integer ``[B]`` counted from 0.
+
+    Or the input is ``{"logits": [B, N], "mask": [B, N]}``, where a mask of any type allows the actions at which it is
+    not 0. A masked action has probability 0, and no gradient reaches its logit; likelihood and entropy are those of the
+    distribution over the allowed ones. A row that allows nothing is taken to allow everything. Logits of -inf mask as
+    well, but then one in each row has to be finite.
+
+    Sampling inverts the cumulative distribution at one uniform number a step, whatever N is; an action of
+    probability 0 is never sampled.
+
+    Args:
+        rngs: Where the sampler's key comes from.
+        entropy_weight: Weight of the entropy in the loss.
+    """
+
+    def distribution(self, x: Any) -> Categorical:
+        """Log-probabilities ``[..., N]``."""
+        logits, mask = _logits_and_mask("CategoricalSampler", x)
+        masked = logits if mask is None else mask_logits(self.xp, logits, mask)
+        return Categorical(log_softmax(self.xp, self.engine, masked))
+
+    def kl_divergence(self, old: Categorical, new: Categorical) -> Any:
+        """KL(old || new) ``[...]``; infinite where the new one excludes what the old one allows."""
+        return categorical_kl(self.xp, old, new)
+
+    def _noise_shape(self, raw_action: Any, parameters: Any) -> tuple[int, ...]:
+        return ()
+
+    def _draw(self, key: Any, shape: tuple[int, ...]) -> Any:
+        return self.random.uniform(key, shape)
+
+    def _sample(self, parameters: Categorical, noise: Any) -> Any:
+        xp, log_probabilities = self.xp, parameters.log_probabilities
+        if noise is None:
+            return xp.argmax(log_probabilities, axis=-1)
+        probabilities = xp.exp(log_probabilities)
+        cumulative = xp.cumulative_sum(probabilities, axis=-1)
+        # An action of probability 0 is out of reach whatever the rounding of a parallel sum: its entry is 0, and the
+        # number drawn is relative to the largest entry of the others.
+        cumulative = xp.where(probabilities > 0, cumulative, xp.zeros_like(cumulative))
+        reached = noise[..., None] * xp.max(cumulative, axis=-1, keepdims=True) < cumulative
+        return xp.argmax(xp.astype(reached, xp.int32), axis=-1)  # the first
+
+    def _evaluate(self, parameters: Categorical, raw_action: Any, noise: Any) -> tuple[Any, Any, Any]:
+        log_likelihood = categorical_log_probability(self.xp, parameters, raw_action)
+        return raw_action, log_likelihood, categorical_entropy(self.xp, parameters)
+
+
+class MultiCategoricalSampler(CategoricalSampler):
+    """Several independent choices, one of ``nvec[k]`` each, as a MultiDiscrete space of any shape takes them.
+
+    The input is the logits of all of them, ``[B, sum(nvec)]``, one block after another in the (row-major) order of
+    ``nvec``; or ``{"logits", "mask"}`` of that shape, as for ``CategoricalSampler``, with its rule for each block. The
+    action has the shape of ``nvec``, ``[B, *nvec.shape]``, counted from 0. Log-likelihood and entropy are sums over the
+    choices.
+
+    Args:
+        nvec: How many options each choice has: integers of at least 1, of any shape.
+        rngs: Where the sampler's key comes from.
+        entropy_weight: Weight of the entropy in the loss.
+
+    Raises:
+        ValueError: If ``nvec`` is empty or holds anything but integers of at least 1.
+    """
+
+    def __init__(self, nvec: Any, rngs: Rngs, entropy_weight: float = 0.0) -> None:
+        super().__init__(rngs, entropy_weight)
+        sizes = np.asarray(nvec)
+        if not sizes.size or sizes.dtype.kind not in "iu" or sizes.min() < 1:
+            raise ValueError(
+                f"MultiCategoricalSampler(nvec={nvec!r}) is not possible: expected integers of at least 1, one for "
+                "each choice."
+            )
+        self.action_shape = tuple(sizes.shape)
+        self.sizes = tuple(int(size) for size in sizes.ravel())
+
+    def distribution(self, x: Any) -> Categorical:
+        """Log-probabilities ``[..., K, max(nvec)]`` of K choices; -inf beyond a choice's options."""
+        logits, mask = _logits_and_mask("MultiCategoricalSampler", x)
+        if logits.shape[-1] != sum(self.sizes):
+            raise ValueError(
+                f"MultiCategoricalSampler got logits of shape {tuple(logits.shape)}; expected {sum(self.sizes)} on the "
+                f"last axis, a block for each of its choices of {list(self.sizes)} options."
+            )
+        return Categorical(log_softmax(self.xp, self.engine, self._blocks(logits, mask)))
+
+    def kl_divergence(self, old: Categorical, new: Categorical) -> Any:
+        """KL(old || new) ``[...]``: the sum over the choices."""
+        return self.xp.sum(categorical_kl(self.xp, old, new), axis=-1)
+
+    def _blocks(self, logits: Any, mask: Any) -> Any:
+        """``[..., sum(nvec)]`` as ``[..., K, max(nvec)]``."""
+        xp, widest = self.xp, max(self.sizes)
+        if len(set(self.sizes)) == 1:
+            shape = (*logits.shape[:-1], len(self.sizes), widest)
+            logits = xp.reshape(logits, shape)
+            return logits if mask is None else mask_logits(xp, logits, xp.reshape(mask, shape))
+        blocks, start = [], 0
+        for size in self.sizes:
+            block = logits[..., start : start + size]
+            if mask is not None:
+                block = mask_logits(xp, block, mask[..., start : start + size])
+            padding = xp.full_like(logits[..., : widest - size], -math.inf)
+            blocks.append(xp.concat([block, padding], axis=-1))
+            start += size
+        return xp.stack(blocks, axis=-2)
+
+    def _noise_shape(self, raw_action: Any, parameters: Any) -> tuple[int, ...]:
+        return (len(self.sizes),)
+
+    def _evaluate(self, parameters: Categorical, raw_action: Any, noise: Any) -> tuple[Any, Any, Any]:
+        xp = self.xp
+        action, log_likelihood, entropy = super()._evaluate(parameters, raw_action, noise)
+        if len(self.action_shape) != 1:
+            action = xp.reshape(action, (*action.shape[:-1], *self.action_shape))
+        return action, xp.sum(log_likelihood, axis=-1), xp.sum(entropy, axis=-1)
+
+
+def _logits_and_mask(kind: str, x: Any) -> tuple[Any, Any]:
+    if not isinstance(x, Mapping):
+        return x, None
+    if set(x) != {"logits", "mask"}:
+        raise ValueError(f"{kind} got a dict with the entries {sorted(x)}; expected logits, or 'logits' and 'mask'.")
+    logits, mask = x["logits"], x["mask"]
+    if tuple(logits.shape) != tuple(mask.shape):
+        raise ValueError(
+            f"{kind} got a mask of shape {tuple(mask.shape)} for logits of shape {tuple(logits.shape)}; expected the "
+            "same shape, with 1 for every action that is allowed."
+        )
+    return logits, mask
