@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from multippo import random
 from multippo.backends import available_backends, get_backend, precision, register_backend, use_backend
 from multippo.networks.adapter import PPOAdapter
-from multippo.networks.containers import Concat, Parallel, Sequential, Splitter
+from multippo.networks.containers import Concat, Filter, Flattener, Map, Parallel, Scale, Sequential, Splitter
 from multippo.networks.feedforward import Dense
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.portable import load_portable, to_portable
@@ -90,6 +90,9 @@ __all__ = [
     "Concat",
     "Dense",
     "EvalConfig",
+    "Filter",
+    "Flattener",
+    "Map",
     "MultiCategoricalSampler",
     "NormalSampler",
     "NormalTanhSampler",
@@ -100,6 +103,7 @@ __all__ = [
     "Parallel",
     "Param",
     "Rngs",
+    "Scale",
     "Sequential",
     "Splitter",
     "StatefulModule",

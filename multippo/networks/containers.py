@@ -11,11 +11,22 @@ import abc
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from multippo.networks.structure import Filter, Flattener, Scale
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.updating import update_child
 from multippo.networks.utils import check_size
 
-__all__ = ["Concat", "Container", "Parallel", "Sequential", "Splitter"]
+__all__ = [
+    "Concat",
+    "Container",
+    "Filter",
+    "Flattener",
+    "Map",
+    "Parallel",
+    "Scale",
+    "Sequential",
+    "Splitter",
+]
 
 Run = Callable[[Any, Any], StatefulModuleOutput]
 """``run(key, x)``: runs one child on an input."""
@@ -191,25 +202,57 @@ class Concat(Container):
         self._adopt(named_children("Concat", modules, keywords), "components")
 
     def _route(self, run: Run, x: Any) -> Any:
-        if not isinstance(x, Mapping):
-            raise TypeError(f"Concat got a {type(x).__name__}; expected a dict with the entries {list(self.keys)}.")
-        missing = [key for key in self.keys if key not in x]
-        if missing:
-            raise ValueError(f"Concat got an input with entries {sorted(x)}, but has modules for {missing} as well.")
+        check_entries("Concat", self.keys, x)
         return self.xp.concat([run(key, x[key]).output for key in self.keys], axis=-1)
+
+
+class Map(Container):
+    """Runs each named module on the entry of its name in a dict input; the output is a dict of their outputs.
+
+    Entries without a module go no further. One sampler for each key of a Dict action space, or one encoder for each
+    sensor where ``Concat`` would join them.
+
+    Args:
+        modules: Dict of modules, for names that are no identifiers.
+        **keywords: The same, as keyword arguments.
+    """
+
+    def __init__(self, modules: Mapping[str, StatefulModule] | None = None, /, **keywords: StatefulModule) -> None:
+        self._adopt(named_children("Map", modules, keywords), "components")
+
+    def _route(self, run: Run, x: Any) -> Any:
+        check_entries("Map", self.keys, x)
+        return {key: run(key, x[key]).output for key in self.keys}
+
+
+def check_entries(kind: str, keys: Iterable[Any], x: Any) -> None:
+    """Refuses an input that is no dict with an entry for each of ``keys``.
+
+    Raises:
+        TypeError: If it is no dict.
+        ValueError: If an entry is missing.
+    """
+    if not isinstance(x, Mapping):
+        raise TypeError(f"{kind} got a {type(x).__name__}; expected a dict with the entries {list(keys)}.")
+    missing = [key for key in keys if key not in x]
+    if missing:
+        raise ValueError(f"{kind} got an input with entries {sorted(x)}, but has modules for {missing} as well.")
 
 
 class Splitter(StatefulModule):
     """Cuts the last axis into named pieces, in the order of the arguments.
 
     Args:
-        **sizes: Features of each piece. Their sum may fall short of the input's; the rest is left out.
+        sizes: Features of each piece, as a dict, for names that are no identifiers. Their sum may fall short of the
+            input's; the rest is left out.
+        **keywords: The same, as keyword arguments.
     """
 
-    def __init__(self, **sizes: int) -> None:
-        if not sizes:
+    def __init__(self, sizes: Mapping[str, int] | None = None, /, **keywords: int) -> None:
+        named = named_children("Splitter", sizes, keywords)
+        if not named:
             raise ValueError("Splitter got no size; it needs at least one, such as Splitter(mean=2, value=1).")
-        self.sizes = tuple((name, check_size("Splitter", name, size)) for name, size in sizes.items())
+        self.sizes = tuple((name, check_size("Splitter", name, size)) for name, size in named.items())
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Cuts ``[B, F]`` into a dict of ``[B, size]``."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import map_leaves, named_leaves
+from multippo.networks.utils import map_named, named_leaves
 from multippo.networks.variables import Variable
 
 __all__ = ["Normalizer"]
@@ -23,23 +23,32 @@ class Normalizer(StatefulModule):
     The statistics move only in ``update_statistics``, by Chan et al.'s merge of batched moments (1979, equations
     1.4-1.5; Welford's update for batches), so that replay sees the ones the rollout saw.
 
+    Integers are normalised as the floating-point numbers of their value. A leaf whose shape is given as None passes
+    through as it is and enters no statistic: a mask, or an image of ``uint8`` that ``Scale(1 / 255)`` takes to [0, 1].
+
     Args:
-        shape: Shape of one input without batch axis: an int, a tuple, or a dict of them (nested) for tree inputs.
+        shape: Shape of one input without batch axis: an int or a tuple of ints; for tree inputs a dict or a tuple of
+            such (nested), in which None leaves a leaf alone. A tuple of ints is a shape, so two numbers side by side
+            are ``((), ())``.
         epsilon: Least variance.
         clip: Largest magnitude of an output, or None.
 
     Raises:
         TypeError: If ``shape`` is none of these.
-        ValueError: If ``epsilon`` or ``clip`` is not above 0.
+        ValueError: If ``epsilon`` or ``clip`` is not above 0, or there is nothing to normalise.
     """
 
     def __init__(self, shape: Any, *, epsilon: float = 1e-8, clip: float | None = 10.0) -> None:
         if epsilon <= 0 or (clip is not None and clip <= 0):
             raise ValueError(f"Normalizer(epsilon={epsilon!r}, clip={clip!r}) is not possible: expected both above 0.")
-        self.shape = _freeze(shape)
+        self.shape = _freeze(shape, top=True)
         self.epsilon, self.clip = epsilon, clip
-        shapes = _flatten(self.shape)
+        held = _flatten(self.shape)
+        shapes = {name: size for name, size in held.items() if size is not None}
+        if not shapes:
+            raise ValueError(f"Normalizer(shape={shape!r}) is not possible: expected at least one shape in it.")
         self.names = tuple(shapes)
+        self.passed = tuple(name for name in held if name not in shapes)
         if self.names == ("",):
             self.mean = Variable(np.zeros(shapes[""]))
             self.M2 = Variable(np.zeros(shapes[""]))
@@ -63,7 +72,18 @@ class Normalizer(StatefulModule):
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Normalises ``[B, *shape]``, leaf by leaf."""
-        return StatefulModuleOutput(state, self._map(self._normalize, x), rollout_extras=x)
+        if self.names == ("",):
+            return StatefulModuleOutput(state, self._normalize("", x), rollout_extras=x)
+        received, expected = {name for name, _ in named_leaves(x)}, {*self.names, *self.passed}
+        if received != expected:
+            raise ValueError(f"Normalizer got an input with leaves {sorted(received)}; expected {sorted(expected)}.")
+        passed = self.passed
+        y = map_named(lambda name, leaf: leaf if name in passed else self._normalize(name, leaf), x)
+        return StatefulModuleOutput(
+            state,
+            y,
+            rollout_extras=map_named(lambda name, leaf: None if name in passed else leaf, x) if passed else x,
+        )
 
     def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
         """Merges the moments of a rollout's inputs ``[T, B, *shape]``."""
@@ -124,32 +144,33 @@ class Normalizer(StatefulModule):
     def _variable(self, held: Any, name: str) -> Any:
         return held if name == "" else held[name]
 
-    def _map(self, function: Any, x: Any) -> Any:
-        if self.names == ("",):
-            return function("", x)
-        received = {name for name, _ in named_leaves(x)}
-        if received != set(self.names):
-            raise ValueError(f"Normalizer got an input with leaves {sorted(received)}; expected {sorted(self.names)}.")
-        names = iter(name for name, _ in named_leaves(x))
-        return map_leaves(lambda leaf: function(next(names), leaf), x)
 
-
-def _freeze(shape: Any) -> Any:
-    """A nested dict of shapes as nested tuples of pairs, hashable; a lone shape as a tuple of ints."""
-    if isinstance(shape, Mapping):
-        if not shape:
-            raise ValueError("Normalizer(shape={}) is not possible: expected at least one entry.")
-        return tuple(("key", str(key), _freeze(value)) for key, value in sorted(shape.items()))
+def _freeze(shape: Any, *, top: bool = False) -> Any:
+    """A tree of shapes as nested tuples of ("key", name, subtree), hashable; a lone shape as a tuple of ints."""
+    if shape is None and not top:
+        return None
     if isinstance(shape, int | np.integer) and not isinstance(shape, bool):
         return (int(shape),)
     if isinstance(shape, tuple | list) and all(isinstance(size, int | np.integer) for size in shape):
         return tuple(int(size) for size in shape)
+    if isinstance(shape, Mapping):
+        if not shape:
+            raise ValueError("Normalizer(shape={}) is not possible: expected at least one entry.")
+        return tuple(("key", str(key), _freeze(value)) for key, value in sorted(shape.items()))
+    if isinstance(shape, tuple | list):
+        return tuple(("key", str(place), _freeze(value)) for place, value in enumerate(shape))
     raise TypeError(
-        f"Normalizer(shape={shape!r}) is not possible: expected an int, a tuple of ints, or a dict of them."
+        f"Normalizer(shape={shape!r}) is not possible: expected an int, a tuple of ints, or a dict or tuple of them."
     )
 
 
-def _flatten(frozen: Any, prefix: str = "") -> dict[str, tuple[int, ...]]:
-    if frozen and isinstance(frozen[0], tuple):
-        return {k: v for _, key, sub in frozen for k, v in _flatten(sub, f"{prefix}.{key}" if prefix else key).items()}
-    return {prefix: frozen}
+def _flatten(frozen: Any, prefix: str = "") -> dict[str, tuple[int, ...] | None]:
+    if not frozen or not isinstance(frozen[0], tuple):
+        return {prefix: frozen}
+    found: dict[str, tuple[int, ...] | None] = {}
+    for _, key, sub in frozen:
+        for name, shape in _flatten(sub, f"{prefix}.{key}" if prefix else key).items():
+            if name in found:
+                raise ValueError(f"Normalizer got two leaves by the name {name!r}; rename a key that holds a dot.")
+            found[name] = shape
+    return found

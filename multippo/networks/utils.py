@@ -6,16 +6,18 @@ as JAX's own trees, so a structure means the same to both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import optree
 
 __all__ = [
+    "canonical_leaves",
     "check_features",
     "check_size",
     "map_leaves",
+    "map_named",
     "named_leaves",
     "select",
     "tree_leaves",
@@ -48,6 +50,23 @@ def named_leaves(tree: Any) -> list[tuple[str, Any]]:
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     """``tree_map`` of one tree, with a fast path for a lone array."""
     return function(tree) if hasattr(tree, "shape") else optree.tree_map(function, tree)
+
+
+def map_named(function: Callable[[str, Any], Any], tree: Any) -> Any:
+    """``tree_map`` of one tree by a function of a leaf's path, as in ``named_leaves``, and the leaf."""
+    if hasattr(tree, "shape"):
+        return function("", tree)
+    names = iter(name for name, _ in named_leaves(tree))
+    return optree.tree_map(lambda leaf: function(next(names), leaf), tree)
+
+
+def canonical_leaves(tree: Any) -> list[Any]:
+    """The leaves in an order that does not depend on that of insertion: sorted keys, for every kind of dict."""
+    if isinstance(tree, Mapping):
+        return [leaf for key in sorted(tree) for leaf in canonical_leaves(tree[key])]
+    if isinstance(tree, tuple | list):
+        return [leaf for entry in tree for leaf in canonical_leaves(entry)]
+    return [] if tree is None else [tree]
 
 
 def select(xp: Any, condition: Any, if_true: Any, if_false: Any) -> Any:

@@ -55,7 +55,7 @@ def test_parallel_branches_and_mirrors_in_dicts(engine):
     assert list(out.output) == list(out.next_state) == list(out.rollout_extras) == ["b", "a"]
 
 
-@pytest.mark.parametrize("container", [mp.Parallel, mp.Concat])
+@pytest.mark.parametrize("container", [mp.Parallel, mp.Concat, mp.Map])
 def test_children_may_be_named_by_a_dict_too(engine, container):
     names = ("keys", "a.b", "0", "forward", "items")
     net = container({name: mp.Dense(1, 1, mp.Rngs(0)) for name in names})
@@ -95,10 +95,21 @@ def test_concat_runs_each_module_on_its_entry(engine):
     assert to_numpy(net(net.initialize_state(1), x).output).tolist() == [[2.0, 2.0, 30.0]]
 
 
+def test_map_runs_each_module_on_its_entry_and_keeps_them_apart(engine):
+    net = mp.Map(z=Counter(2.0), a=mp.Map({"b.c": Counter(3.0)}))
+    x = {"a": {"b.c": 10 * ones(engine, 1, 1)}, "z": ones(engine, 1, 2), "unused": ones(engine, 1, 1)}
+    out = net(net.initialize_state(1), x)
+    assert list(out.output) == list(out.next_state) == ["z", "a"]
+    assert to_numpy(out.output["z"]).tolist() == [[2.0, 2.0]]
+    assert to_numpy(out.output["a"]["b.c"]).tolist() == [[30.0]]
+
+
 def test_splitter_cuts_in_order_and_leaves_the_rest(engine):
     out = mp.Splitter(z=2, a=1)((), engine.asarray(np.arange(8, dtype=np.float32).reshape(2, 4)))
     assert to_numpy(out.output["z"]).tolist() == [[0.0, 1.0], [4.0, 5.0]]
     assert to_numpy(out.output["a"]).tolist() == [[2.0], [6.0]]
+    by_dict = mp.Splitter({"self": 2, "a.b": 1})((), ones(engine, 1, 3)).output
+    assert {key: piece.shape[-1] for key, piece in by_dict.items()} == {"self": 2, "a.b": 1}
 
 
 def dense(engine=None):
@@ -132,7 +143,7 @@ def test_a_child_of_another_engine_is_refused(engine):
         mp.PPOAdapter(action=dense(), value=foreign)
 
 
-@pytest.mark.parametrize("container", [mp.Parallel, mp.Concat])
+@pytest.mark.parametrize("container", [mp.Parallel, mp.Concat, mp.Map])
 def test_a_dict_and_keywords_together_are_refused(engine, container):
     with pytest.raises(ValueError, match="takes either one dict or keyword arguments, not both"):
         container({"a": dense()}, b=dense())
@@ -147,8 +158,10 @@ def test_a_piece_of_impossible_size_is_refused(engine, size):
 def test_wrong_inputs_are_refused(engine):
     with pytest.raises(ValueError, match=r"Splitter got 3 features, but its sizes .* need 4"):
         mp.Splitter(a=2, b=2)((), ones(engine, 1, 3))
-    net = mp.Concat(a=dense(), b=dense())
-    with pytest.raises(ValueError, match=r"Concat got an input with entries \['a', 'c'\], but has modules for \['b'\]"):
-        net(net.initialize_state(1), {"a": ones(engine, 1, 1), "c": ones(engine, 1, 1)})
-    with pytest.raises(TypeError, match=r"Concat got a .*; expected a dict with the entries \['a', 'b'\]"):
-        net(net.initialize_state(1), ones(engine, 1, 2))
+    for kind in ("Concat", "Map"):
+        net = getattr(mp, kind)(a=dense(), b=dense())
+        message = rf"{kind} got an input with entries \['a', 'c'\], but has modules for \['b'\]"
+        with pytest.raises(ValueError, match=message):
+            net(net.initialize_state(1), {"a": ones(engine, 1, 1), "c": ones(engine, 1, 1)})
+        with pytest.raises(TypeError, match=rf"{kind} got a .*; expected a dict with the entries \['a', 'b'\]"):
+            net(net.initialize_state(1), ones(engine, 1, 2))

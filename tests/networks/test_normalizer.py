@@ -146,6 +146,42 @@ def test_trees_are_normalised_leaf_by_leaf(engine):
     assert "mean.camera.left" in mp.to_portable(normalizer)
 
 
+def test_tuples_and_leaves_left_alone(engine):
+    normalizer = mp.Normalizer({"mask": None, "parts": (2, {"image": None, "angle": ()}, (2, 1))})
+    assert sorted(name for name in mp.to_portable(normalizer) if name != "counter") == sorted(
+        f"{kind}.parts.{leaf}" for kind in ("mean", "M2") for leaf in ("0", "1.angle", "2")
+    )
+    history = {
+        "mask": RNG.integers(0, 2, (3, 2, 4)).astype(np.int8),
+        "parts": (
+            RNG.normal(4.0, size=(3, 2, 2)).astype(np.float32),
+            {
+                "image": RNG.integers(0, 255, (3, 2, 5, 5), np.uint8),
+                "angle": RNG.normal(size=(3, 2)).astype(np.float32),
+            },
+            RNG.normal(-1.0, 3.0, size=(3, 2, 2, 1)).astype(np.float32),
+        ),
+    }
+    step = tree_map(lambda x: engine.asarray(x[0]), history)
+    extras = normalizer((), step).rollout_extras
+    # What is left alone is not stored a second time.
+    assert extras["mask"] is None and extras["parts"][1]["image"] is None
+    update(
+        normalizer,
+        {
+            "mask": None,
+            "parts": (history["parts"][0], {"image": None, "angle": history["parts"][1]["angle"]}, history["parts"][2]),
+        },
+    )
+    out = to_numpy(compiled(normalizer, lambda normalizer, x: normalizer((), x).output)(step))
+    for got, given in ((out["mask"], history["mask"]), (out["parts"][1]["image"], history["parts"][1]["image"])):
+        np.testing.assert_array_equal(got, given[0])
+        assert got.dtype == given.dtype
+    for got, given in ((out["parts"][0], history["parts"][0]), (out["parts"][2], history["parts"][2])):
+        expected = (given[0] - given.mean((0, 1))) / given.std((0, 1))
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-5)
+
+
 def test_bytes_are_normalised_too(engine):
     normalizer = mp.Normalizer((2,))
     x = np.asarray([[[0, 255]], [[4, 255]]], np.uint8)
@@ -158,13 +194,17 @@ def test_bytes_are_normalised_too(engine):
 
 @pytest.mark.parametrize("shape", ["3", 2.0, None, True, (1.5,), {"a": "b"}])
 def test_a_shape_that_is_none_is_refused(engine, shape):
-    with pytest.raises(TypeError, match="expected an int, a tuple of ints, or a dict of them"):
+    with pytest.raises(TypeError, match="expected an int, a tuple of ints, or a dict or tuple of them"):
         mp.Normalizer(shape)
 
 
 def test_other_impossible_arguments_are_refused(engine):
     with pytest.raises(ValueError, match=r"Normalizer\(shape=\{\}\) is not possible"):
         mp.Normalizer({})
+    with pytest.raises(ValueError, match=r"shape=\{'mask': None\}.*expected at least one shape in it"):
+        mp.Normalizer({"mask": None})
+    with pytest.raises(ValueError, match=r"two leaves by the name 'a\.b'"):
+        mp.Normalizer({"a.b": 1, "a": {"b": 1}})
     with pytest.raises(ValueError, match=r"clip=0.*expected both above 0"):
         mp.Normalizer(1, clip=0)
     with pytest.raises(ValueError, match=r"epsilon=-1.*expected both above 0"):

@@ -1,0 +1,152 @@
+"""Layers that rearrange trees: take entries out, flatten, scale. None has weights or a carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.utils import canonical_leaves, map_named, named_leaves
+
+__all__ = ["Filter", "Flattener", "Scale"]
+
+Spec = str | int | tuple[str | int, ...] | Callable[[Any], Any] | Mapping[str, Any]
+"""An entry's key, a path of keys, a function of the whole input, or a dict of these."""
+
+
+class Filter(StatefulModule):
+    """Takes entries out of a tree; what is not named goes no further.
+
+    What to take is said by a key (``"policy"``), by a path of keys and positions (``("robot", "arm", 0)``), by a
+    function of the whole input, or by a dict of these (nested), of which a dict with the same keys is made.
+
+        Filter("policy")                                     the entry itself
+        Filter(state="policy", goal=("privileged", "goal"))  {"state": ..., "goal": ...}
+
+    Args:
+        spec: What to take; a dict for keys that are no identifiers.
+        **keywords: The same as a dict, as keyword arguments.
+
+    Raises:
+        ValueError: If there is neither or both, or a dict or path is empty.
+        TypeError: If a spec is none of the above.
+    """
+
+    def __init__(self, spec: Spec | None = None, /, **keywords: Spec) -> None:
+        if (spec is None) == (not keywords):
+            raise ValueError("Filter takes either one spec, such as 'policy', or keyword arguments, and not both.")
+        self.spec = _freeze(keywords if spec is None else spec)
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """The entries, as they are."""
+        return StatefulModuleOutput(state, _take(self.spec, x))
+
+
+class Flattener(StatefulModule):
+    """Joins all leaves of a tree to one array ``[B, F]``.
+
+    Entries of dicts come in the order of their sorted keys, whichever order they were given in, those of tuples in
+    theirs; each leaf is flattened (row-major) and joined on the last axis. Integers and booleans become floating-point
+    numbers of the same value.
+    """
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """A tree of ``[B, ...]`` to ``[B, F]``."""
+        leaves = canonical_leaves(x)
+        if not leaves:
+            raise ValueError(f"Flattener got {x!r}; expected a tree with at least one array.")
+        flat = [self.xp.reshape(_as_float(self, leaf), (leaf.shape[0], -1)) for leaf in leaves]
+        return StatefulModuleOutput(state, flat[0] if len(flat) == 1 else self.xp.concat(flat, axis=-1))
+
+
+class Scale(StatefulModule):
+    """Multiplies by a constant: ``y = factor x``, leaf by leaf. Integers become floating-point numbers.
+
+    Args:
+        factor: A number for every leaf of the input, or a tree (dicts, tuples) of numbers with the input's structure,
+            in which None leaves a leaf as it is: ``Scale({"camera": 1 / 255, "joints": None})``.
+
+    Raises:
+        TypeError: If ``factor`` is neither.
+    """
+
+    def __init__(self, factor: Any) -> None:
+        self.factors = _freeze_factors(factor)
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[B, ...]`` to the same shape, leaf by leaf."""
+        if not isinstance(self.factors, tuple):
+            return StatefulModuleOutput(state, map_named(lambda _, leaf: self._scaled(leaf, self.factors), x))
+        factors = dict(self.factors)
+        received = {name for name, _ in named_leaves(x)}
+        if received != set(factors):
+            raise ValueError(f"Scale got an input with leaves {sorted(received)}; expected {sorted(factors)}.")
+        return StatefulModuleOutput(state, map_named(lambda name, leaf: self._scaled(leaf, factors[name]), x))
+
+    def _scaled(self, leaf: Any, factor: Any) -> Any:
+        return leaf if factor is None else _as_float(self, leaf) * factor
+
+
+def _as_float(module: StatefulModule, x: Any) -> Any:
+    """Integers and booleans in the engine's floating-point type; what is floating-point already stays."""
+    return x if module.xp.isdtype(x.dtype, "real floating") else module.xp.astype(x, module.engine.float_dtype)
+
+
+def _freeze(spec: Any, path: str = "") -> tuple[str, Any]:
+    """A spec as hashable tuples, so that it is part of a module's structure and not of its state."""
+    if isinstance(spec, str | int) and not isinstance(spec, bool):
+        return ("path", (spec,))
+    if isinstance(spec, tuple | list) and spec and all(isinstance(key, str | int) for key in spec):
+        return ("path", tuple(spec))
+    if isinstance(spec, Mapping) and spec:
+        return ("dict", tuple((key, _freeze(value, f"{path}[{key!r}]")) for key, value in spec.items()))
+    if callable(spec):
+        return ("call", spec)
+    problem = f"Filter{path} was given {spec!r}; expected a key, a path of keys, a function, or a dict of these."
+    raise ValueError(problem) if isinstance(spec, tuple | list | Mapping) and not spec else TypeError(problem)
+
+
+def _take(spec: tuple[str, Any], x: Any) -> Any:
+    kind, value = spec
+    if kind == "dict":
+        return {key: _take(sub, x) for key, sub in value}
+    if kind == "call":
+        return value(x)
+    for depth, key in enumerate(value):
+        try:
+            x = x[key] if isinstance(x, Mapping | tuple | list) else {}[key]
+        except (KeyError, IndexError, TypeError):
+            at = f" at {value[:depth]}" if depth else ""
+            raise ValueError(f"Filter got {_describe(x)}{at}; expected it to have the entry {key!r}.") from None
+    return x
+
+
+def _describe(x: Any) -> str:
+    if isinstance(x, Mapping):
+        return f"a dict with the entries {sorted(map(str, x))}"
+    if isinstance(x, tuple | list):
+        return f"{len(x)} entries"
+    return f"an array of shape {tuple(x.shape)}" if hasattr(x, "shape") else f"a {type(x).__name__}"
+
+
+def _freeze_factors(factor: Any) -> Any:
+    if isinstance(factor, int | float) and not isinstance(factor, bool):
+        return float(factor)
+    named = _named_factors(factor, "")
+    if not all(_is_factor(value) for _, value in named) or all(value is None for _, value in named):
+        raise TypeError(f"Scale({factor!r}) is not possible: expected a number, or a tree of numbers and None.")
+    return tuple(named)
+
+
+def _is_factor(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _named_factors(factor: Any, path: str) -> list[tuple[str, Any]]:
+    if isinstance(factor, Mapping):
+        pairs = list(factor.items())
+    elif isinstance(factor, tuple | list):
+        pairs = list(enumerate(factor))
+    else:
+        return [(path, factor)]
+    return [item for key, value in pairs for item in _named_factors(value, f"{path}.{key}" if path else str(key))]
