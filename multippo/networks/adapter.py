@@ -49,6 +49,7 @@ class PPOAdapter(Container):
             actions=_pick(samples, "action"),
             loglikelihoods=_pick(samples, "log_likelihood"),
             value_estimates=tree_map(lambda v: self._squeeze(v, samples), values),
+            entropies=_pick(samples, "entropy") if all("entropy" in s for s in _samples(samples)) else None,
         )
 
     def _squeeze(self, value: Any, samples: Any) -> Any:

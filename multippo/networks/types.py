@@ -55,11 +55,14 @@ class PPONetworkOutput(NamedTuple):
         actions: Tree of ``[B, ...]`` arrays, in the coordinates the environment's ``step`` takes.
         loglikelihoods: ``[B]``, or a tree of ``[B]`` with the actions' keys: log pi(action | obs).
         value_estimates: ``[B]``, or a tree of ``[B]`` with the rewards' keys: V(obs).
+        entropies: ``[B]``, or a tree of ``[B]`` with the actions' keys: entropy of pi(. | obs), or an estimate; None
+            where it is not known, so that ``PPOConfig.entropy_weight`` can't be set.
     """
 
     actions: Any
     loglikelihoods: Any
     value_estimates: Any
+    entropies: Any = None
 
     @property
     def log_likelihoods(self) -> Any:
@@ -158,7 +161,9 @@ class StatefulModule(metaclass=StatefulMeta):
             state: Carry.
             rollout_extras: What this module emitted at some step, from which a sampler learns the noise's shape.
             num_steps: How many steps to draw for.
-            replay: Whether the steps are a replay, in which a sampler needs no noise to sample.
+            replay: Whether the steps are a replay, in which a sampler needs no noise to sample. A replay whose loss
+                weighs the entropy (``PPOConfig.entropy_weight``) asks as a rollout does; a sampler that estimates its
+                entropy then does so from the noise drawn.
         """
         del rollout_extras, num_steps, replay
         return state

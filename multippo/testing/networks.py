@@ -44,7 +44,9 @@ class TinyActorCritic(StatefulModule):
         sample = self.sampler(state["sampler"], logits, rollout_extras)
         return StatefulModuleOutput(
             next_state={"memory": memory, "sampler": sample.next_state},
-            output=PPONetworkOutput(sample.output["action"], sample.output["log_likelihood"], value),
+            output=PPONetworkOutput(
+                sample.output["action"], sample.output["log_likelihood"], value, sample.output["entropy"]
+            ),
             regularization_loss=sample.regularization_loss,
             rollout_extras=sample.rollout_extras,
         )
