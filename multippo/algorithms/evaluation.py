@@ -100,7 +100,7 @@ class _Player:
 
         def chunk(params: Any, variables: Any, state: Any, env_state: Any) -> Any:
             state, env_state, transition, _ = collect(self._actor, params, variables, state, env_state, length, length)
-            return state, env_state, (transition.rewards, transition.done, transition.valid)
+            return state, env_state, (transition.rewards, transition.done, transition.valid, transition.broken)
 
         self._chunk = engine.jit(chunk) if is_traced(engine, env) else chunk
 
@@ -131,18 +131,20 @@ class _Tally:
         self._left, self._limit = quota.copy(), limit
         self._reward, self._length = np.zeros(len(quota)), np.zeros(len(quota), int)
         self._returns: list[float] = []
+        self._nonfinite = 0
         self._lengths: list[int] = []
 
     @property
     def complete(self) -> bool:
         return not (self._left > 0).any()
 
-    def add(self, rewards: Any, done: np.ndarray, valid: np.ndarray) -> None:
+    def add(self, rewards: Any, done: np.ndarray, valid: np.ndarray, broken: np.ndarray) -> None:
         total = np.sum([np.asarray(leaf, np.float64) for leaf in tree_leaves(rewards)], axis=0)
         for t in range(len(done)):
             self._reward += np.where(valid[t], total[t], 0.0)
             self._length += valid[t]
             over = done[t] | (self._length >= self._limit)
+            self._nonfinite += int(((broken[t] > 0) & (self._left > 0)).sum())
             for i in np.flatnonzero(over & (self._left > 0) & valid[t]):
                 self._returns.append(float(self._reward[i]))
                 self._lengths.append(int(self._length[i]))
@@ -160,6 +162,7 @@ class _Tally:
             "eval/episode_reward/max": float(returns.max()),
             "eval/lifespan/mean": float(np.mean(self._lengths)),
             "eval/episodes": float(len(returns)),
+            "eval/nonfinite_episodes": float(self._nonfinite),
         }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from multippo.algorithms.types import Transition
 from multippo.envs.api import Env, EnvState
+from multippo.envs.guard import restart_broken
 from multippo.networks.random_state import forget_drawn
 from multippo.networks.unrolling import reset_where
 from multippo.networks.utils import select, tree_map
@@ -183,7 +184,7 @@ def _step(
             after, output, extras = actor.act(params, variables, state, obs)
             obs_t.append(obs)
             outputs.append((output, extras))
-            env_state = env.step(env_state, send(output.actions))
+            env_state = restart_broken(env, env.step(env_state, send(output.actions)))
             # Copies, since an environment may write its next answer into the same arrays. The simulator's own state is
             # the latest one only; keeping T of them would hold on to their memory.
             seen = receive(env_state._replace(obs=(), final_obs=(), internal=()))
@@ -226,4 +227,5 @@ def _transition(obs: Any, output: Any, extras: Any, env_state: EnvState, bootstr
         metrics=env_state.metrics,
         rollout_extras=extras,
         bootstrap_values=bootstrap,
+        broken=env_state.broken,
     )

@@ -26,6 +26,7 @@ class Transition(NamedTuple):
         rollout_extras: The modules' snapshots, for replay.
         bootstrap_values: V of the final observation, under the carry from before the reset, where ``truncated``;
             0 elsewhere. Keyed like the value estimates.
+        broken: Above 0 where the step gave a value that is not finite (see ``EnvState``); None if it is not known.
     """
 
     obs: Any
@@ -38,6 +39,12 @@ class Transition(NamedTuple):
     metrics: Any
     rollout_extras: Any
     bootstrap_values: Any
+    broken: Any = None
+
+    @property
+    def counted(self) -> Any:
+        """``[T, B]`` bool: the steps that enter the loss, valid and not broken."""
+        return self.valid if self.broken is None else self.valid & (self.broken == 0)
 
 
 class EpisodeState(NamedTuple):
@@ -93,6 +100,7 @@ class TrainingState:
         network_state: Carry of every training environment.
         env_state: State of the training environments; complete for functional ones, the last output for host ones.
         episodes: Sums of the episodes under way.
+        learning_rate: Of the next iteration, where the schedule is ``"adaptive_kl"``; else None.
         key: The run's key, from which every iteration's is derived.
         iteration: Iterations finished.
         step: Environment steps taken.
@@ -108,6 +116,7 @@ class TrainingState:
     key: Any
     iteration: int
     step: int
+    learning_rate: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -36,6 +36,9 @@ class EnvState(NamedTuple):
             action was ignored). Such a step enters no loss, statistic or count.
         metrics: Dict of ``[B]`` floats that the environment reports beside the reward.
         internal: The simulator's own state: a pytree for functional environments, ``()`` for host environments.
+        broken: ``[B]`` int32; above 0 where the step gave a value that is not finite. Its episode has then been
+            truncated with a reward of 0, and a new one begun; the number tells the leaf (see ``envs.guard``). None
+            leaves it to the rollout to find out.
     """
 
     obs: Any
@@ -46,6 +49,7 @@ class EnvState(NamedTuple):
     valid: Any
     metrics: dict[str, Any]
     internal: Any
+    broken: Any = None
 
 
 class Env(abc.ABC):
@@ -106,6 +110,20 @@ class Env(abc.ABC):
     def refresh(self, env_state: EnvState, key: Any) -> EnvState:
         """Called once before every rollout: the state with freshly drawn starts."""
         return self.with_starts(env_state, self.draw_starts(key))
+
+    def restart(self, env_state: EnvState, which: Any) -> EnvState | None:
+        """Abandons episodes, as after a simulator has blown up, and begins new ones.
+
+        Args:
+            env_state: The latest state.
+            which: ``[B]`` bool, where; at least one.
+
+        Returns:
+            The state with the new episodes' first observations, ``truncated`` and not ``terminated`` there; None if
+            single environments can't be restarted.
+        """
+        del env_state, which
+        return None
 
     def similar(self, num_envs: int) -> Env:
         """A new environment of the same task with another batch size, for evaluation.

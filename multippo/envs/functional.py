@@ -14,6 +14,7 @@ import numpy as np
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
 from multippo.envs.functional_spaces import as_declared, functional_action_space, functional_observation_space
+from multippo.envs.guard import broken_leaf
 from multippo.envs.keys import raw_jax_key
 from multippo.envs.trees import conform, select, strip_weak_types, take
 from multippo.envs.truncation import find_truncation_key, own_episode_limit
@@ -191,6 +192,7 @@ class FunctionalEnv(Env):
             internal=FunctionalState(
                 simulator, pool, jnp.zeros(self.num_envs, jnp.int32), jnp.zeros(self.num_envs, jnp.int32)
             ),
+            broken=jnp.zeros(self.num_envs, jnp.int32),
         )
 
     def _trace_step(self, internal: FunctionalState, action: Any) -> EnvState:
@@ -198,24 +200,31 @@ class FunctionalEnv(Env):
         steps = internal.steps + self._action_repeat
         if self._episode_length is not None:
             cut = cut | ((steps >= self._episode_length) & ~done)
-        ended = done | cut
+        # What a terminated episode shows last is of no account.
+        broken = broken_leaf(jnp, last.obs, reward, ~done | cut, jnp.ones(self.num_envs, jnp.bool_))
+        blown = broken > 0
+        ended = done | cut | blown
         entry = (jnp.arange(self.num_envs) + self._stride * internal.draws) % self._pool_size
         simulator = select(ended, take(internal.pool, entry), last)
+        none = jax.tree.map(jnp.zeros_like, (reward, self._metrics(last)))
+        reward, metrics = select(blown, none, (reward, self._metrics(last)))
         return EnvState(
             obs=as_declared(self.observation_space, simulator.obs),
             reward=reward,
             # A time limit that the environment reports is part of its `done`.
-            terminated=done & ~cut,
-            truncated=cut,
-            final_obs=as_declared(self.observation_space, last.obs),
+            terminated=done & ~cut & ~blown,
+            truncated=cut | blown,
+            # No value is taken of a broken step's; it must only be finite.
+            final_obs=as_declared(self.observation_space, select(blown, simulator.obs, last.obs)),
             valid=jnp.ones(self.num_envs, jnp.bool_),
-            metrics=self._metrics(last),
+            metrics=metrics,
             internal=FunctionalState(
                 simulator,
                 internal.pool,
                 internal.draws + ended.astype(jnp.int32),
                 jnp.where(ended, 0, steps),
             ),
+            broken=broken,
         )
 
     def _advance(self, simulator: Any, action: Any) -> tuple[Any, Any, jax.Array, jax.Array]:

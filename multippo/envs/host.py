@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
@@ -76,6 +76,7 @@ class GymnasiumEnv(Env):
             AutoresetMode.DISABLED: self._finish_disabled,
         }[mode]
         base = vector_env.unwrapped
+        self._restarts = mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         self._workers = Workers(vector_env, base, worker_timeout) if isinstance(base, AsyncVectorEnv) else None
         self._runner = self._workers or vector_env
         self._reward_dtype = np.dtype(reward_dtype)
@@ -129,6 +130,21 @@ class GymnasiumEnv(Env):
         ended = terminated | truncated
         return self._finish(
             EnvState(obs, reward, terminated, truncated, obs, self._all_valid.copy(), {}, ()), ended, infos
+        )
+
+    def restart(self, env_state: EnvState, which: np.ndarray) -> EnvState | None:
+        """See ``Env.restart``. Possible where gymnasium can reset single environments."""
+        if not self._restarts:
+            return None
+        raw_obs, _ = self._runner.reset(options={"reset_mask": which.copy()})
+        rows = np.flatnonzero(which)
+        fresh = take_rows(self._observations(raw_obs, self.num_envs), rows)
+        self._skips = self._skips & ~which
+        self._any_skips = bool(np.count_nonzero(self._skips))
+        # In place, since the latest state is recognised by this array.
+        env_state.terminated[which] = False
+        return env_state._replace(
+            obs=self._observations.put(env_state.obs, rows, fresh), truncated=env_state.truncated | which
         )
 
     def render(self) -> Any:

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from multippo.envs.api import Env, EnvState
 from multippo.envs.keys import key_words
+from multippo.networks.utils import select
 
 __all__ = ["Clock", "Goal", "HostEnv", "Spy"]
 
@@ -72,6 +73,16 @@ class HostEnv(Env):
         else:
             self._begin(ended)
         return EnvState(self._observe(), reward.astype(np.float32), terminated, truncated, final_obs, valid, {}, ())
+
+    def restart(self, env_state: EnvState, which: np.ndarray) -> EnvState:
+        """See ``Env.restart``."""
+        self._begin(which)
+        self._pending = self._pending & ~which
+        return env_state._replace(
+            obs=select(np, which, self._observe(), env_state.obs),
+            terminated=env_state.terminated & ~which,
+            truncated=env_state.truncated | which,
+        )
 
 
 class Clock(HostEnv):
@@ -187,6 +198,13 @@ class Spy(Env):
         self.states.append(self.env.step(env_state, action))
         self.real_steps += int(self.states[-1].valid.sum())
         return self.states[-1]
+
+    def restart(self, env_state: EnvState, which: Any) -> EnvState | None:
+        """See ``Env.restart``."""
+        restarted = self.env.restart(env_state, which)
+        if restarted is not None:
+            self.states.append(restarted)
+        return restarted
 
     def draw_starts(self, key: Any) -> Any:
         """See ``Env.draw_starts``."""

@@ -37,7 +37,12 @@ class Broken(Clock):
 
 def run(env: Any, network: Any, **fields: Any) -> training.Run:
     found = training.train(
-        env, network, iterations=5, rollout_length=ROLLOUT, catch=(NonFiniteError,), lr_schedule="constant", **fields
+        env,
+        network,
+        iterations=5,
+        rollout_length=ROLLOUT,
+        catch=(NonFiniteError,),
+        **{"lr_schedule": "constant", "nonfinite": "stop", **fields},
     )
     assert isinstance(found.error, NonFiniteError), found.result
     return found
@@ -77,11 +82,15 @@ def table() -> Any:
 @pytest.mark.parametrize(
     ("kind", "at", "message"),
     [
-        # Step 6 is step 2 of the second rollout; what it returns as obs is seen at step 3.
-        ("observation", 6, "The observation is not finite at step 3 of the rollout in environment 2, in iteration 2"),
+        # Step 6 is step 2 of the second rollout.
+        (
+            "observation",
+            6,
+            "The next observation is not finite at step 2 of the rollout in environment 2, in iteration 2",
+        ),
         ("reward", 6, "The reward is not finite at step 2 of the rollout in environment 2, in iteration 2"),
         # The clock ends at every fourth step; and the observation after a rollout is not stored in it.
-        ("final", 7, "The value of the next observation is not finite at step 3 of the rollout in environment 2"),
+        ("final", 7, "The next observation is not finite at step 3 of the rollout in environment 2"),
     ],
 )
 def test_what_the_environment_gives(torch_engine, kind, at, message):
@@ -163,15 +172,20 @@ def test_inside_a_compiled_call_of_several_iterations(jax_engine):
     def go(env: Any, **fields: Any) -> tuple[Any, training.Run]:
         network = mp.Sequential([mp.Normalizer(51), TableNet([0.0] * 51)])
         run_ = training.train(
-            mp.make_env(env, num_envs=4), network, lr_schedule="constant", catch=(NonFiniteError,), **fields
+            mp.make_env(env, num_envs=4),
+            network,
+            lr_schedule="constant",
+            nonfinite="stop",
+            catch=(NonFiniteError,),
+            **fields,
         )
         return network, run_
 
     # Four iterations a call; of the second call's the first fails, the next must not run, and two are none.
     network, found = go(Rotten(50), iterations=6, config={"log_every_steps": 64})
     assert isinstance(found.error, NonFiniteError)
-    assert found.error.leaf == "observation"
-    assert "at step 3 of the rollout in environment 0, in iteration 5, after 64 steps" in str(found.error)
+    assert found.error.leaf == "next observation"
+    assert "at step 2 of the rollout in environment 0, in iteration 5, after 64 steps" in str(found.error)
     with mp.use_backend("torch"):  # compiles nothing, and gives the same numbers
         other, _ = go(FunctionalClock(50), iterations=4)
     assert_last_good_state(found, network, 4, mp.to_portable(other), tolerance=1e-5)

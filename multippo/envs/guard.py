@@ -1,0 +1,86 @@
+"""Steps whose outcome is not finite: found, and made harmless to everything but the count of them.
+
+A simulator that blows up returns NaN or an infinity now and then. The step in which it does is *broken*: its episode is
+cut there and a new one started, and the step enters no loss and no return. The step before it stays whole, since the
+observation between the two was finite and so was its value. The other environments notice nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from multippo.networks.utils import named_leaves, select, tree_map
+
+if TYPE_CHECKING:
+    from multippo.envs.api import Env, EnvState
+
+__all__ = ["broken_leaf", "guarded_leaves", "restart_broken"]
+
+
+def guarded_leaves(obs: Any, reward: Any) -> list[str]:
+    """Names of the leaves that are looked at: ``EnvState.broken`` holds 1 + a position in this list."""
+    return [name for name, _ in _leaves(obs, reward)]
+
+
+def broken_leaf(xp: Any, obs: Any, reward: Any, seen: Any, valid: Any) -> Any:
+    """Which leaf is not finite in each environment.
+
+    Args:
+        xp: Array namespace.
+        obs: Observations after the step, ``[B, ...]``.
+        reward: Its rewards, ``[B]``.
+        seen: ``[B]`` bool, where the observation matters: not where it is that of a terminated episode.
+        valid: ``[B]`` bool, where the step was one.
+
+    Returns:
+        ``[B]`` int32: 0 where all is finite, else 1 + the position in ``guarded_leaves`` of the first that is not.
+    """
+    code = xp.zeros(valid.shape, xp.int32)
+    for position, (name, leaf) in enumerate(_leaves(obs, reward)):
+        wrong = ~xp.all(xp.reshape(xp.isfinite(leaf), (leaf.shape[0], -1)), axis=1)
+        wrong = wrong & valid if name.startswith("reward") else wrong & seen & valid
+        code = xp.where(wrong & (code == 0), xp.asarray(position + 1, dtype=xp.int32), code)
+    return code
+
+
+def restart_broken(env: Env, env_state: EnvState) -> EnvState:
+    """A host environment's step with broken episodes started anew, if it can; ``broken`` is set.
+
+    Where it can't, the values stay as they are, for the run to stop at.
+    """
+    if env_state.broken is not None:
+        return env_state
+    if all(np.isfinite(leaf).all() for _, leaf in _leaves((env_state.obs, env_state.final_obs), env_state.reward)):
+        return env_state._replace(broken=np.zeros(env_state.valid.shape, np.int32))
+    # With skipped steps a terminated episode's last observation is shown once more, and nothing hangs on it.
+    seen = ~env_state.terminated if env.may_skip else np.ones_like(env_state.valid)
+    code = broken_leaf(np, env_state.obs, env_state.reward, seen, env_state.valid)
+    if env_state.final_obs is not env_state.obs and env_state.truncated.any():
+        final = broken_leaf(np, env_state.final_obs, env_state.reward, env_state.truncated, env_state.valid)
+        code = np.where(code == 0, final, code)
+    if code.any():
+        which = code > 0
+        restarted = env.restart(env_state, which)
+        if restarted is not None:
+
+            def without(leaf: Any) -> Any:
+                return np.where(which, np.zeros_like(leaf), leaf)
+
+            return restarted._replace(
+                reward=tree_map(without, env_state.reward),
+                metrics=tree_map(without, env_state.metrics),
+                # No value is taken of it; it must only be finite.
+                final_obs=select(np, which, restarted.obs, env_state.final_obs),
+                broken=code,
+            )
+        code = np.zeros_like(code)
+    return env_state._replace(broken=code)
+
+
+def _leaves(obs: Any, reward: Any) -> list[tuple[str, Any]]:
+    kinds = (("reward", reward), ("next observation", obs))
+    named = [(f"{kind} {name!r}" if name else kind, leaf) for kind, tree in kinds for name, leaf in named_leaves(tree)]
+    # Rewards of any type, since training casts them and must find the same leaves.
+    return [(name, leaf) for name, leaf in named if name.startswith("reward") or "float" in str(leaf.dtype)]
