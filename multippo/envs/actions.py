@@ -92,7 +92,11 @@ class _BoxMap(ActionMap):
         if self._clips:
             action = action.clip(self._low, self._high)
         # Always a copy: an environment that writes into its action must not reach the policy's.
-        return action.astype(self._dtype)
+        return action.astype(self._dtype if self._xp is np else self._available_dtype())
+
+    def _available_dtype(self) -> Any:
+        # Without its 64-bit mode JAX has no float64, and warns whoever asks for it.
+        return self._xp.asarray(self._low).dtype
 
 
 class _IntegerMap(ActionMap):

@@ -144,7 +144,11 @@ class JaxEngine(Engine):
 
     def asarray(self, value: Any) -> Any:
         # A copy: on CPU JAX may otherwise alias NumPy's memory, which an environment then overwrites.
-        return jnp.array(value)
+        array = jnp.array(value)
+        if not hasattr(value, "dtype") and jnp.issubdtype(array.dtype, jnp.floating):
+            # Python's numbers are of the engine's type, also where the user has enabled 64 bits for something else.
+            return array.astype(self._float_dtype)
+        return array
 
     def to_numpy(self, value: Any) -> np.ndarray:
         return np.asarray(value)
