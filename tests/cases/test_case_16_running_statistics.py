@@ -1,0 +1,129 @@
+"""Statistics stand still between rollout and replay, and then count every stored sample once.
+
+Seen in leggedrobotics/rsl_rl#225, chainer/chainerrl#430, ray-project/ray#1081.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+from gymnasium import spaces
+
+import multippo as mp
+from multippo.testing import HostEnv, Spy
+
+FEATURES, NUM_ENVS, STEPS = 4, 4, 4
+
+
+class Wide(HostEnv):
+    """Observations of scale 1000 and offset 5; episodes of 3 steps."""
+
+    def __init__(self, autoreset: Any = "same_step") -> None:
+        super().__init__(NUM_ENVS, autoreset)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (FEATURES,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.time = np.zeros(NUM_ENVS, int)
+        self.obs = np.zeros((NUM_ENVS, FEATURES))
+
+    def _draw(self, which: np.ndarray) -> None:
+        drawn = 5 + 1e3 * self._rng.normal(size=self.obs.shape)
+        self.obs = np.where(which[:, None], drawn, self.obs)
+
+    def _begin(self, which: np.ndarray) -> None:
+        self.time = np.where(which, 0, self.time)
+        self._draw(which)
+
+    def _advance(self, action: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self.time = self.time + which
+        self._draw(which)
+        return self.obs[:, 0] / 1e3, np.zeros(NUM_ENVS, bool), self.time == 3
+
+    def _observe(self) -> np.ndarray:
+        return self.obs.astype(np.float32)
+
+
+class OneStepLate(mp.StatefulModule):
+    """Yields its input of the step before; zeros at an episode's start."""
+
+    def __init__(self, features: int) -> None:
+        self.features = features
+
+    def initialize_state(self, batch_size: int) -> Any:
+        return self.zeros((batch_size, self.features))
+
+    def reset_state(self, prev_state: Any) -> Any:
+        return self.xp.zeros_like(prev_state)
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        return mp.StatefulModuleOutput(x, state)
+
+
+def actor_critic(features: int, rngs: mp.Rngs) -> Any:
+    actor = mp.Sequential([mp.Dense(features, 2, rngs), mp.CategoricalSampler(rngs)])
+    return mp.PPOAdapter(action=actor, value=mp.Dense(features, 1, rngs))
+
+
+def seen(env: Spy) -> np.ndarray:
+    """What the policy was shown at each real step, ``[N, features]``."""
+    valid = np.stack([state.valid for state in env.states[1:]])
+    return np.stack([state.obs for state in env.states[:-1]])[valid].astype(np.float64)
+
+
+def assert_statistics(normalizer: Any, samples: np.ndarray) -> None:
+    assert normalizer.count == len(samples)
+    deviation = samples.std(0)
+    np.testing.assert_allclose(
+        support.to_numpy(normalizer.mean[...]) / deviation, samples.mean(0) / deviation, atol=1e-5
+    )
+    np.testing.assert_allclose(support.to_numpy(normalizer.variance), samples.var(0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+def test_at_the_front(engine: Any, autoreset: str):
+    rngs = mp.Rngs(0)
+    network = mp.Sequential([mp.Normalizer(FEATURES), actor_critic(FEATURES, rngs)])
+    env = Spy(Wide(autoreset))
+    counts: list[int] = []
+
+    def on_log(metrics: dict[str, float]) -> None:
+        counts.append(len(seen(env)))
+        assert metrics["step"] == counts[-1]
+
+    run = training.train(env, network, num_epochs=3, learning_rate=3e-3, on_log=on_log)
+    # Of 3 iterations of 4 x 4 steps all count, or those that are no resets: each fourth step of each environment.
+    assert counts == ([16, 32, 48] if autoreset == "same_step" else [12, 24, 36])
+    assert max(run.column("ratio/first_max_dev")) <= 1e-6
+    assert min(run.column("ratio/last_max_dev")) > 1e-4  # it learns
+    assert_statistics(network[0], seen(env))
+
+
+def test_the_number_of_epochs_does_not_matter(torch_engine: Any):
+    found = []
+    for epochs in (1, 4):
+        network = mp.Sequential([mp.Normalizer(FEATURES), actor_critic(FEATURES, mp.Rngs(0))])
+        training.train(Wide(), network, num_epochs=epochs, num_minibatches=4, learning_rate=0.0)
+        found.append({name: value for name, value in mp.to_portable(network).items() if name.startswith("layers.0")})
+    assert found[0]["layers.0.counter"].tolist() == [0, 3 * STEPS * NUM_ENVS]
+    support.assert_trees_close(found[1], found[0], 0.0)
+
+
+def test_behind_an_encoder_and_a_delay(engine: Any):
+    rngs = mp.Rngs(0)
+    encoder = mp.Dense(FEATURES, 3, rngs)
+    network = mp.Sequential([encoder, OneStepLate(3), mp.Normalizer(3), actor_critic(3, rngs)])
+    support.fill_randomly(network)
+    mp.load_portable(network[2], mp.to_portable(mp.Normalizer(3)))
+    weights = mp.to_portable(encoder)
+    env = Spy(Wide())
+    # The weights stand still, so that what the encoder yields can be computed afterwards.
+    run = training.train(env, network, learning_rate=0.0)
+    assert max(run.column("ratio/last_max_dev")) <= 1e-6
+    obs = np.stack([state.obs for state in env.states[:-1]]).astype(np.float64)
+    encoded = obs @ weights["kernel"] + weights["bias"]
+    late = np.concatenate([np.zeros_like(encoded[:1]), encoded[:-1]])
+    late[::3] = 0.0  # an episode starts
+    assert_statistics(network[2], late.reshape(-1, 3))

@@ -1,0 +1,109 @@
+"""Evaluating often, seldom or never is the same training.
+
+Seen in DLR-RM/rl-baselines3-zoo#275, ugr-sail/sinergym#511, DLR-RM/stable-baselines3#1556.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+
+import multippo as mp
+from multippo.testing import Clock, FunctionalClock, NoisyNet, Spy
+
+ITERATIONS = 6
+
+
+def make_network() -> Any:
+    """Statistics, noise of its own, a sampler: all that an evaluation could disturb."""
+    return mp.Sequential([mp.Normalizer(4), NoisyNet(4, 2, mp.Rngs(0))])
+
+
+def evaluation(**options: Any) -> dict[str, Any]:
+    return {"eval": mp.EvalConfig(enabled=True, every_steps=16, num_episodes=3, **options)}
+
+
+def assert_same_run(a: training.Run, b: training.Run, networks: tuple[Any, Any]) -> None:
+    """Bit for bit: weights, statistics, moments, carries, sums, the run's key, and the environment's state."""
+    support.assert_trees_close(*(mp.to_portable(network) for network in networks), 0.0)
+    moments = [training.portable_moments(network, run.state) for network, run in zip(networks, (a, b), strict=True)]
+    support.assert_trees_close(moments[0][:2], moments[1][:2], 0.0)
+    for field in ("network_state", "episodes", "key", "env_state"):
+        support.assert_trees_close(getattr(a.state, field), getattr(b.state, field), 0.0, field)
+    iterations = [[line for line in run.logs if "losses/total" in line] for run in (a, b)]
+    for line, other in zip(*iterations, strict=True):
+        for name, value in line.items():
+            if not name.startswith(("time/", "throughput/")):
+                np.testing.assert_equal(other[name], value, name)
+
+
+@pytest.mark.parametrize(("name", "deterministic"), [("jax", False), ("torch", False), ("torch", True)])
+def test_on_a_functional_environment(name: str, deterministic: bool):
+    with mp.use_backend(name):
+        check_functional(deterministic)
+
+
+def check_functional(deterministic: bool) -> None:
+    runs, networks = [], []
+    for config in ({}, evaluation(deterministic=deterministic)):
+        networks.append(make_network())
+        env = mp.make_env(FunctionalClock(3, "truncated"), num_envs=4)
+        runs.append(training.train(env, networks[-1], iterations=ITERATIONS, config=config))
+    assert_same_run(*runs, tuple(networks))
+    assert len(runs[0].logs) == ITERATIONS
+    assert len(runs[1].result.eval_history) == ITERATIONS
+
+
+def test_on_a_host_environment(engine: Any):
+    runs, networks, spies = [], [], []
+    for config, eval_env in (({}, None), (evaluation(), None), (evaluation(), Clock(3, "truncated", 3))):
+        if engine.name == "jax" and eval_env is not None:
+            continue
+        networks.append(make_network())
+        spies.append(Spy(Clock(3, "truncated", 4)))
+        runs.append(training.train(spies[-1], networks[-1], iterations=ITERATIONS, config=config, eval_env=eval_env))
+    for run, network, spy in zip(runs[1:], networks[1:], spies[1:], strict=True):
+        assert_same_run(runs[0], run, (networks[0], network))
+        # The training environment was neither reset nor stepped, and got the same actions.
+        assert len(spy.resets) == 1
+        np.testing.assert_array_equal(spy.actions, spies[0].actions)
+
+
+class Failing(Clock):
+    """Raises at its third step."""
+
+    def step(self, env_state: Any, action: Any) -> Any:
+        if self.time[0] == 2:
+            raise RuntimeError("the evaluation broke")
+        return super().step(env_state, action)
+
+
+def test_an_evaluation_that_raises_puts_everything_back(engine: Any):
+    network = make_network()
+    sampler = network[1].sampler
+    before, flags = mp.to_portable(network), [sampler.deterministic, getattr(sampler, "training", None)]
+    assert flags[0] is False
+    with pytest.raises(RuntimeError, match="the evaluation broke"):
+        mp.eval_rollout(Failing(3), network)
+    assert [sampler.deterministic, getattr(sampler, "training", None)] == flags
+    support.assert_trees_close(mp.to_portable(network), before, 0.0)
+
+    def roll(net: Any) -> Any:
+        env = Clock(3, "truncated", 2)
+        return mp.unroll_env(env, env.reset(0), net, net.initialize_state(2), 4, mp.random.key(0))[2]
+
+    # Its random numbers are where they would have been.
+    support.assert_trees_close(roll(network)._replace(metrics=()), roll(make_network())._replace(metrics=()), 0.0)
+
+
+def test_one_that_raises_in_the_middle_of_training(torch_engine: Any):
+    network = make_network()
+    config = evaluation()
+    run = training.train(Clock(3, "truncated", 4), network, eval_env=Failing(3), config=config, catch=(RuntimeError,))
+    assert str(run.error) == "the evaluation broke"
+    assert network.training
+    assert not network[1].sampler.deterministic

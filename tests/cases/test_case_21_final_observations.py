@@ -1,0 +1,121 @@
+"""The final observation under SAME_STEP is found, for the right environment, in every form it comes in.
+
+Seen in vwxyzjn/cleanrl#567 and #545, Farama-Foundation/Gymnasium#1227.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import probing
+import pytest
+import support
+import training
+from gymnasium.vector import SyncVectorEnv, VectorWrapper
+
+import multippo as mp
+from multippo.testing import TableNet
+
+SIZE = 30
+VALUES = 10 * np.cos(np.arange(SIZE))
+LENGTHS = (9, 2, 9)
+STEPS = 4
+# Environment 1 shows 10, 11, the final 12; 13, 14, the final 15.
+FINAL = {1: 12, 3: 15}
+
+
+class WhereNet(TableNet):
+    """Reads the one-hot part of a dict or tuple."""
+
+    def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
+        where = x["where"] if isinstance(x, dict) else x[0] if isinstance(x, tuple) else x
+        return super().heads(memory, where)
+
+
+class Older(VectorWrapper):
+    """Reports the final observation under the name of earlier releases."""
+
+    def step(self, actions: Any) -> Any:
+        *rest, infos = super().step(actions)
+        if "final_obs" in infos:
+            infos["final_observation"] = infos.pop("final_obs")
+        return *rest, infos
+
+
+class Batched(VectorWrapper):
+    """Reports one batched array, as environments vectorised by themselves do, with rubbish where no episode ended."""
+
+    def step(self, actions: Any) -> Any:
+        obs, *rest, infos = super().step(actions)
+        if "final_obs" in infos:
+            rows = [obs[i] * 0 + 7 if row is None else row for i, row in enumerate(infos["final_obs"])]
+            infos["final_obs"] = np.stack(rows)
+        return obs, *rest, infos
+
+
+class Silent(VectorWrapper):
+    """Reports none."""
+
+    def step(self, actions: Any) -> Any:
+        *rest, infos = super().step(actions)
+        infos.pop("final_obs", None)
+        return *rest, infos
+
+
+def make_env(kind: str = "box", wrapper: Any = None) -> Any:
+    members = [
+        lambda index=index: probing.Numbered(LENGTHS[index], "truncated", SIZE, kind, 10 * index) for index in range(3)
+    ]
+    env: Any = SyncVectorEnv(members, autoreset_mode=probing.modes["same_step"])
+    return mp.make_env(env if wrapper is None else wrapper(env))
+
+
+FORMS = {
+    "box": ("box", None),
+    "dict": ("dict", None),
+    "tuple": ("tuple", None),
+    "older name": ("box", Older),
+    "older name, dict": ("dict", Older),
+    "one batched array": ("box", Batched),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_bootstrap_of_the_one_that_was_cut(engine: Any, form: str):
+    env, network = make_env(*FORMS[form]), WhereNet(VALUES)
+    state = network.initialize_state(3)
+    _, _, transition = mp.unroll_env(env, env.reset(0), network, state, STEPS, mp.random.key(0))
+    transition = support.to_numpy(transition)
+    expected = np.zeros((STEPS, 3))
+    for time, number in FINAL.items():
+        expected[time, 1] = VALUES[number]
+    np.testing.assert_allclose(transition.bootstrap_values, expected, rtol=1e-6)
+    np.testing.assert_array_equal(transition.truncated, expected != 0)
+    where = transition.obs
+    where = where["where"] if isinstance(where, dict) else where[0] if isinstance(where, tuple) else where
+    np.testing.assert_array_equal(where[:, 1].argmax(-1), [10, 11, 13, 14])
+    np.testing.assert_array_equal(where[:, 2].argmax(-1), [20, 21, 22, 23])
+
+
+def test_training_on_dicts(engine: Any):
+    env, network = make_env("dict"), WhereNet(VALUES)
+    run = training.train(env, network, rollout_length=STEPS, **probing.ONE_STEP)
+    # Two episodes of return 2, each reported once; the others have not ended.
+    assert run.column("rollout/episodes") == [2.0]
+    assert run.column("rollout/episode_reward/mean") == [2.0]
+    found = probing.advantages_of(network, run, STEPS * 3)
+    for index, rows in enumerate(([0, 1, 2, 3], [10, 11, 13, 14], [20, 21, 22, 23])):
+        bootstrap = [VALUES[FINAL.get(time, 0)] for time in range(STEPS)]
+        ends = [2 if index == 1 and time in FINAL else 0 for time in range(STEPS)]
+        last = VALUES[rows[-1] + 1]
+        expected = probing.reference_advantages([1.0] * STEPS, VALUES[rows], bootstrap, ends, last, 0.99, 0.95)
+        np.testing.assert_allclose(found[rows], expected, rtol=1e-4, err_msg=f"environment {index}")
+
+
+def test_one_that_is_not_reported_is_an_error_and_no_guess():
+    env = make_env(wrapper=Silent)
+    state = env.reset(0)
+    state = env.step(state, np.zeros(3, int))
+    with pytest.raises(ValueError, match=r"environments \[1\] ended.*final_obs"):
+        env.step(state, np.zeros(3, int))

@@ -1,0 +1,194 @@
+"""Observations keep the type their space declares, whatever the environment returns; a type that can't be is named.
+
+Seen in Farama-Foundation/Gymnasium#825, RobertTLange/gymnax#111 and #24, google/brax#228, leggedrobotics/rsl_rl#212,
+DLR-RM/stable-baselines3#40, hill-a/stable-baselines#681.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probing
+import pytest
+import support
+import training
+from gymnasium import spaces
+
+import multippo as mp
+from multippo.testing import TableNet
+from multippo.testing.functional import State
+
+SIZE = 6
+
+
+class Careless(gymnasium.Env[Any, Any]):
+    """Declares float32; returns float64 observations, integer rewards and NumPy's booleans."""
+
+    observation_space = spaces.Box(0, 1, (SIZE,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return np.eye(SIZE)[0], {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        return np.eye(SIZE)[self.time], 2, np.bool_(False), np.bool_(self.time == 3), {}
+
+
+class Camera(gymnasium.Env[Any, Any]):
+    """Two images of 64 x 64 bytes, black at first and white after two steps."""
+
+    observation_space = spaces.Box(0, 255, (2, 64, 64), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros((2, 64, 64), np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        image = np.full((2, 64, 64), 255 * self.time // 2, np.uint8)
+        return image, np.float64(0.5), False, self.time == 2, {}
+
+
+class ImageNet(TableNet):
+    """Sees the mean brightness in [0, 1]; its value is 1 + brightness."""
+
+    def __init__(self) -> None:
+        super().__init__([1.0, 2.0])
+
+    def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
+        assert "uint8" in str(x.dtype)
+        xp = self.xp
+        light = xp.mean(xp.astype(x, self.values[...].dtype), axis=(1, 2, 3)) / 255
+        return super().heads(memory, xp.stack((1 - light, light), axis=-1))
+
+
+@pytest.fixture(params=["as it is", "64-bit"])
+def bits(request: pytest.FixtureRequest, engine: Any) -> Iterator[str]:
+    """The engine in 32-bit arithmetic, on JAX also where the user has enabled 64 bits."""
+    if request.param == "as it is":
+        yield request.param
+    elif engine.name == "jax":
+        with jax.enable_x64(True):
+            yield request.param
+    else:
+        pytest.skip("torch has no such switch")
+
+
+def roll(env: Any, network: Any, steps: int = 4) -> Any:
+    state = network.initialize_state(env.num_envs)
+    transition = mp.unroll_env(env, env.reset(0), network, state, steps, mp.random.key(0))[2]
+    return support.to_numpy(transition)
+
+
+def assert_float32(transition: Any) -> None:
+    output = transition.network_output
+    for name, leaf in {
+        "rewards": transition.rewards,
+        "values": output.value_estimates,
+        "log likelihoods": output.loglikelihoods,
+        "bootstrap": transition.bootstrap_values,
+    }.items():
+        assert leaf.dtype == np.float32, name
+    for flag in (transition.terminated, transition.truncated, transition.done, transition.valid):
+        assert flag.dtype == np.bool_
+
+
+def test_a_careless_environment(bits: str):
+    env = mp.make_env([Careless, Careless])
+    transition = roll(env, TableNet(np.arange(float(SIZE))))
+    assert transition.obs.dtype == np.float32
+    assert_float32(transition)
+    np.testing.assert_array_equal(transition.rewards, 2.0)
+    np.testing.assert_array_equal(transition.truncated[:, 0], [False, False, True, False])
+
+
+def test_training_in_it(bits: str):
+    env, network = mp.make_env([Careless, Careless]), TableNet(np.linspace(0.5, 1.0, SIZE))
+    run = training.train(env, network, **{**probing.ONE_STEP, "learning_rate": 0.01}, rollout_length=4)
+    assert all(np.isfinite(value) for name, value in run.logs[0].items())
+    weights = mp.to_portable(network)
+    assert weights["values"].dtype == weights["logits"].dtype == np.float32
+    first, second, _ = training.portable_moments(network, run.state)
+    assert {leaf.dtype for moment in (first, second) for leaf in moment.values()} == {np.dtype(np.float32)}
+    assert support.to_numpy(run.state.episodes.reward).dtype == np.float32
+
+
+def test_images_stay_bytes_and_are_scaled_once(bits: str):
+    env = mp.make_env([Camera])
+    transition = roll(env, ImageNet(), 3)
+    assert transition.obs.dtype == np.uint8
+    assert transition.obs.shape == (3, 1, 2, 64, 64)
+    np.testing.assert_array_equal(transition.obs[:, 0, 0, 0, 0], [0, 127, 0])
+    np.testing.assert_allclose(transition.network_output.value_estimates[:, 0], [1.0, 1 + 127 / 255, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(transition.bootstrap_values[:, 0], [0.0, 2.0, 0.0], rtol=1e-6)
+    assert_float32(transition)
+
+
+def test_training_on_images(torch_engine: Any):
+    run = training.train(mp.make_env([Camera]), ImageNet(), rollout_length=3, num_minibatches=1, iterations=1)
+    assert run.column("ratio/first_max_dev") == [0.0]
+
+
+class Loose:
+    """Reset returns an integer reward and flag; step floats, one of them weakly typed."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, first_obs: Any = None) -> None:
+        self.first_obs = jnp.eye(SIZE)[0] if first_obs is None else first_obs
+
+    def reset(self, key: Any) -> State:
+        del key
+        info = {"truncation": 0, "time": jnp.zeros((), jnp.int32)}
+        return State(self.first_obs, 0, False, info, {"metric": 0})
+
+    def step(self, state: State, action: Any) -> State:
+        del action
+        time = state.info["time"] + 1
+        over = time == 3
+        info = {"truncation": over.astype(jnp.int32), "time": time}
+        return State(jnp.eye(SIZE)[time], 2.0, over, info, {"metric": time * 1.5})
+
+
+def test_a_functional_environment_whose_reset_and_step_disagree(bits: str):
+    env = mp.make_env(Loose(), num_envs=2)
+    transition = roll(env, TableNet(np.arange(float(SIZE))))
+    assert transition.obs.dtype == np.float32
+    assert_float32(transition)
+    np.testing.assert_array_equal(transition.rewards, 2.0)
+    np.testing.assert_array_equal(transition.truncated[:, 0], [False, False, True, False])
+    np.testing.assert_array_equal(transition.metrics["metric"][:, 0], [1.5, 3.0, 4.5, 1.5])
+
+
+@pytest.mark.parametrize(
+    ("first_obs", "message"),
+    [
+        (jnp.zeros(SIZE, jnp.int32), r"float32\[1, 6\] for state.obs, where reset returned int32\[1, 6\]"),
+        (jnp.zeros(SIZE + 1), r"float32\[1, 6\] for state.obs, where reset returned float32\[1, 7\]"),
+    ],
+)
+def test_what_can_not_be_reconciled_is_named(first_obs: Any, message: str):
+    env = mp.make_env(Loose(first_obs), num_envs=1)
+    with pytest.raises(TypeError, match=message):
+        env.step(env.reset(0), jnp.zeros(1, jnp.int32))
+
+
+class Wrong(Careless):
+    """Declares bytes and returns fractions."""
+
+    observation_space = spaces.Box(0, 255, (SIZE,), np.uint8)
+
+
+def test_a_host_environment_that_returns_another_kind_is_named():
+    with pytest.raises(ValueError, match=r"observation.*float64 values, expected uint8 values"):
+        mp.make_env([Wrong]).reset(0)

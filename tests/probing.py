@@ -1,0 +1,168 @@
+"""Environments whose every observation can be told from all others, and what a run did to each of their samples.
+
+The update of a run is read from Adam's first moment after a single minibatch: it is a tenth of the gradient, and the
+gradient of a table's row is the derivative of the loss by the one value that stands there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import training
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import multippo as mp
+from multippo.testing import HostEnv
+
+__all__ = [
+    "ONE_STEP",
+    "Numbered",
+    "Script",
+    "advantages_of",
+    "gymnasium_env",
+    "modes",
+    "reference_advantages",
+]
+
+ONE_STEP: dict[str, Any] = {
+    "iterations": 1,
+    "num_epochs": 1,
+    "num_minibatches": 1,
+    "learning_rate": 0.0,
+    "scale_rewards": False,
+    "normalize_advantages": False,
+    "gradient_clipping": None,
+}
+"""Training that moves nothing, and whose one gradient tells the advantage of every sample."""
+
+
+class Script(HostEnv):
+    """Ends and rewards by a plan; every observation of a run has a number of its own, shown one-hot.
+
+    Args:
+        ends: ``[T, B]``, 0 where a (real) step ends no episode, 1 where it terminates one, 2 where it cuts one.
+        rewards: ``[T, B]``, 1 by default.
+        autoreset: See ``HostEnv``.
+    """
+
+    def __init__(self, ends: Any, rewards: Any = None, autoreset: Any = "same_step") -> None:
+        self.ends = np.asarray(ends)
+        self.rewards = np.ones(self.ends.shape) if rewards is None else np.asarray(rewards, float)
+        time, num_envs = self.ends.shape
+        super().__init__(num_envs, autoreset)
+        self.per_env = 2 * time + 2
+        self.observation_space = spaces.Box(0, 1, (num_envs * self.per_env,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.number = np.zeros(num_envs, int)
+        self.steps = np.zeros(num_envs, int)
+
+    def reset(self, key: Any) -> Any:
+        """See ``Env.reset``."""
+        self.number, self.steps = np.full(self.num_envs, -1), np.zeros(self.num_envs, int)
+        return super().reset(key)
+
+    def _begin(self, which: np.ndarray) -> None:
+        self.number = self.number + which
+
+    def _advance(self, action: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        row = np.minimum(self.steps, len(self.ends) - 1), np.arange(self.num_envs)
+        self.number, self.steps = self.number + which, self.steps + which
+        return self.rewards[row], self.ends[row] == 1, self.ends[row] == 2
+
+    def _observe(self) -> np.ndarray:
+        size = self.num_envs * self.per_env
+        return np.eye(size, dtype=np.float32)[np.arange(self.num_envs) * self.per_env + self.number]
+
+    def similar(self, num_envs: int) -> Script:
+        """See ``Env.similar``."""
+        raise NotImplementedError
+
+
+class Numbered(gymnasium.Env[Any, Any]):
+    """A gymnasium environment that ends after ``length`` steps; every observation has its own number, shown one-hot.
+
+    Args:
+        length: Steps of an episode.
+        end: "terminated", "truncated", or "both" flags at once.
+        size: Observations of a run at most.
+        kind: "box", "dict" (``{"where": one-hot, "when": uint8}``) or "tuple" of the two.
+        offset: Number of the first observation.
+    """
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int, end: str = "truncated", size: int = 32, kind: str = "box", offset: int = 0) -> None:
+        self.length, self.end, self.size, self.kind, self.offset = length, end, size, kind, offset
+        where, when = spaces.Box(0, 1, (size,), np.float32), spaces.Box(0, 255, (1,), np.uint8)
+        self.observation_space = {
+            "box": where,
+            "dict": spaces.Dict({"where": where, "when": when}),
+            "tuple": spaces.Tuple([where, when]),
+        }[kind]
+        self.number, self.time = offset - 1, 0
+        self.actions: list[Any] = []
+
+    def _observe(self) -> Any:
+        where, when = np.eye(self.size, dtype=np.float32)[self.number], np.asarray([self.time], np.uint8)
+        return {"box": where, "dict": {"where": where, "when": when}, "tuple": (where, when)}[self.kind]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """See ``gymnasium.Env.reset``."""
+        super().reset(seed=seed)
+        self.number, self.time = self.number + 1, 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        """See ``gymnasium.Env.step``."""
+        self.actions.append(action)
+        self.number, self.time = self.number + 1, self.time + 1
+        over = self.time == self.length
+        return self._observe(), 1.0, over and self.end != "truncated", over and self.end != "terminated", {}
+
+
+modes = {mode.name.lower(): mode for mode in AutoresetMode}
+"""gymnasium's ways to start the next episode."""
+
+
+def gymnasium_env(make: Callable[[int], Any], mode: str = "same_step", num_envs: int = 1, **options: Any) -> Any:
+    """``num_envs`` of ``make(index)`` in a vector environment of one autoreset mode, as an environment of ours."""
+    constructors = [lambda index=index: make(index) for index in range(num_envs)]
+    return mp.make_env(SyncVectorEnv(constructors, autoreset_mode=modes[mode]), **options)
+
+
+def advantages_of(network: Any, run: training.Run, valid_steps: int) -> np.ndarray:
+    """The advantage of each row of a ``TableNet``'s values in a run of ``ONE_STEP``; 0 where it was not visited.
+
+    The critic's loss is half the mean of ``(V - A - V)**2`` with the default weight, so a row's gradient is ``-A / N``.
+    """
+    first, _, count = training.portable_moments(network, run.state)
+    assert count == 1
+    (values,) = (moment for name, moment in first.items() if name.split(".")[-1] == "values")
+    return -values / (1 - 0.9) * valid_steps
+
+
+def reference_advantages(
+    rewards: Any, values: Any, bootstrap: Any, ends: Any, last_value: float, gamma: float, gae_lambda: float
+) -> np.ndarray:
+    """Generalised advantages of one environment's steps, by a loop from the last step to the first.
+
+    Args:
+        rewards: ``[T]``.
+        values: ``[T]``.
+        bootstrap: ``[T]``, what a cut episode is worth after its last step.
+        ends: ``[T]``, 0 for none, 1 for a termination, 2 for a cut.
+        last_value: Value of the observation after the last step.
+        gamma: Discount.
+        gae_lambda: Trace decay.
+    """
+    found, trace, following = np.zeros(len(rewards)), 0.0, last_value
+    for time in reversed(range(len(rewards))):
+        if ends[time]:
+            trace, following = 0.0, bootstrap[time] if ends[time] == 2 else 0.0
+        trace = rewards[time] + gamma * following - values[time] + gamma * gae_lambda * trace
+        found[time], following = trace, values[time]
+    return found
