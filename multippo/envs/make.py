@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from multippo.envs import novel
 from multippo.envs.api import Env
 from multippo.envs.host import GymnasiumEnv
 from multippo.envs.registry import is_installed, unknown_env
 from multippo.envs.vectorize import Vectorization, vectorize, vectorize_id
+from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, ScaleReward
 
 __all__ = ["make_env"]
 
 _VECTORIZATIONS = ("auto", "native", "sync", "async")
 
 
-def make_env(env: Any, num_envs: int | None = None, **kwargs: Any) -> Env:
+def make_env(
+    env: Any,
+    num_envs: int | None = None,
+    *,
+    reward_scale: float | Mapping[str, float] | None = None,
+    observation_keys: Sequence[str] | None = None,
+    **kwargs: Any,
+) -> Env:
     """Makes an environment that can be trained on, from a name or from what the user has.
 
     Args:
@@ -34,10 +46,14 @@ def make_env(env: Any, num_envs: int | None = None, **kwargs: Any) -> Env:
             * a functional JAX environment, such as a brax or playground object: see ``FunctionalEnv``;
             * an ``Env``, which is returned as it is.
         num_envs: How many environments to step side by side; by default 1, or what ``env`` itself says.
+        reward_scale: Multiply rewards; see ``wrappers.ScaleReward``.
+        observation_keys: Show only these keys of a Dict observation; see ``wrappers.FilterObservation``.
         **kwargs: For gymnasium names and functions: ``vectorization`` (``"auto"``, ``"native"``, ``"sync"`` or
-            ``"async"``), and for names ``wrappers``, ``max_episode_steps`` and what the environment's constructor
-            takes. For brax names what ``make_brax`` takes (``backend``, ``episode_length``, …), for playground
-            ``make_playground``. For objects what ``GymnasiumEnv`` or ``FunctionalEnv`` take.
+            ``"async"``), ``max_episode_steps``, ``action_repeat``, and for names ``wrappers`` and what the
+            environment's constructor takes. For brax names what ``make_brax`` takes (``backend``, ``episode_length``,
+            ``action_repeat``, …), for playground ``make_playground``. For objects what ``GymnasiumEnv`` or
+            ``FunctionalEnv`` take, and for vector environments ``max_episode_steps``, which is kept by
+            ``wrappers.EpisodeLimit``.
 
     Raises:
         ValueError: If the name is not known (the message has the nearest ones), or a space or an argument is not
@@ -49,6 +65,13 @@ def make_env(env: Any, num_envs: int | None = None, **kwargs: Any) -> Env:
     >>> env.reset(0).obs.shape
     (2, 4)
     """
+    made = _make(env, num_envs, kwargs)
+    if observation_keys is not None:
+        made = FilterObservation(made, observation_keys)
+    return made if reward_scale is None else ScaleReward(made, reward_scale)
+
+
+def _make(env: Any, num_envs: int | None, kwargs: dict[str, Any]) -> Env:
     if num_envs is not None and (not isinstance(num_envs, int | np.integer) or num_envs < 1):
         raise ValueError(f"num_envs={num_envs!r} is not possible: expected an integer of at least 1.")
     if isinstance(env, str):
@@ -60,7 +83,10 @@ def make_env(env: Any, num_envs: int | None = None, **kwargs: Any) -> Env:
                 "num_envs out, or make the environment with as many."
             )
         if isinstance(env, VectorEnv):
-            return GymnasiumEnv(env, **kwargs)
+            limit = kwargs.pop("max_episode_steps", None)
+            made = GymnasiumEnv(env, **kwargs)
+            # A limit at or above its own changes nothing.
+            return EpisodeLimit(made, limit) if limit and limit < (made.max_episode_steps or math.inf) else made
         if kwargs:
             raise ValueError(
                 f"{type(env).__name__} is finished; the arguments {sorted(kwargs)} can't be applied to it."
@@ -125,11 +151,13 @@ def _make_gymnasium(
     *,
     vectorization: Vectorization = "auto",
     wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
+    action_repeat: int = 1,
     reward_dtype: Any = np.float32,
     worker_timeout: float | None = None,
     **kwargs: Any,
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
+    wrappers = (*wrappers, *_repeating(action_repeat))
     novel.register()
     spec = gymnasium.registry.get(gymnasium_id)
     if spec is None:
@@ -148,6 +176,7 @@ def _make_gymnasium(
             raise ImportError(f"{env_id} needs a package that is not installed: {error}") from error
 
     limit = kwargs.get("max_episode_steps", spec.max_episode_steps)
+    limit = math.ceil(limit / action_repeat) if limit and limit > 0 else limit
     options: dict[str, Any] = {} if worker_timeout is None else {"worker_timeout": worker_timeout}
     return GymnasiumEnv(
         remake(num_envs),
@@ -164,9 +193,14 @@ def _make_constructed(
     num_envs: int | None,
     vectorization: Vectorization = "auto",
     can_repeat: bool = True,
+    max_episode_steps: int | None = None,
+    action_repeat: int = 1,
     **kwargs: Any,
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
+    wrappers = list(_repeating(action_repeat))
+    if max_episode_steps is not None:
+        wrappers.insert(0, functools.partial(TimeLimit, max_episode_steps=max_episode_steps))
     if not constructors or not all(callable(constructor) for constructor in constructors):
         raise TypeError(
             f"A list of functions that make one gymnasium.Env each was expected, received {constructors!r}: pass "
@@ -180,16 +214,41 @@ def _make_constructed(
 
     def remake(count: int) -> VectorEnv[Any, Any, Any]:
         # Another batch size repeats the list, so that a mixture of tasks stays one.
-        return vectorize([constructors[index % len(constructors)] for index in range(count)], vectorization)
+        chosen = [constructors[index % len(constructors)] for index in range(count)]
+        return vectorize([_Wrapped(make, wrappers) for make in chosen] if wrappers else chosen, vectorization)
 
     vector_env = remake(len(constructors))
     if isinstance(vector_env, SyncVectorEnv):
         first = vector_env.envs[0]
         kwargs.setdefault("id", type(first.unwrapped).__name__)
-        kwargs.setdefault("max_episode_steps", first.spec and first.spec.max_episode_steps)
+        limit = max_episode_steps or (first.spec and first.spec.max_episode_steps)
+        kwargs["max_episode_steps"] = math.ceil(limit / action_repeat) if limit else None
     else:
         kwargs.setdefault("id", getattr(constructors[0], "__name__", type(constructors[0]).__name__))
     return GymnasiumEnv(vector_env, remake=remake if can_repeat else None, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wrapped:
+    """Makes an environment and wraps it; a class, so that it reaches a worker process."""
+
+    make: Callable[[], Any]
+    wrappers: Sequence[Callable[[Any], Any]]
+
+    def __call__(self) -> Any:
+        env = self.make()
+        if isinstance(env, gymnasium.Env):  # else refused where the member is made
+            for wrapper in self.wrappers:
+                env = wrapper(env)
+        return env
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.make, "__name__", type(self.make).__name__)
+
+
+def _repeating(action_repeat: int) -> tuple[Callable[[Any], Any], ...]:
+    return () if action_repeat == 1 else (functools.partial(ActionRepeat, repeats=action_repeat),)
 
 
 def _check_vectorization(vectorization: str) -> None:

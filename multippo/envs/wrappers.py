@@ -1,0 +1,236 @@
+"""Changes to an environment: its reward's scale, what is shown of its observation, its time limit, action repeat.
+
+The first three wrap the library's ``Env``, and so any environment that ``make_env`` makes. Repeating an action must stop
+where each environment's own episode ends; for host environments it therefore wraps the single ``gymnasium.Env``, and
+functional ones have ``FunctionalEnv(action_repeat=)``. ``make_env`` takes all of them as arguments.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
+
+from multippo.envs.api import Env, EnvState
+from multippo.networks.utils import select, tree_map
+
+__all__ = ["ActionRepeat", "EnvWrapper", "EpisodeLimit", "FilterObservation", "ScaleReward"]
+
+
+class EnvWrapper(Env):
+    """Passes everything on. A subclass overrides what it changes, and names in ``options`` what it is made with.
+
+    Args:
+        env: What is wrapped; it must not be used beside the wrapper.
+        options: Keyword arguments with which ``similar`` wraps a similar environment.
+    """
+
+    def __init__(self, env: Env, **options: Any) -> None:
+        self.env, self._options = env, options
+        self.id, self.num_envs, self.functional = env.id, env.num_envs, env.functional
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.may_skip, self.max_episode_steps = env.may_skip, env.max_episode_steps
+        # A host environment's latest state as it came, for ``restart``.
+        self._latest: EnvState | None = None
+
+    def reset(self, key: Any) -> EnvState:
+        """See ``Env.reset``."""
+        return self._show(self.env.reset(key))
+
+    def step(self, env_state: EnvState, action: Any) -> EnvState:
+        """See ``Env.step``."""
+        return self._show(self.env.step(env_state, action))
+
+    def restart(self, env_state: EnvState, which: Any) -> EnvState | None:
+        """See ``Env.restart``."""
+        restarted = self.env.restart(self._latest or env_state, which)
+        return None if restarted is None else self._show(restarted)
+
+    def draw_starts(self, key: Any) -> Any:
+        """See ``Env.draw_starts``."""
+        return self.env.draw_starts(key)
+
+    def with_starts(self, env_state: EnvState, starts: Any) -> EnvState:
+        """See ``Env.with_starts``."""
+        return self.env.with_starts(env_state, starts)
+
+    def similar(self, num_envs: int) -> Env:
+        """See ``Env.similar``."""
+        return type(self)(self.env.similar(num_envs), **self._options)
+
+    def close(self) -> None:
+        """See ``Env.close``."""
+        self.env.close()
+
+    def _show(self, env_state: EnvState) -> EnvState:
+        if not self.functional:
+            self._latest = env_state
+        return self._changed(env_state)
+
+    def _changed(self, env_state: EnvState) -> EnvState:
+        """What a subclass makes of every state that comes from the environment."""
+        return env_state
+
+
+class ScaleReward(EnvWrapper):
+    """Multiplies rewards by a constant. What training and evaluation report is multiplied too.
+
+    To bring rewards to a scale that suits learning, ``PPOConfig.scale_rewards`` is the better way: it finds the scale
+    by itself and leaves the reports in the task's units.
+
+    Args:
+        env: The environment.
+        scale: The constant; or one for each key of a reward that is a dict.
+
+    Raises:
+        ValueError: If a scale is not finite.
+    """
+
+    def __init__(self, env: Env, scale: float | Mapping[str, float]) -> None:
+        super().__init__(env, scale=scale)
+        if not all(np.isfinite(value) for value in (scale.values() if isinstance(scale, Mapping) else [scale])):
+            raise ValueError(f"ScaleReward(scale={scale!r}) is not possible: expected finite numbers.")
+        self._scale = scale
+
+    def _changed(self, env_state: EnvState) -> EnvState:
+        scale, reward = self._scale, env_state.reward
+        if not isinstance(scale, Mapping):
+            return env_state._replace(reward=tree_map(lambda r: r * np.asarray(scale, r.dtype), reward))
+        if not isinstance(reward, dict) or set(reward) != set(scale):
+            keys = sorted(reward) if isinstance(reward, dict) else "one number"
+            raise ValueError(f"ScaleReward has scales for {sorted(scale)}, but {self.id} gives {keys} as a reward.")
+        return env_state._replace(reward={key: r * np.asarray(scale[key], r.dtype) for key, r in reward.items()})
+
+
+class FilterObservation(EnvWrapper):
+    """Shows some keys of a Dict observation and hides the others.
+
+    Args:
+        env: The environment.
+        keys: The keys that are shown; a dot leads into a nested Dict (``"camera.left"``).
+
+    Raises:
+        ValueError: If the observation is no Dict, or has no such key.
+    """
+
+    def __init__(self, env: Env, keys: Sequence[str]) -> None:
+        super().__init__(env, keys=list(keys))
+        if isinstance(keys, str) or not keys:
+            raise ValueError(f"FilterObservation(keys={keys!r}) is not possible: expected a list of at least one key.")
+        self._keys = [key.split(".") for key in keys]
+        self.observation_space = _kept(env.observation_space, self._keys)
+
+    def _changed(self, env_state: EnvState) -> EnvState:
+        obs = _kept(env_state.obs, self._keys)
+        # One and the same where no episode has ended, as before.
+        same = env_state.final_obs is env_state.obs
+        return env_state._replace(obs=obs, final_obs=obs if same else _kept(env_state.final_obs, self._keys))
+
+
+class EpisodeLimit(EnvWrapper):
+    """Truncates episodes of a host environment after a number of steps. It must be able to restart single ones.
+
+    gymnasium names have ``make_env(..., max_episode_steps=)``, and functional environments ``episode_length=``, which
+    are cheaper; this is for vector environments that the user has made.
+
+    Args:
+        env: The environment.
+        max_episode_steps: The limit.
+
+    Raises:
+        ValueError: If the limit is below 1, or the environment is functional.
+    """
+
+    def __init__(self, env: Env, max_episode_steps: int) -> None:
+        super().__init__(env, max_episode_steps=max_episode_steps)
+        if max_episode_steps < 1:
+            raise ValueError(f"max_episode_steps={max_episode_steps} is not possible: expected at least 1.")
+        if env.functional:
+            raise ValueError(
+                f"{env.id} is a functional environment: make it with episode_length={max_episode_steps} instead of "
+                "wrapping it in EpisodeLimit."
+            )
+        self._limit = max_episode_steps
+        self.max_episode_steps = min(max_episode_steps, env.max_episode_steps or max_episode_steps)
+        self._steps = np.zeros(self.num_envs, np.int64)
+
+    def reset(self, key: Any) -> EnvState:
+        """See ``Env.reset``."""
+        self._steps = np.zeros(self.num_envs, np.int64)
+        return super().reset(key)
+
+    def step(self, env_state: EnvState, action: Any) -> EnvState:
+        """See ``Env.step``.
+
+        Raises:
+            ValueError: If an episode reaches the limit and its environment can't be restarted.
+        """
+        state = self.env.step(env_state, action)
+        self._steps = self._steps + state.valid
+        ended = state.terminated | state.truncated
+        over = (self._steps >= self._limit) & ~ended & state.valid
+        self._steps = np.where(ended | over, 0, self._steps)
+        if not over.any():
+            return self._show(state)
+        # Copies, since the restart may write into the same arrays.
+        last = tree_map(np.array, state.obs)
+        restarted = self.env.restart(state, over)
+        if restarted is None:
+            raise ValueError(
+                f"{self.id} can't restart single environments, so EpisodeLimit can't cut their episodes: give the "
+                "environment itself a time limit, such as gymnasium.wrappers.TimeLimit around each."
+            )
+        return self._show(restarted._replace(final_obs=select(np, over, last, restarted.final_obs)))
+
+    def restart(self, env_state: EnvState, which: Any) -> EnvState | None:
+        """See ``Env.restart``."""
+        self._steps = np.where(which, 0, self._steps)
+        return super().restart(env_state, which)
+
+
+class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Takes each action several times, until the episode ends, and adds up the rewards.
+
+    Args:
+        env: A single environment.
+        repeats: How many times.
+
+    Raises:
+        ValueError: If ``repeats`` is below 1.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], repeats: int) -> None:
+        RecordConstructorArgs.__init__(self, repeats=repeats)
+        super().__init__(env)
+        if operator.index(repeats) < 1:
+            raise ValueError(f"action_repeat={repeats} is not possible: expected at least 1.")
+        self._repeats = repeats
+
+    def step(self, action: Any) -> Any:
+        """As ``gymnasium.Env.step``."""
+        total: Any = 0.0
+        obs, terminated, truncated, info = None, False, False, {}
+        for _ in range(self._repeats):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total = total + reward
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, info
+
+
+def _kept(tree: Any, paths: list[list[str]]) -> Any:
+    """The parts of a nested dict, or of a Dict space, that the paths lead to."""
+    branches: Any = tree.spaces if isinstance(tree, spaces.Dict) else tree
+    kept: dict[str, Any] = {}
+    for head in dict.fromkeys(path[0] for path in paths):
+        if not isinstance(branches, dict) or head not in branches:
+            known = f"the keys {sorted(branches)}" if isinstance(branches, dict) else f"no keys: {tree}"
+            raise ValueError(f"The observation has no key {head!r} that could be shown; it has {known}.")
+        rests = [path[1:] for path in paths if path[0] == head]
+        kept[head] = branches[head] if [] in rests else _kept(branches[head], rests)
+    return spaces.Dict(kept) if isinstance(tree, spaces.Dict) else kept
