@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-import gymnasium
-import numpy as np
+from gymnasium import spaces
 
+from multippo.networks.action_layers import ActionLayers, Distribution, SamplerOptions, action_layers, mask_layer
 from multippo.networks.adapter import PPOAdapter
-from multippo.networks.containers import Sequential
+from multippo.networks.containers import Filter, Parallel, Sequential
 from multippo.networks.feedforward import Activation, Dense
 from multippo.networks.initializers import Initializer, orthogonal
-from multippo.networks.normalizer import Normalizer
+from multippo.networks.observation_layers import Size, observation_layers
 from multippo.networks.recurrent import LSTM
-from multippo.networks.sampling_layers import CategoricalSampler, NormalTanhSampler
 from multippo.networks.types import StatefulModule
 from multippo.rngs import Rngs
 
 __all__ = ["make_mlp", "make_mlp_actor_critic", "make_mlp_layers", "make_recurrent_actor_critic"]
-
-Size = int | gymnasium.Space[Any]
 
 _HIDDEN_GAIN = 2.0**0.5
 
@@ -89,48 +86,64 @@ def make_mlp_actor_critic(
     activation: Activation = "tanh",
     normalize_obs: bool = True,
     entropy_weight: float = 0.0,
+    distribution: Distribution | None = None,
     min_std: float = 0.1,
     std_scale: float = 1.0,
+    mask_key: str | None = "action_mask",
 ) -> StatefulModule:
     """A feed-forward actor and a feed-forward critic, side by side.
 
+    Observations of any supported space are flattened, dicts in the order of their sorted keys. An image (a Box of
+    ``uint8`` from 0 to 255) stays ``uint8`` where rollouts are stored; the network divides it by 255, once, and does
+    not normalise it further. There are no convolutions here; compose a network for that.
+
+    With a mask in the observation (see ``mask_key``) an action that is not allowed has probability 0.
+
     Args:
-        observation: Observation space (a Box of one axis), or the number of features.
-        action: Action space (Box or Discrete), or the number of continuous actions.
+        observation: Observation space (Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those, nested),
+            or the number of features.
+        action: Action space (Box of floats, Discrete, MultiDiscrete, MultiBinary, or a Dict of those, nested; each has
+            its own sampler), or the number of continuous actions.
         actor_hidden_sizes: Hidden layers of the actor.
         critic_hidden_sizes: Hidden layers of the critic.
-        rngs: Where initial weights and the sampler's key are drawn from; ``Rngs(0)`` by default.
+        rngs: Where initial weights and the samplers' keys are drawn from; ``Rngs(0)`` by default.
         activation: Of the hidden layers.
         normalize_obs: Put a ``Normalizer`` in front.
         entropy_weight: Weight of the entropy bonus.
-        min_std: See ``NormalTanhSampler``.
-        std_scale: See ``NormalTanhSampler``.
+        distribution: Of a Box's actions: "tanh_normal", a ``NormalTanhSampler``, with which an unbounded dimension is
+            left with (-1, 1), or "normal", a ``NormalSampler`` with one trained standard deviation for each dimension,
+            which the environment's adapter clips to the bounds. None: the first where every dimension is bounded on
+            both sides, else the second.
+        min_std: See the samplers.
+        std_scale: See the samplers.
+        mask_key: The entry of a Dict observation that masks the action: 1 (or anything but 0) for what is allowed, one
+            number for each choice of a Discrete, one block after another for a MultiDiscrete, a Dict of masks for a
+            Dict of actions. It is neither normalised nor seen by the layers. None: there is none.
 
     Returns:
         A network whose output is a ``PPONetworkOutput``.
 
     Raises:
-        ValueError: If a space is not supported; the error names it.
+        ValueError: If a space is not supported, or the mask does not fit the action; the error names it.
     """
     rngs = rngs or Rngs(0)
-    features = observation_features(observation)
-    parameters, sampler = _action_head(action, rngs, entropy_weight, min_std, std_scale)
+    options = SamplerOptions(entropy_weight, distribution, min_std, std_scale)
+    ends = _ends(observation, action, rngs, normalize_obs, options, mask_key)
     actor = make_mlp_layers(
-        [features, *actor_hidden_sizes, parameters],
+        [ends.features, *actor_hidden_sizes, ends.head.num_parameters],
         rngs,
         activation,
         activation_last_layer=False,
         last_kernel_init=orthogonal(0.01),
     )
-    critic = make_mlp(
-        [features, *critic_hidden_sizes, 1],
+    critic = make_mlp_layers(
+        [ends.features, *critic_hidden_sizes, 1],
         rngs,
         activation,
         activation_last_layer=False,
         last_kernel_init=orthogonal(1.0),
     )
-    adapter = PPOAdapter(action=Sequential([*actor, sampler]), value=critic)
-    return Sequential([Normalizer(features), adapter]) if normalize_obs else adapter
+    return _assemble(ends, [], actor, critic)
 
 
 def make_recurrent_actor_critic(
@@ -147,17 +160,19 @@ def make_recurrent_actor_critic(
     activation: Activation = "tanh",
     normalize_obs: bool = True,
     entropy_weight: float = 0.0,
+    distribution: Distribution | None = None,
     min_std: float = 0.1,
     std_scale: float = 1.0,
+    mask_key: str | None = "action_mask",
     trainable_initial_state: bool = False,
 ) -> StatefulModule:
     """Recurrent actor and critic: normaliser, dense encoder, recurrent layer, heads.
 
     Args:
-        observation: Observation space (a Box of one axis), or the number of features.
-        action: Action space (Box or Discrete), or the number of continuous actions.
+        observation: See ``make_mlp_actor_critic``.
+        action: See ``make_mlp_actor_critic``.
         hidden_features: Units of a recurrent layer.
-        rngs: Where initial weights and the sampler's key are drawn from; ``Rngs(0)`` by default.
+        rngs: Where initial weights and the samplers' keys are drawn from; ``Rngs(0)`` by default.
         cell: Which recurrent layer: "lstm".
         encoder_sizes: Dense layers before the recurrent layer.
         actor_hidden_sizes: Dense layers between the recurrent layer and the action parameters.
@@ -166,24 +181,26 @@ def make_recurrent_actor_critic(
         activation: Of the dense layers.
         normalize_obs: Put a ``Normalizer`` in front.
         entropy_weight: Weight of the entropy bonus.
-        min_std: See ``NormalTanhSampler``.
-        std_scale: See ``NormalTanhSampler``.
+        distribution: See ``make_mlp_actor_critic``.
+        min_std: See the samplers.
+        std_scale: See the samplers.
+        mask_key: See ``make_mlp_actor_critic``.
         trainable_initial_state: See ``LSTM``.
 
     Returns:
         A network whose output is a ``PPONetworkOutput``.
 
     Raises:
-        ValueError: If a space or the cell is not supported; the error names it.
+        ValueError: If a space or the cell is not supported, or the mask does not fit the action; the error names it.
     """
     rngs = rngs or Rngs(0)
     if cell not in _CELLS:
         raise ValueError(f"Unknown recurrent cell {cell!r}; expected one of {', '.join(sorted(_CELLS))}.")
-    features = observation_features(observation)
-    parameters, sampler = _action_head(action, rngs, entropy_weight, min_std, std_scale)
+    options = SamplerOptions(entropy_weight, distribution, min_std, std_scale)
+    ends = _ends(observation, action, rngs, normalize_obs, options, mask_key)
 
     def trunk() -> list[StatefulModule]:
-        sizes = [features, *encoder_sizes]
+        sizes = [ends.features, *encoder_sizes]
         encoder = make_mlp_layers(sizes, rngs, activation) if encoder_sizes else []
         core = _CELLS[cell](sizes[-1], hidden_features, rngs, trainable_initial_state=trainable_initial_state)
         return [*encoder, core]
@@ -192,44 +209,60 @@ def make_recurrent_actor_critic(
         sizes = [hidden_features, *hidden, outputs]
         return make_mlp_layers(sizes, rngs, activation, activation_last_layer=False, last_kernel_init=orthogonal(gain))
 
-    front: list[StatefulModule] = [Normalizer(features)] if normalize_obs else []
-    if shared:
-        front += trunk()
-    actor = [*([] if shared else trunk()), *head(actor_hidden_sizes, parameters, 0.01), sampler]
+    front = trunk() if shared else []
+    actor = [*([] if shared else trunk()), *head(actor_hidden_sizes, ends.head.num_parameters, 0.01)]
     critic = [*([] if shared else trunk()), *head(critic_hidden_sizes, 1, 1.0)]
-    return Sequential([*front, PPOAdapter(action=Sequential(actor), value=Sequential(critic))])
+    return _assemble(ends, front, actor, critic)
 
 
 _CELLS: dict[str, Any] = {"lstm": LSTM}
 
 
-def observation_features(observation: Size) -> int:
-    """The number of features of a flat observation.
+class _Ends(NamedTuple):
+    """What the spaces decide of a network.
 
-    Raises:
-        ValueError: If the space is no Box of one axis.
+    Attributes:
+        front: From the observation (without its mask) to features.
+        features: How many.
+        head: From the actor's parameters to actions.
+        mask: From the observation to the mask, or None.
+        rest: Keys of the observation beside the mask.
     """
-    if isinstance(observation, int | np.integer) and not isinstance(observation, bool) and observation >= 1:
-        return int(observation)
-    if isinstance(observation, gymnasium.spaces.Box) and len(observation.shape) == 1 and observation.shape[0]:
-        return int(observation.shape[0])
-    raise ValueError(
-        f"The ready-made networks take a Box observation of one axis, or a number of features; got {observation}. "
-        "Flatten it with gymnasium.wrappers.FlattenObservation, or compose a network of containers."
-    )
+
+    front: list[StatefulModule]
+    features: int
+    head: ActionLayers
+    mask: StatefulModule | None
+    rest: tuple[str, ...]
 
 
-def _action_head(
-    action: Size, rngs: Rngs, entropy_weight: float, min_std: float, std_scale: float
-) -> tuple[int, StatefulModule]:
-    """How many parameters the actor yields, and the sampler that takes them."""
-    if isinstance(action, gymnasium.spaces.Discrete):
-        return int(action.n), CategoricalSampler(rngs, entropy_weight)
-    if isinstance(action, gymnasium.spaces.Box) and len(action.shape) == 1 and np.issubdtype(action.dtype, np.floating):
-        action = int(action.shape[0])
-    if isinstance(action, int | np.integer) and not isinstance(action, bool) and action >= 1:
-        return 2 * int(action), NormalTanhSampler(rngs, entropy_weight, min_std, std_scale)
-    raise ValueError(
-        f"The ready-made networks take a floating-point Box action of one axis, a Discrete one, or a number of "
-        f"continuous actions; got {action}. Compose a network with the samplers you need."
+def _ends(
+    observation: Size, action: Size, rngs: Rngs, normalize: bool, options: SamplerOptions, mask_key: str | None
+) -> _Ends:
+    seen, mask_space, mask = observation, None, None
+    if mask_key is not None and isinstance(observation, spaces.Dict) and mask_key in observation.spaces:
+        mask_space = observation[mask_key]
+        seen = spaces.Dict({key: sub for key, sub in observation.spaces.items() if key != mask_key})
+    front, features = observation_layers(seen, normalize)
+    head = action_layers(action, rngs, options, mask_space)
+    if mask_space is not None:
+        assert mask_key is not None
+        mask = Sequential([Filter(mask_key), mask_layer(mask_space)])
+    return _Ends(front, features, head, mask, tuple(seen.spaces) if isinstance(seen, spaces.Dict) else ())
+
+
+def _assemble(
+    ends: _Ends, trunk: Sequence[StatefulModule], actor: Sequence[StatefulModule], critic: Sequence[StatefulModule]
+) -> StatefulModule:
+    """Front, shared trunk, and the two ports; a mask goes around the layers, from the observation to the sampler."""
+    if ends.mask is None:
+        adapter = PPOAdapter(action=Sequential([*actor, *ends.head.layers]), value=Sequential(critic))
+        front = [*ends.front, *trunk]
+        return Sequential([*front, adapter]) if front else adapter
+    # Both children see the whole observation, and each takes its part of it.
+    features = Sequential([Filter({key: key for key in ends.rest}), *ends.front, *trunk])
+    logits = Parallel(logits=Sequential([Filter("features"), *actor]), mask=Filter("mask"))
+    adapter = PPOAdapter(
+        action=Sequential([logits, *ends.head.layers]), value=Sequential([Filter("features"), *critic])
     )
+    return Sequential([Parallel(features=features, mask=ends.mask), adapter])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,8 +47,8 @@ class Flattener(StatefulModule):
     """Joins all leaves of a tree to one array ``[B, F]``.
 
     Entries of dicts come in the order of their sorted keys, whichever order they were given in, those of tuples in
-    theirs; each leaf is flattened (row-major) and joined on the last axis. Integers and booleans become floating-point
-    numbers of the same value.
+    theirs; each leaf is flattened (row-major) and joined on the last axis. Integers, booleans and other floating-point
+    types become numbers of the engine's floating-point type.
     """
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
@@ -55,12 +56,14 @@ class Flattener(StatefulModule):
         leaves = canonical_leaves(x)
         if not leaves:
             raise ValueError(f"Flattener got {x!r}; expected a tree with at least one array.")
-        flat = [self.xp.reshape(_as_float(self, leaf), (leaf.shape[0], -1)) for leaf in leaves]
+        # Not -1: a leaf may hold no number.
+        sizes = [(leaf.shape[0], math.prod(leaf.shape[1:])) for leaf in leaves]
+        flat = [self.xp.reshape(_as_float(self, leaf), size) for leaf, size in zip(leaves, sizes, strict=True)]
         return StatefulModuleOutput(state, flat[0] if len(flat) == 1 else self.xp.concat(flat, axis=-1))
 
 
 class Scale(StatefulModule):
-    """Multiplies by a constant: ``y = factor x``, leaf by leaf. Integers become floating-point numbers.
+    """Multiplies by a constant: ``y = factor x``, leaf by leaf, in the engine's floating-point type.
 
     Args:
         factor: A number for every leaf of the input, or a tree (dicts, tuples) of numbers with the input's structure,
@@ -88,8 +91,8 @@ class Scale(StatefulModule):
 
 
 def _as_float(module: StatefulModule, x: Any) -> Any:
-    """Integers and booleans in the engine's floating-point type; what is floating-point already stays."""
-    return x if module.xp.isdtype(x.dtype, "real floating") else module.xp.astype(x, module.engine.float_dtype)
+    dtype = module.engine.float_dtype
+    return x if x.dtype == dtype else module.xp.astype(x, dtype)
 
 
 def _freeze(spec: Any, path: str = "") -> tuple[str, Any]:

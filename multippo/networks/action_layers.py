@@ -1,0 +1,184 @@
+"""From an action space to the layers that turn parameters into actions, for the ready-made networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from multippo.networks.containers import Filter, Flattener, Map, Parallel, Sequential, Splitter
+from multippo.networks.observation_layers import Size, is_size
+from multippo.networks.sampling_layers import (
+    BernoulliSampler,
+    CategoricalSampler,
+    MultiCategoricalSampler,
+    NormalSampler,
+    NormalTanhSampler,
+)
+from multippo.networks.types import StatefulModule
+from multippo.rngs import Rngs
+
+__all__ = ["ActionLayers", "Distribution", "SamplerOptions", "action_layers", "mask_layer"]
+
+Distribution = Literal["tanh_normal", "normal"]
+
+_SUPPORTED = "Box of floats, Discrete, MultiDiscrete, MultiBinary, Dict of those, or a number of continuous actions"
+
+
+class SamplerOptions(NamedTuple):
+    """What the samplers of a network have in common.
+
+    Attributes:
+        entropy_weight: Weight of the entropy bonus.
+        distribution: Of a Box's actions; None: by its bounds.
+        min_std: Least standard deviation, before scaling.
+        std_scale: Multiplies the standard deviation.
+    """
+
+    entropy_weight: float = 0.0
+    distribution: Distribution | None = None
+    min_std: float = 0.1
+    std_scale: float = 1.0
+
+
+class ActionLayers(NamedTuple):
+    """The end of an actor.
+
+    Attributes:
+        num_parameters: How many numbers the layers take, ``[B, num_parameters]``.
+        layers: The last is a sampler, or one for each key. With a mask they take ``{"logits", "mask"}``.
+    """
+
+    num_parameters: int
+    layers: list[StatefulModule]
+
+
+def action_layers(
+    action: Size, rngs: Rngs, options: SamplerOptions, mask: Any = None, path: str = "action"
+) -> ActionLayers:
+    """The layers for a space.
+
+    Args:
+        action: Space of one action, or a number of continuous actions.
+        rngs: Where the samplers' keys come from.
+        options: Of the samplers.
+        mask: The space of the mask, or None: as many numbers as there are logits, and for a Dict of actions a Dict with
+            an entry for each key that has a mask.
+        path: What an error calls the space.
+
+    Raises:
+        ValueError: If the space is not supported, or the mask does not fit it; the error names it.
+    """
+    if options.distribution not in (None, "tanh_normal", "normal"):
+        raise ValueError(
+            f"distribution={options.distribution!r} is unknown; expected 'tanh_normal', 'normal', or None."
+        )
+    if isinstance(action, spaces.Dict) and action.spaces:
+        return _of_dict(action, rngs, options, mask, path)
+    if isinstance(action, spaces.Discrete):
+        head = ActionLayers(int(action.n), [CategoricalSampler(rngs, options.entropy_weight)])
+    elif isinstance(action, spaces.MultiDiscrete):
+        sampler = MultiCategoricalSampler(action.nvec, rngs, options.entropy_weight)
+        head = ActionLayers(int(action.nvec.sum()), [sampler])
+    elif mask is not None:
+        raise ValueError(
+            f"The observation holds a mask for the {path} {action!r}, but only Discrete and MultiDiscrete actions can "
+            "be masked. Pass mask_key=None to make it an observation like any other."
+        )
+    else:
+        return _of_numbers(action, rngs, options, path)
+    if mask is not None and (size := _mask_size(mask)) != head.num_parameters:
+        raise ValueError(
+            f"The mask for the {path} {action!r} has the space {mask!r}, {'no mask' if size is None else size}; "
+            f"expected a Box or MultiBinary of {head.num_parameters} numbers, one for each choice, or a Tuple of such. "
+            "Pass mask_key=None to make it an observation like any other."
+        )
+    return head
+
+
+def mask_layer(mask: Any) -> StatefulModule:
+    """From the mask as the environment gives it to what the samplers take: flat, for each key."""
+    if isinstance(mask, spaces.Dict):
+        return Map({key: mask_layer(sub) for key, sub in mask.spaces.items()})
+    return Flattener()
+
+
+def _of_dict(action: spaces.Dict, rngs: Rngs, options: SamplerOptions, mask: Any, path: str) -> ActionLayers:
+    masks: Mapping[str, Any] = {}
+    if mask is not None:
+        masks = mask.spaces if isinstance(mask, spaces.Dict) else {}
+        if not masks or not set(masks) <= set(action.spaces):
+            raise ValueError(
+                f"The mask for the {path} {action!r} has the space {mask!r}; expected a Dict with some of the keys "
+                f"{sorted(action.spaces)}. Pass mask_key=None to make it an observation like any other."
+            )
+    heads = {
+        key: action_layers(sub, rngs, options, masks.get(key), f"{path}[{key!r}]") for key, sub in action.spaces.items()
+    }
+    splitter = Splitter({key: head.num_parameters for key, head in heads.items()})
+    samplers = Map({key: _joined(head.layers) for key, head in heads.items()})
+    total = sum(head.num_parameters for head in heads.values())
+    if not masks:
+        return ActionLayers(total, [splitter, samplers])
+    split = Parallel(logits=Sequential([Filter("logits"), splitter]), mask=Filter("mask"))
+    paired = Filter(
+        {key: {"logits": ("logits", key), "mask": ("mask", key)} if key in masks else ("logits", key) for key in heads}
+    )
+    return ActionLayers(total, [split, paired, samplers])
+
+
+def _of_numbers(action: Size, rngs: Rngs, options: SamplerOptions, path: str) -> ActionLayers:
+    if isinstance(action, spaces.MultiBinary) and math.prod(action.shape):
+        sampler = BernoulliSampler(rngs, options.entropy_weight, action_shape=tuple(action.shape))
+        return ActionLayers(math.prod(action.shape), [sampler])
+    if is_size(action):
+        return _of_box((int(action),), True, rngs, options)
+    if isinstance(action, spaces.Box) and action.dtype.kind == "f" and math.prod(action.shape):
+        return _of_box(tuple(action.shape), _is_bounded(action), rngs, options)
+    advice = "Wrap the environment, or compose a network with the samplers you need."
+    if isinstance(action, spaces.Box) and action.dtype.kind != "f":
+        advice = "Declare it as Discrete or MultiDiscrete, or as a Box of floats."
+    raise ValueError(
+        f"The ready-made networks do not take the {path} {action!r} of type {type(action).__name__}; supported are "
+        f"{_SUPPORTED}. {advice}"
+    )
+
+
+def _of_box(shape: tuple[int, ...], bounded: bool, rngs: Rngs, options: SamplerOptions) -> ActionLayers:
+    size = math.prod(shape)
+    if (options.distribution or ("tanh_normal" if bounded else "normal")) == "tanh_normal":
+        squashed = NormalTanhSampler(
+            rngs, options.entropy_weight, options.min_std, options.std_scale, action_shape=shape
+        )
+        return ActionLayers(2 * size, [squashed])
+    plain = NormalSampler(
+        rngs,
+        options.entropy_weight,
+        options.min_std,
+        options.std_scale,
+        action_shape=shape,
+        state_dependent_std=False,
+    )
+    return ActionLayers(size, [plain])
+
+
+def _is_bounded(space: spaces.Box) -> bool:
+    """Whether every dimension has both bounds; the largest number of the type, or near it, is none."""
+    limit = float(np.finfo(space.dtype.name).max) / 4
+    return bool(np.all(np.abs(space.low) < limit) and np.all(np.abs(space.high) < limit))
+
+
+def _mask_size(mask: Any) -> int | None:
+    if isinstance(mask, spaces.Box | spaces.MultiBinary):
+        return math.prod(mask.shape)
+    if isinstance(mask, spaces.Tuple):
+        sizes = [_mask_size(sub) for sub in mask.spaces]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+    return None
+
+
+def _joined(layers: list[StatefulModule]) -> StatefulModule:
+    return layers[0] if len(layers) == 1 else Sequential(layers)

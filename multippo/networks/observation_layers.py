@@ -1,0 +1,116 @@
+"""From an observation space to the layers that turn an observation into features, for the ready-made networks.
+
+A network sees what the environment's adapter shows it: categorical entries one-hot, everything else in the type the
+space declares. Of that tree, bytes that are an image (a Box of ``uint8`` from 0 to 255, of any number of axes) are
+divided by 255, the rest is normalised; then all of it is flattened, dicts in the order of their sorted keys.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeGuard
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from multippo.networks.normalizer import Normalizer
+from multippo.networks.structure import Flattener, Scale
+from multippo.networks.types import StatefulModule
+
+__all__ = ["Size", "is_size", "num_features", "observation_layers"]
+
+Size = int | gymnasium.Space[Any]
+"""A space, or the number of features (or of continuous actions) of a flat one."""
+
+_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of those, or a number of features"
+
+
+def observation_layers(observation: Size, normalize: bool) -> tuple[list[StatefulModule], int]:
+    """The layers from an observation to features ``[B, F]``, and F.
+
+    Args:
+        observation: Space of one observation, or the number of features.
+        normalize: Whether what is no image passes through a ``Normalizer``.
+
+    Raises:
+        ValueError: If the space is not supported, or holds no number at all; the error names it.
+    """
+    if is_size(observation):
+        return ([Normalizer(observation)] if normalize else []), int(observation)
+    space: Any = observation
+    features = num_features(space)
+    if not features:
+        raise ValueError(f"The observation space {space} holds no number; expected at least one feature.")
+    layers: list[StatefulModule] = []
+    images = [_is_image(leaf) for leaf in _leaves(space)]
+    if normalize and not all(images):
+        layers.append(Normalizer(_shapes(space)))
+    if any(images):
+        layers.append(Scale(_factors(space)))
+    flat = isinstance(space, spaces.Box) and len(space.shape) == 1
+    # Normalizer and Scale leave floating-point numbers of the engine's type; without them it is for Flattener to do so.
+    if not (flat and (layers or space.dtype == np.float32)):
+        layers.append(Flattener())
+    return layers, features
+
+
+def is_size(value: Any) -> TypeGuard[int]:
+    """Whether it is an integer of at least 1."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
+
+
+def num_features(space: Any, path: str = "observation") -> int:
+    """How many numbers the policy sees of an observation.
+
+    Raises:
+        ValueError: If the space, or one in it, is not supported; the error names it.
+    """
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return math.prod(space.shape)
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    if isinstance(space, spaces.Dict | spaces.Tuple) and space.spaces:
+        return sum(num_features(sub, f"{path}[{key!r}]") for key, sub in _entries(space))
+    raise ValueError(
+        f"The ready-made networks do not take the {path} {space!r} of type {type(space).__name__}; supported are "
+        f"{_SUPPORTED}. Wrap the environment, or compose a network of containers."
+    )
+
+
+def _is_image(space: Any) -> bool:
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+        return False
+    return bool(np.all(space.low == 0) and np.all(space.high == 255))
+
+
+def _entries(space: Any) -> list[tuple[Any, Any]]:
+    return list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+
+
+def _leaves(space: Any) -> list[Any]:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return [leaf for _, sub in _entries(space) for leaf in _leaves(sub)]
+    return [space]
+
+
+def _shapes(space: Any) -> Any:
+    """The tree of shapes for a Normalizer: None for images."""
+    if isinstance(space, spaces.Dict):
+        return {key: _shapes(sub) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_shapes(sub) for sub in space.spaces)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return (num_features(space),)
+    return None if _is_image(space) else tuple(space.shape)
+
+
+def _factors(space: Any) -> Any:
+    """The tree of factors for Scale: None for what is no image."""
+    if isinstance(space, spaces.Dict):
+        return {key: _factors(sub) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_factors(sub) for sub in space.spaces)
+    return 1.0 / 255.0 if _is_image(space) else None

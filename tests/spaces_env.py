@@ -1,0 +1,74 @@
+"""A gymnasium environment of any spaces, which refuses every action that is none of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+__all__ = ["Spaces"]
+
+
+class Spaces(gymnasium.Env[Any, Any]):
+    """Random observations of one space; the reward is 1, an episode takes three steps.
+
+    An entry ``action_mask`` of the observation allows some of the actions, never none, and at the end of an episode
+    none at all; an action that was masked is refused.
+
+    Args:
+        observation_space: Of the observations.
+        action_space: Of the actions, which are kept in ``received``.
+    """
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.received: list[Any] = []
+        self._t, self._mask = 0, None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self._t = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), f"{action!r} is none of {self.action_space}"
+        if self._mask is not None:
+            self._check(self.action_space, action, self._mask)
+        self.received.append(action)
+        self._t += 1
+        return self._observe(), 1.0, False, self._t == 3, {}
+
+    def _observe(self) -> Any:
+        obs = self.observation_space.sample()
+        if isinstance(obs, dict) and "action_mask" in obs:
+            obs["action_mask"] = self._mask = self._draw(self.action_space, self.observation_space["action_mask"])
+        return obs
+
+    def _draw(self, action: Any, mask: Any) -> Any:
+        if isinstance(mask, spaces.Dict):
+            return {key: self._draw(action[key], sub) for key, sub in mask.spaces.items()}
+        sizes = [int(action.n)] if isinstance(action, spaces.Discrete) else [int(n) for n in action.nvec.ravel()]
+        if self._t == 3:
+            flat = np.zeros(sum(sizes))
+        else:
+            blocks = [self.np_random.random(size) < 0.4 for size in sizes]
+            for block in blocks:
+                block[self.np_random.integers(len(block))] = True
+            flat = np.concatenate(blocks)
+        return flat.reshape(mask.shape).astype(mask.dtype)
+
+    def _check(self, space: Any, action: Any, mask: Any) -> None:
+        if isinstance(mask, dict):
+            for key, sub in mask.items():
+                self._check(space[key], action[key], sub)
+            return
+        if isinstance(space, spaces.Discrete):
+            chosen = [int(action) - int(space.start)]
+        else:
+            offsets = np.concatenate([[0], np.cumsum(space.nvec.ravel())[:-1]])
+            chosen = (np.ravel(action) - np.ravel(space.start) + offsets).tolist()
+        assert np.ravel(mask)[chosen].all(), f"{action!r} is masked by {mask!r}"
