@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_type_hints
 
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
@@ -22,7 +22,8 @@ NETWORKS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 """Kinds of networks: the function that makes one, and what is fixed about it."""
 
-_NOT_OPTIONS = {"observation", "action", "rngs", "cell"}
+# The weight of the entropy is PPOConfig's, which can change it over a run.
+_NOT_OPTIONS = {"observation", "action", "rngs", "cell", "entropy_weight"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,9 @@ ENV_OPTIONS = (
         "environment",
     ),
     Option("episode_length", int | None, None, f"{_FUNCTIONAL}: steps after which an episode is cut.", "environment"),
-    Option("action_repeat", int | None, None, f"{_FUNCTIONAL}: steps of the environment per action.", "environment"),
+    Option("action_repeat", int | None, None, "Steps of the environment per action.", "environment"),
+    Option("reward_scale", float | None, None, "Multiply all rewards, reported ones too, by this.", "environment"),
+    Option("observation_keys", Sequence[str], (), "Show only these keys of a Dict observation.", "environment"),
     Option("pool_size", int | None, None, f"{_FUNCTIONAL}: fresh starts drawn for each rollout.", "environment"),
     Option(
         "max_episode_steps",
@@ -77,19 +80,21 @@ ENV_OPTIONS = (
     ),
 )
 
+_ANY_FAMILY = {name: name for name in ("action_repeat", "reward_scale", "observation_keys")}
+
 FAMILIES: dict[str, dict[str, str]] = {
     "brax": {
         "env_backend": "backend",
         "episode_length": "episode_length",
-        "action_repeat": "action_repeat",
         "pool_size": "pool_size",
+        **_ANY_FAMILY,
     },
     "playground": {
         "episode_length": "episode_length",
-        "action_repeat": "action_repeat",
         "pool_size": "pool_size",
+        **_ANY_FAMILY,
     },
-    "gymnasium": {"max_episode_steps": "max_episode_steps", "vectorization": "vectorization"},
+    "gymnasium": {"max_episode_steps": "max_episode_steps", "vectorization": "vectorization", **_ANY_FAMILY},
 }
 """For each family of environments, its options, and what ``make_env`` calls them."""
 

@@ -108,7 +108,7 @@ def _env_kwargs(env_id: str, given: Mapping[str, Any]) -> dict[str, Any]:
     kwargs: dict[str, Any] = {}
     for option in ENV_OPTIONS:
         value = given.get(option.name)
-        if value is None:
+        if value is None or value == option.default:
             continue
         if option.name not in FAMILIES[family]:
             fitting = [name for name in FAMILIES if option.name in FAMILIES[name]]

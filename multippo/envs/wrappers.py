@@ -1,8 +1,8 @@
 """Changes to an environment: its reward's scale, what is shown of its observation, its time limit, action repeat.
 
-The first three wrap the library's ``Env``, and so any environment that ``make_env`` makes. Repeating an action must stop
-where each environment's own episode ends; for host environments it therefore wraps the single ``gymnasium.Env``, and
-functional ones have ``FunctionalEnv(action_repeat=)``. ``make_env`` takes all of them as arguments.
+The first three wrap the library's ``Env``, and so any environment that ``make_env`` makes. Repeating an action must
+stop where each environment's own episode ends; for host environments it therefore wraps the single ``gymnasium.Env``,
+and functional ones have ``FunctionalEnv(action_repeat=)``. ``make_env`` takes all of them as arguments.
 """
 
 from __future__ import annotations

@@ -45,7 +45,14 @@ def test_evaluation_can_be_configured_and_stay_off():
     assert not settings_from({"env": "CartPole-v1"}).train.eval.enabled
 
 
-@pytest.mark.parametrize("given", [GIVEN, {"env": "CartPole-v1", "max_episode_steps": 10, "activation": None}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        GIVEN,
+        {"env": "CartPole-v1", "max_episode_steps": 10, "activation": None},
+        {"env": "brax/fast", "action_repeat": 2, "reward_scale": 0.5, "observation_keys": ("a", "b.c")},
+    ],
+)
 def test_a_run_is_read_back_from_its_directory_as_it_was(given: dict[str, Any], tmp_path: Path):
     settings = settings_from(given)
     directory = RunDirectory(tmp_path / "a/b")
