@@ -3,13 +3,14 @@
 They are what multippo's own tests use; use them to test your modules and environments. ``Clock``, ``Goal`` and ``Spy``
 are host environments; ``FunctionalClock`` and ``FunctionalGoal`` are the same tasks as pure JAX functions, for
 ``make_env``. ``TableNet``, ``CountNet`` and ``NoisyNet`` are networks without memory, with memory, and with noise of
-their own.
+their own. ``check_env`` tells what is wrong with an environment.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from multippo.testing.check_env import EnvReport, check_env
 from multippo.testing.environments import Clock, Goal, HostEnv, Spy
 from multippo.testing.networks import CountNet, NoisyNet, TableNet, TinyActorCritic
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Clock",
     "CountNet",
+    "EnvReport",
     "FunctionalClock",
     "FunctionalGoal",
     "Goal",
@@ -27,6 +29,7 @@ __all__ = [
     "Spy",
     "TableNet",
     "TinyActorCritic",
+    "check_env",
 ]
 
 

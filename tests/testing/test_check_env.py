@@ -1,0 +1,195 @@
+"""``check_env`` finds each fault by name, and nothing in what is right."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+import multippo as mp
+from multippo.testing import Clock, FunctionalClock, FunctionalGoal, Goal, check_env
+
+
+class Walk(gymnasium.Env[Any, Any]):
+    """A random walk of at most ten steps from a random start; subclasses have one fault each."""
+
+    observation_space: Any = spaces.Box(-100, 100, (2,), np.float32)
+    action_space: Any = spaces.Discrete(3)
+
+    def __init__(self) -> None:
+        self.place, self.time = np.zeros(2), 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place, self.time = self.start(), 0
+        return self.observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        self.place = self.place + self.np_random.normal(size=2) + int(np.sum(action)) - 1
+        return self.observe(), self.reward(), *self.ends(), {}
+
+    def start(self) -> Any:
+        return self.np_random.normal(size=2)
+
+    def observe(self) -> Any:
+        return self.place.astype(np.float32)
+
+    def reward(self) -> Any:
+        return float(self.place[0])
+
+    def ends(self) -> tuple[bool, bool]:
+        return False, self.time == 10
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        "CartPole-v1",
+        "Pendulum-v1",
+        Walk,
+        lambda: Clock(3, num_envs=1),
+        Goal(3, length=4),
+        Goal(3, length=4, autoreset="next_step"),
+        FunctionalGoal(4),
+    ],
+)
+def test_nothing_is_wrong_with_what_is_right(env):
+    if callable(env) and not isinstance(env, type) and not hasattr(env, "step"):
+        env = env()
+    report = check_env(env)
+    starts_alike = isinstance(env, Clock)
+    assert report.errors == ()
+    assert len(report.warnings) == starts_alike
+    assert report
+    assert report.steps == 500
+    assert report.episodes > 0
+
+
+class Wide(Walk):
+    def observe(self) -> Any:
+        return np.zeros(3, np.float32)
+
+
+class Outside(Walk):
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+
+
+class Infinite(Walk):
+    def observe(self) -> Any:
+        return np.full(2, np.nan if self.time == 7 else 0.5 + self.place, np.float32)
+
+
+class Costly(Walk):
+    def reward(self) -> Any:
+        return -np.inf if self.time == 7 else 1.0
+
+
+class Free(Walk):
+    def reward(self) -> Any:
+        return 0.0
+
+
+class Endless(Walk):
+    def ends(self) -> tuple[bool, bool]:
+        return False, False
+
+
+class OneStart(Walk):
+    def start(self) -> Any:
+        return np.ones(2)
+
+
+class Unseeded(Walk):
+    rng = np.random.default_rng()
+
+    def start(self) -> Any:
+        return self.rng.normal(size=2)
+
+
+class Texts(Walk):
+    observation_space = spaces.Text(5)
+
+
+class Vectors(Walk):
+    def reward(self) -> Any:
+        return np.ones(2)
+
+
+class Crashing(Walk):
+    def reward(self) -> Any:
+        if self.time == 7:
+            raise RuntimeError("the robot fell apart")
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (Wide, r"shape \(3,\), expected shape \(2,\)"),
+        (Infinite, "The observation is not finite in step 7"),
+        (Costly, "The reward is not finite in step 7"),
+        (Unseeded, "The same seed and actions gave another run: obs of environment 0 differs first after reset 0"),
+        (Texts, "can't be made.*of type Text is not supported"),
+        (Crashing, "the robot fell apart"),
+        ("NoSuchEnv-v0", "can't be made"),
+        (object(), "can't be made"),
+    ],
+)
+def test_errors(env, message):
+    report = check_env(env)
+    assert not report
+    assert any(re.search(message, error) for error in report.errors), report.errors
+    assert str(report).startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (Outside, r"The observation leaves its declared bounds: it reached -"),
+        (Free, "Every reward was 0"),
+        (Endless, "No episode ended within 500 steps"),
+        (OneStart, "Every episode of an environment began with the same observation"),
+    ],
+)
+def test_warnings(env, message):
+    report = check_env(env)
+    assert report
+    assert [message in warning for warning in report.warnings] == [True], report.warnings
+
+
+def test_a_batch_seeded_alike():
+    class Alike(SyncVectorEnv):
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            return super().reset(seed=None if seed is None else [int(seed)] * self.num_envs, options=options)
+
+    report = check_env(Alike([Walk, Walk], autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP))
+    assert ["all began with the same observation" in warning for warning in report.warnings] == [True]
+
+
+def test_a_functional_environment_that_blows_up():
+    class Blown(FunctionalClock):
+        def step(self, state: Any, action: Any) -> Any:
+            import jax.numpy as jnp
+
+            after = super().step(state, action)
+            return after._replace(reward=jnp.where(after.info["time"] == 3, jnp.inf, after.reward))
+
+    report = check_env(Blown(5), 2, num_steps=20)
+    assert any("The reward is not finite in step 3" in error for error in report.errors), report.errors
+
+
+def test_what_was_passed_in_is_left_open_and_what_was_made_is_closed():
+    vector_env = SyncVectorEnv([Walk, Walk])
+    assert check_env(vector_env, num_steps=5)
+    assert not vector_env.closed
+    made = mp.make_env("CartPole-v1", num_envs=2)
+    assert check_env(made, num_steps=50)
+    made.reset(0)
+    made.close()
+    vector_env.close()
