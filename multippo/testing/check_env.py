@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from multippo.envs.api import Env, EnvState
 from multippo.envs.guard import guarded_leaves
-from multippo.networks.utils import named_leaves, tree_leaves, tree_structure
+from multippo.networks.utils import named_leaves, tree_leaves, tree_map, tree_structure
 
 __all__ = ["EnvReport", "check_env"]
 
@@ -156,10 +156,8 @@ class _Player:
 
     def _copy(self, state: EnvState) -> EnvState:
         """What is looked at, as NumPy arrays that no later step changes."""
-        import optree
-
         broken = None if state.broken is None else np.array(state.broken)
-        return optree.tree_map(np.array, state._replace(internal=(), broken=()))._replace(broken=broken)
+        return tree_map(np.array, state._replace(internal=(), broken=()))._replace(broken=broken)
 
     # -- one state
 
@@ -251,8 +249,9 @@ class _Player:
                     leaf = f"{part}{f' {name!r}' if name else ''}"
                     self.findings.error(
                         "repeat",
-                        f"The same seed and actions gave another run: {leaf} of environment {where} differs first after "
-                        f"{kind} {t}. Draw every random number from self.np_random, or from the key that reset got.",
+                        f"The same seed and actions gave another run: {leaf} of environment {where} differs first "
+                        f"after {kind} {t}. Draw every random number from self.np_random, or from the key that reset "
+                        "got.",
                     )
                     return False
         return True
