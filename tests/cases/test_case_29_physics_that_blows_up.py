@@ -1,0 +1,109 @@
+"""One environment's NaN does not poison the run.
+
+Seen in mujocolab/mjlab#174 and #224, akanazawa/fpo#4, google/brax#467, isaac-sim/IsaacLab#4570.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+
+import multippo as mp
+from multippo.errors import NonFiniteError
+from multippo.testing import Clock, FunctionalClock, Spy
+
+NUM_ENVS, BAD, ROLLOUT = 4, 2, 6
+
+
+class Blowing(Clock):
+    """Environment 2 shows NaN after one step (the fifth) and pays infinity for another (the ninth)."""
+
+    def __init__(self, autoreset: Any = "same_step", faults: tuple[int, int] = (5, 9)) -> None:
+        super().__init__(20, "truncated", NUM_ENVS, autoreset)
+        self.faults, self.count = faults, 0
+
+    def step(self, env_state: Any, action: Any) -> Any:
+        state = super().step(env_state, action)
+        self.count += 1
+        obs, reward = state.obs.copy(), state.reward.copy()
+        if self.count == self.faults[0]:
+            obs[BAD] = np.nan
+        if self.count == self.faults[1]:
+            reward[BAD] = np.inf
+        return state._replace(obs=obs, reward=reward)
+
+
+def make_network() -> Any:
+    rngs = mp.Rngs(0)
+    actor = mp.Sequential([mp.Dense(21, 2, rngs), mp.CategoricalSampler(rngs)])
+    network = mp.Sequential([mp.Normalizer(21), mp.PPOAdapter(action=actor, value=mp.Dense(21, 1, rngs))])
+    support.fill_randomly(network, 3)
+    return network
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+def test_a_host_environment(engine: Any, autoreset: Any):
+    network, spy = make_network(), Spy(Blowing(autoreset))
+    run = training.train(spy, network, iterations=3, rollout_length=ROLLOUT)
+    assert run.column("rollout/nonfinite_steps") == [1, 1, 0]
+    for name, value in mp.to_portable(network).items():
+        assert np.isfinite(value).all(), name
+    for line in run.logs:
+        assert np.isfinite(line["losses/total"]), line
+
+    # The clock tells when each environment was reset: the third after its fifth and ninth step, the others never.
+    shown = np.array([state.obs.argmax(-1) for state in spy.states if np.isfinite(state.obs).all()])
+    sound = shown[:, [0, 1, 3]]
+    assert set(np.diff(sound, axis=0).ravel()) <= {0, 1}
+    assert (np.diff(shown[:, BAD]) < 0).sum() == 2
+
+
+def test_the_other_environments_data_are_untouched(engine: Any):
+    network, found = make_network(), []
+    for faults in ((5, 9), (0, 0)):
+        env = Blowing(faults=faults)
+        start = network.initialize_state(NUM_ENVS)
+        found.append(support.to_numpy(mp.unroll_env(env, env.reset(0), network, start, 12, engine.random.key(0))[2]))
+    for name, with_fault in support.named_leaves(found[0]):
+        without = dict(support.named_leaves(found[1]))[name]
+        others = [0, 1, 3]
+        np.testing.assert_array_equal(with_fault[:, others], without[:, others], err_msg=name)
+        assert np.isfinite(with_fault).all(), name
+
+
+def test_a_functional_environment(engine: Any):
+    class Blown(FunctionalClock):
+        """One start in three leads to NaN in the third step."""
+
+        def reset(self, key: Any) -> Any:
+            import jax
+
+            state = super().reset(key)
+            return state._replace(info={**state.info, "bad": jax.random.uniform(key) < 0.3})
+
+        def step(self, state: Any, action: Any) -> Any:
+            import jax.numpy as jnp
+
+            after, bad = super().step(state, action), state.info["bad"]
+            reward = jnp.where(bad & (state.info["time"] == 2), jnp.nan, after.reward)
+            return after._replace(reward=reward, info={**after.info, "bad": bad})
+
+    network = make_network()
+    run = training.train(mp.make_env(Blown(20), num_envs=8), network, iterations=3, rollout_length=ROLLOUT)
+    counts = run.column("rollout/nonfinite_steps")
+    assert sum(counts) > 0
+    assert max(counts) < 8
+    for name, value in mp.to_portable(network).items():
+        assert np.isfinite(value).all(), name
+
+
+@pytest.mark.parametrize(("faults", "step", "leaf"), [((5, 9), 4, "next observation"), ((0, 9), 2, "reward")])
+def test_a_strict_run_stops_and_names_it(engine: Any, faults: tuple[int, int], step: int, leaf: str):
+    env, network = Blowing(faults=faults), make_network()
+    run = training.train(env, network, iterations=3, rollout_length=ROLLOUT, nonfinite="stop", catch=(NonFiniteError,))
+    assert isinstance(run.error, NonFiniteError)
+    assert f"The {leaf} is not finite at step {step} of the rollout in environment {BAD}" in str(run.error)
