@@ -60,6 +60,8 @@ class ScriptedEnv(Env):
         scale: Standard deviation of every number in an observation.
         reward_keys: Names of the rewards where they are a dict.
         may_skip: Take a step that is none after every end, like gymnasium's NEXT_STEP mode.
+        mask_size: Numbers of an entry ``action_mask`` that observations have besides, 1 for about half of the actions;
+            in some rows for none. It takes a dict of shapes.
     """
 
     functional = False
@@ -74,6 +76,7 @@ class ScriptedEnv(Env):
         scale: float = 1.0,
         reward_keys: tuple[str, ...] = (),
         may_skip: bool = False,
+        mask_size: int = 0,
     ) -> None:
         self.num_envs = NUM_ENVS
         self.may_skip = may_skip
@@ -83,6 +86,9 @@ class ScriptedEnv(Env):
         boxes: dict[str, gymnasium.Space[Any]] = {
             name: gymnasium.spaces.Box(-np.inf, np.inf, shape) for name, shape in self._shapes.items()
         }
+        self._mask_size = mask_size
+        if mask_size:
+            boxes["action_mask"] = gymnasium.spaces.Box(0, 1, (mask_size,), np.int8)
         self.observation_space = boxes[""] if "" in boxes else gymnasium.spaces.Dict(boxes)
         self._streams = Streams.from_seed(20)
         self._step = 0
@@ -130,6 +136,9 @@ class ScriptedEnv(Env):
             name: (self._offset + self._scale * host.normal(keys[i], (self.num_envs, *shape))).astype(np.float32)
             for i, (name, shape) in enumerate(sorted(self._shapes.items()))
         }
+        if self._mask_size:
+            uniform = host.uniform(host.fold_in(keys[0], 1), (self.num_envs, self._mask_size))
+            drawn["action_mask"] = (uniform < 0.5).astype(np.int8)
         return drawn.get("", drawn)
 
     def _rewards(self, acted: Any, skip: np.ndarray) -> Any:
@@ -138,17 +147,28 @@ class ScriptedEnv(Env):
         return {name: reward * (i + 1) for i, name in enumerate(self._reward_keys)} if self._reward_keys else reward
 
     def _check(self, action: Any) -> None:
-        spaces = self.action_space.spaces if isinstance(self.action_space, gymnasium.spaces.Dict) else None
-        pairs = [(action, self.action_space)] if spaces is None else [(action[k], s) for k, s in spaces.items()]
-        for value, space in pairs:
+        for value, space in _pairs(action, self.action_space):
             array = np.asarray(value)
-            if isinstance(space, gymnasium.spaces.Discrete):
-                fits = array.shape == (self.num_envs,) and array.dtype.kind in "iu"
-                fits = fits and bool(np.all((array >= 0) & (array < space.n)))
+            fits = array.shape == (self.num_envs, *(space.shape or ()))
+            if isinstance(space, gymnasium.spaces.Box):
+                bounded = np.where(np.isfinite(space.low) & np.isfinite(space.high), 1.0, np.inf)
+                fits = fits and bool(np.all(np.abs(array) <= bounded))
             else:
-                fits = array.shape == (self.num_envs, *(space.shape or ())) and bool(np.all(np.abs(array) <= 1.0))
+                fits = fits and array.dtype.kind in "iu" and bool(np.all((array >= 0) & (array < _num_choices(space))))
             if not fits:
                 raise ValueError(f"An action of shape {array.shape}, type {array.dtype} is none of {space}: {array}.")
+
+
+def _pairs(action: Any, space: Any) -> list[tuple[Any, Any]]:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return [pair for key, sub in space.spaces.items() for pair in _pairs(action[key], sub)]
+    return [(action, space)]
+
+
+def _num_choices(space: Any) -> Any:
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return space.nvec
+    return space.n if isinstance(space, gymnasium.spaces.Discrete) else 2
 
 
 def sum_of_actions(actions: Any) -> np.ndarray:

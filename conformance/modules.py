@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from multippo.networks.adapter import PPOAdapter
-from multippo.networks.containers import Concat, Parallel, Sequential, Splitter
+from multippo.networks.containers import (
+    Concat,
+    Filter,
+    Flattener,
+    Map,
+    Parallel,
+    Scale,
+    Sequential,
+    Splitter,
+)
 from multippo.networks.feedforward import Dense
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.recurrent import LSTM
-from multippo.networks.sampling_layers import CategoricalSampler, NormalTanhSampler
+from multippo.networks.sampling_layers import (
+    BernoulliSampler,
+    CategoricalSampler,
+    MultiCategoricalSampler,
+    NormalSampler,
+    NormalTanhSampler,
+)
 from multippo.networks.types import StatefulModule
+from multippo.random import host
 from multippo.rngs import Rngs
 
 from .custom import CentredTrace, MovingAverage, NoisyGain
+from .environment import NUM_ENVS, NUM_STEPS
 from .specimens import ModuleSpecimen, normal_inputs
 
 __all__ = ["MODULES"]
@@ -42,6 +63,34 @@ def _nested() -> StatefulModule:
 
 def _user_defined() -> StatefulModule:
     return Sequential([NoisyGain(_F, Rngs(1)), MovingAverage(_F, 3), CentredTrace(_F)])
+
+
+def _samplers() -> StatefulModule:
+    grid = MultiCategoricalSampler([[2], [3]], Rngs(2), 0.1)
+    switches = BernoulliSampler(Rngs(3), 0.1, action_shape=(1, 4))
+    return Map(arm=NormalSampler(Rngs(1), action_shape=(2, 1)), hand=Map({"a.b": grid, "0": switches}))
+
+
+def _rearranged() -> StatefulModule:
+    taken = Filter({"z": ("deep", "joints"), "bytes": "camera"})
+    scaled = Sequential([taken, Scale({"z": 0.5, "bytes": 1 / 255})])
+    return Sequential([scaled, Map(bytes=Normalizer((2, 3)), z=LSTM(4, 3, Rngs(1))), Flattener()])
+
+
+def _bytes_and_joints(key: Any) -> Any:
+    camera = 255 * host.uniform(key, (NUM_STEPS, NUM_ENVS, 2, 3))
+    return {"camera": camera.astype(np.uint8), "deep": {"joints": normal_inputs((4,))(key)}}
+
+
+def _parameters(key: Any) -> Any:
+    arm, grid, switches = (normal_inputs((size,))(host.fold_in(key, size)) for size in (4, 5, 4))
+    return {"arm": arm, "hand": {"a.b": grid, "0": -switches}}
+
+
+def _masked_logits(key: Any) -> Any:
+    """Half of the actions are masked; in some rows all of them."""
+    mask = host.uniform(host.fold_in(key, 1), (NUM_STEPS, NUM_ENVS, 4)) < 0.5
+    return {"logits": normal_inputs((4,), scale=3.0)(key), "mask": mask.astype(np.int8)}
 
 
 _flat = normal_inputs((_F,))
@@ -86,6 +135,43 @@ MODULES: tuple[ModuleSpecimen, ...] = (
         sample=normal_inputs((4,), scale=20.0),
         carries=True,
         emits=True,
+    ),
+    ModuleSpecimen(
+        name="CategoricalSampler, masked",
+        build=lambda: CategoricalSampler(Rngs(1), 0.1),
+        sample=_masked_logits,
+        carries=True,
+        emits=True,
+    ),
+    ModuleSpecimen(
+        name="NormalSampler, state-independent",
+        build=lambda: NormalSampler(Rngs(1), 0.1, action_shape=3, state_dependent_std=False),
+        sample=normal_inputs((3,)),
+        carries=True,
+        emits=True,
+        differentiated=True,
+    ),
+    ModuleSpecimen(
+        name="Map of NormalSampler, MultiCategoricalSampler, BernoulliSampler",
+        build=_samplers,
+        sample=_parameters,
+        carries=True,
+        emits=True,
+    ),
+    ModuleSpecimen(
+        name="Filter, Scale, Map, Flattener",
+        build=_rearranged,
+        sample=_bytes_and_joints,
+        carries=True,
+        emits=True,
+        learns_statistics=True,
+    ),
+    ModuleSpecimen(
+        name="Normalizer, a leaf left alone",
+        build=lambda: Normalizer({"camera": None, "deep": {"joints": (4,)}}),
+        sample=_bytes_and_joints,
+        emits=True,
+        learns_statistics=True,
     ),
     ModuleSpecimen(name="Splitter", build=lambda: Splitter(mean=2, rest=1), sample=_flat),
     ModuleSpecimen(

@@ -9,12 +9,12 @@ import numpy as np
 
 from multippo.algorithms.config import PPOConfig
 from multippo.networks.adapter import PPOAdapter
-from multippo.networks.containers import Concat, Parallel, Sequential, Splitter
+from multippo.networks.containers import Concat, Filter, Map, Parallel, Sequential, Splitter
 from multippo.networks.factories import make_mlp, make_mlp_actor_critic, make_recurrent_actor_critic
 from multippo.networks.feedforward import Dense
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.recurrent import LSTM
-from multippo.networks.sampling_layers import CategoricalSampler, NormalTanhSampler
+from multippo.networks.sampling_layers import CategoricalSampler, NormalSampler, NormalTanhSampler
 from multippo.networks.types import StatefulModule
 from multippo.rngs import Rngs
 
@@ -27,6 +27,17 @@ __all__ = ["CONTINUOUS", "DISCRETE", "NETWORKS", "ppo_config"]
 
 CONTINUOUS = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
 DISCRETE = gymnasium.spaces.Discrete(3)
+_UNBOUNDED = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+_GRID = gymnasium.spaces.MultiDiscrete(np.asarray([[2], [3]]))
+_TREE_OF_ACTIONS = gymnasium.spaces.Dict(
+    arm=CONTINUOUS, hand=gymnasium.spaces.Dict(grid=_GRID, switches=gymnasium.spaces.MultiBinary((2, 2)))
+)
+_MASKED = gymnasium.spaces.Dict(
+    position=gymnasium.spaces.Box(-np.inf, np.inf, (5,)), action_mask=gymnasium.spaces.Box(0, 1, (3,), np.int8)
+)
+_MASKED_GRID = gymnasium.spaces.Dict(
+    position=gymnasium.spaces.Box(-np.inf, np.inf, (5,)), action_mask=gymnasium.spaces.Box(0, 1, (5,), np.int8)
+)
 
 _F = 5
 _TREE = {"camera": (8,), "joints": (4,)}
@@ -62,16 +73,16 @@ def _tree_of_heads() -> StatefulModule:
     split = Sequential([Dense(8, 7, Rngs(3)), Splitter(arm=4, gripper=3)])
     arm = NormalTanhSampler(Rngs(4), 0.01)
     pick = CategoricalSampler(Rngs(5), 0.01)
-    actor = Sequential([split, _Apart(arm=arm, gripper=pick)])
+    actor = Sequential([split, Map(arm=arm, gripper=pick)])
     critic = Parallel(arm=Dense(8, 1, Rngs(6)), gripper=make_mlp([8, 4, 1], Rngs(7), activation_last_layer=False))
     return Sequential([encoder, PPOAdapter(action=actor, value=critic)])
 
 
-class _Apart(Parallel):
-    """Runs named modules, each on the entry of its name in a dict input; the output is a dict of their outputs."""
-
-    def _route(self, run: Any, x: Any) -> Any:
-        return {key: run(key, x[key]).output for key in self.keys}
+def _asymmetric() -> StatefulModule:
+    sampler = NormalSampler(Rngs(3), 0.01, action_shape=2, state_dependent_std=False, initial_std=0.5)
+    actor = Sequential([Filter("joints"), Normalizer(4), Dense(4, 6, Rngs(1), "tanh"), Dense(6, 2, Rngs(2)), sampler])
+    critic = Sequential([Filter("camera"), Normalizer(8), LSTM(8, 5, Rngs(4)), Dense(5, 1, Rngs(5))])
+    return PPOAdapter(action=actor, value=critic)
 
 
 def _user_defined() -> StatefulModule:
@@ -147,6 +158,34 @@ NETWORKS: tuple[NetworkSpecimen, ...] = (
         ),
         obs_statistics=(1.0, 0.5),
         ppo=ppo_config(combine_advantages="separate", num_epochs=1),
+    ),
+    NetworkSpecimen(
+        name="LSTM, masked actions, skipped steps",
+        build=lambda: make_recurrent_actor_critic(
+            _MASKED, DISCRETE, 5, Rngs(0), encoder_sizes=(4,), shared=True, entropy_weight=0.02
+        ),
+        env=lambda: ScriptedEnv({"position": (_F,)}, DISCRETE, may_skip=True, mask_size=3),
+        ppo=ppo_config(num_epochs=1),
+    ),
+    NetworkSpecimen(
+        name="MLP, several choices, masked",
+        build=lambda: make_mlp_actor_critic(_MASKED_GRID, _GRID, (6,), (6,), Rngs(0), entropy_weight=0.02),
+        env=lambda: ScriptedEnv({"position": (_F,)}, _GRID, offset=3.0, scale=2.0, mask_size=5),
+        obs_statistics=(3.0, 2.0),
+        sequence_length=1,
+    ),
+    NetworkSpecimen(
+        name="LSTM, a tree of actions",
+        build=lambda: make_recurrent_actor_critic(
+            _F, _TREE_OF_ACTIONS, 5, Rngs(0), encoder_sizes=(), entropy_weight=0.02
+        ),
+        env=lambda: ScriptedEnv((_F,), _TREE_OF_ACTIONS),
+        ppo=ppo_config(num_epochs=1),
+    ),
+    NetworkSpecimen(
+        name="asymmetric actor and critic, plain Gaussian",
+        build=_asymmetric,
+        env=lambda: ScriptedEnv(_TREE, _UNBOUNDED),
     ),
     NetworkSpecimen(
         name="user-defined modules, skipped steps",

@@ -18,6 +18,20 @@ _SAMPLER_KEYS = {"action", "log_likelihood"}
 class PPOAdapter(Container):
     """Runs an action port and a value port on the same input and packs what PPO needs.
 
+    The ports need not look at the same part of the input. A critic that sees more than the actor may, for example the
+    simulator's state that a robot will not have:
+
+    >>> import multippo as mp
+    >>> rngs = mp.Rngs(0)
+    >>> actor = [mp.Filter("policy"), mp.Normalizer(3), mp.Dense(3, 8, rngs, "tanh"), mp.Dense(8, 4, rngs)]
+    >>> critic = [mp.Filter("privileged"), mp.Normalizer(5), mp.Dense(5, 8, rngs, "tanh"), mp.Dense(8, 1, rngs)]
+    >>> network = mp.PPOAdapter(
+    ...     action=mp.Sequential([*actor, mp.NormalTanhSampler(rngs)]), value=mp.Sequential(critic)
+    ... )
+    >>> observation = {"policy": network.zeros((2, 3)), "privileged": network.zeros((2, 5))}
+    >>> network(network.initialize_state(2), observation).output.value_estimates.shape == (2,)
+    True
+
     Args:
         action: Yields ``{"action", "log_likelihood"}``, as every sampler does, or a tree of such dicts, one for each
             key of the action space.
@@ -65,7 +79,8 @@ class PPOAdapter(Container):
 
 
 def _is_sample(node: Any) -> bool:
-    return isinstance(node, dict) and set(node) >= _SAMPLER_KEYS
+    # The keys of an action space are the user's: two of them may be called like a sample's, but hold samples then.
+    return isinstance(node, dict) and set(node) >= _SAMPLER_KEYS and hasattr(node["log_likelihood"], "shape")
 
 
 def _samples(tree: Any) -> list[Any]:
