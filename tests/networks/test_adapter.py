@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
-from support import compiled, to_numpy
+from multippo.conformance.environment import ScriptedEnv
+from support import compiled, fill_randomly, to_numpy
+from training import train
 
 import multippo as mp
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
@@ -93,3 +96,105 @@ def test_a_port_that_is_no_module_is_refused(engine, port):
     ports = {"action": Yields(sample), "value": Yields(sample), port: np.ones(2)}
     with pytest.raises(TypeError, match=rf"PPOAdapter\({port}=...\) is a ndarray; expected a StatefulModule"):
         mp.PPOAdapter(**ports)
+
+
+def test_an_action_space_may_have_keys_like_a_samples(engine):
+    tree = lambda x: {"action": sample(x), "log_likelihood": {"deep": sample(2 * x)}}  # noqa: E731
+    out = run(engine, tree, lambda x: x[..., 0]).output
+    assert to_numpy(out.actions["log_likelihood"]["deep"]).tolist() == [[2.0, 2.0]] * 3
+    assert to_numpy(out.loglikelihoods["action"]).tolist() == [1.0] * 3
+
+
+def asymmetric():
+    """The actor sees what the robot sees, the critic what the simulator knows."""
+    rngs = mp.Rngs(0)
+    actor = [mp.Filter("policy"), mp.Normalizer(3), mp.LSTM(3, 4, rngs), mp.Dense(4, 4, rngs)]
+    critic = [mp.Filter("privileged"), mp.Normalizer(5), mp.Dense(5, 4, rngs, "tanh"), mp.Dense(4, 1, rngs)]
+    return mp.PPOAdapter(action=mp.Sequential([*actor, mp.NormalTanhSampler(rngs)]), value=mp.Sequential(critic))
+
+
+def test_each_port_feels_its_own_part_of_the_observation_alone(engine):
+    network, rng = asymmetric(), np.random.default_rng(0)
+    fill_randomly(network)
+    obs = {"policy": rng.normal(size=(4, 3)), "privileged": rng.normal(size=(4, 5))}
+    obs = {key: engine.asarray(value.astype(np.float32)) for key, value in obs.items()}
+    if engine.name == "torch":
+        for leaf in obs.values():
+            leaf.requires_grad_(True)
+    state, stored = network.initialize_state(4), network.zeros((4, 2)) + 0.3
+
+    def gradient(port):
+        def loss(obs):
+            extras = {"action": [None, obs["policy"], None, None, stored], "value": [None] * 4}
+            return engine.xp.sum(getattr(network(state, obs, extras).output, port)), None
+
+        return to_numpy(engine.jit(engine.value_and_grad(loss))(obs)[1])
+
+    actor, critic = gradient("loglikelihoods"), gradient("value_estimates")
+    assert (actor["policy"] != 0).all() and (actor["privileged"] == 0).all()
+    assert (critic["privileged"] != 0).all() and (critic["policy"] == 0).all()
+
+
+def test_an_asymmetric_network_trains(engine):
+    network = asymmetric()
+    env = ScriptedEnv({"policy": (3,), "privileged": (5,)}, gymnasium.spaces.Box(-1.0, 1.0, (2,)))
+    before = mp.to_portable(network)
+    run = train(env, network, iterations=1, rollout_length=4, num_epochs=1, num_minibatches=2)
+    assert run.column("ratio/first_max_dev")[0] < 1e-5
+    after = mp.to_portable(network)
+    still = [name for name in before if np.array_equal(before[name], after[name])]
+    assert [name for name in still if not name.endswith("base_key")] == []
+
+
+TWO = gymnasium.spaces.Dict(arm=gymnasium.spaces.Box(-1.0, 1.0, (2,)), gripper=gymnasium.spaces.Discrete(3))
+
+
+def two_heads(values=("arm", "gripper")):
+    """An actor head for each key of ``TWO``, and a value for each of ``values``, nothing shared."""
+    rngs = mp.Rngs(0)
+    actor = mp.Parallel(
+        arm=mp.Sequential([mp.Dense(3, 4, rngs), mp.NormalTanhSampler(rngs)]),
+        gripper=mp.Sequential([mp.Dense(3, 3, rngs), mp.CategoricalSampler(rngs)]),
+    )
+    critic = mp.Parallel({key: mp.Dense(3, 1, rngs) for key in values}) if values else mp.Dense(3, 1, rngs)
+    return mp.PPOAdapter(action=actor, value=critic)
+
+
+class Flipped(ScriptedEnv):
+    """The same, but what one key earns has the other sign."""
+
+    def _rewards(self, acted, skip):
+        rewards = super()._rewards(acted, skip)
+        return {**rewards, "gripper": -rewards["gripper"]}
+
+
+def heads_after(kind, combine):
+    network = two_heads()
+    env = kind((3,), TWO, reward_keys=("arm", "gripper"))
+    options = {"gradient_clipping": None, "combine_advantages": combine, "num_minibatches": 1, "num_epochs": 2}
+    train(env, network, iterations=1, rollout_length=6, **options)
+    return {name: value for name, value in mp.to_portable(network).items() if name.endswith("kernel")}
+
+
+@pytest.mark.parametrize("combine", ["separate", "sum"])
+def test_each_head_learns_from_the_reward_of_its_key(engine, combine):
+    if engine.name == "jax" and combine == "sum":
+        pytest.skip("the same arithmetic; compiling it takes long")
+    plain, flipped = heads_after(ScriptedEnv, combine), heads_after(Flipped, combine)
+    moved = {name for name in plain if not np.array_equal(plain[name], flipped[name])}
+    # Separate: what the gripper earns is felt by the gripper's head and value alone. Summed: by every head.
+    expected = {"action.components.gripper.layers.0.kernel", "value.components.gripper.kernel"}
+    if combine == "sum":
+        expected.add("action.components.arm.layers.0.kernel")
+    assert moved == expected
+
+
+def test_values_that_do_not_mirror_the_rewards_are_refused(engine):
+    keyed, plain = ScriptedEnv((3,), TWO, reward_keys=("arm", "gripper")), ScriptedEnv((3,), TWO)
+    for env, values, message in (
+        (keyed, (), r"rewards have keys \['arm', 'gripper'\], the network's value estimates \[''\]"),
+        (keyed, ("arm", "leg"), r"rewards have keys \['arm', 'gripper'\], .* value estimates \['arm', 'leg'\]"),
+        (plain, ("arm", "gripper"), r"rewards have keys \[''\], the network's value estimates \['arm', 'gripper'\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train(env, two_heads(values), iterations=1, num_minibatches=1)
