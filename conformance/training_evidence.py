@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import multippo as mp
+from multippo.algorithms.schedules import Coefficients
 from multippo.algorithms.trainer import RunState, Trainer
 from multippo.random import host
 
@@ -99,7 +100,7 @@ class TrainingEvidence:
             before, reports, arrays, moments = mp.to_portable(network), [], [], {}
             for number in range(_RESTING + 1):
                 rate = 0.0 if number < _RESTING else config.learning_rate
-                state, (report,) = trainer.run(state, keys[number : number + 1], [rate])
+                state, (report,) = trainer.run(state, keys[number : number + 1], [Coefficients(rate, 0.0)])
                 learner = state.learner
                 engine.update_module(network, learner.params, learner.variables)
                 after = mp.to_portable(network)

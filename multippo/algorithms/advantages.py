@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["generalized_advantages", "linear_recurrence"]
+__all__ = ["generalized_advantages", "linear_recurrence", "standardized", "standardized_tree"]
 
 
 def linear_recurrence(xp: Any, decay: Any, x: Any, *, reverse: bool = False) -> Any:
@@ -78,3 +79,34 @@ def generalized_advantages(
     decay_t = xp.where(cut_t, zero, xp.full_like(v_t, discount * gae_lambda))
     advantage_t = linear_recurrence(xp, decay_t, delta_t, reverse=True)
     return advantage_t, advantage_t + v_t
+
+
+def standardized(xp: Any, x: Any, mean: Callable[[Any], Any]) -> Any:
+    """``(x - mean) / (std + 1e-8)`` with the population's standard deviation; equal values become 0.
+
+    Args:
+        xp: Array namespace.
+        x: Any shape.
+        mean: The mean over the entries of an array like ``x`` that count.
+    """
+    centred = x - mean(x)
+    # Once more: of equal values rounding leaves a little, which the division would make 1 of.
+    centred = centred - mean(centred)
+    return centred / (xp.sqrt(mean(centred**2)) + 1e-8)
+
+
+def standardized_tree(xp: Any, advantages: list[Any], mean: Callable[[Any], Any], combine: str) -> list[Any]:
+    """Per-key advantages such that what ``combine_advantages`` makes of them is standardised.
+
+    Args:
+        xp: Array namespace.
+        advantages: One array for each reward.
+        mean: See ``standardized``.
+        combine: ``PPOConfig.combine_advantages``. By ``"separate"`` each is standardised by itself; otherwise their sum
+            is, and each key gets an equal part of it, since nothing but the sum (or mean) is used.
+    """
+    if combine == "separate":
+        return [standardized(xp, advantage, mean) for advantage in advantages]
+    total = standardized(xp, sum(advantages[1:], advantages[0]), mean)
+    part = 1.0 if combine == "mean" else 1.0 / len(advantages)
+    return [total * part for _ in advantages]

@@ -29,6 +29,7 @@ class Manifest:
         backend: The engine that wrote it.
         num_envs: Environments trained in.
         optimizer_count: Steps of the optimiser.
+        learning_rate: Of the next iteration, where no schedule but the run itself decides on it.
         environment: Whether the environment's state is in it.
         episodes: Structure of ``TrainingState.episodes``, see ``stored_trees``.
         config: What was stored as config, as JSON has it.
@@ -40,6 +41,7 @@ class Manifest:
     backend: str
     num_envs: int
     optimizer_count: int
+    learning_rate: float | None
     environment: bool
     episodes: dict[str, Any]
     config: dict[str, Any] | None
@@ -88,7 +90,8 @@ def read_manifest(directory: Path) -> Manifest:
     values: dict[str, Any] = {}
     for name, hint in get_type_hints(Manifest).items():
         values[name] = value = found.get(name)
-        if not _is(value, hint) or (hint is int and not 0 <= value < 2**63):
+        is_number = _is(value, int | float)
+        if not _is(value, hint) or (is_number and not 0 <= value < 2**63):
             raise ValueError(f"{file} is damaged: {name} is {value!r}.")
     return Manifest(**values)
 

@@ -86,6 +86,7 @@ def save_checkpoint(
         backend=network.engine.name,
         num_envs=int(training_state.episodes.reward.shape[0]),
         optimizer_count=int(training_state.optimizer_state[2]),
+        learning_rate=training_state.learning_rate,
         environment=environment is not None,
         episodes=describe(training_state.episodes),
         config=None if config is None else dict(config),
@@ -196,6 +197,7 @@ class Checkpoint:
             key=key,
             iteration=self.manifest.iteration,
             step=self.manifest.step,
+            learning_rate=self.manifest.learning_rate,
         )
 
     def _read_moments(self, network: Any) -> tuple[dict[Any, np.ndarray], dict[Any, np.ndarray]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env, EnvState
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
@@ -23,7 +25,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
         env: The environments.
         env_state: From ``reset``.
         obs: ``env_state.obs`` in the network's arrays.
-        config: For ``combine_advantages``.
+        config: For ``combine_advantages`` and ``entropy_weight``.
 
     Raises:
         ValueError: If the network fails on the observation, or its output does not fit the environment.
@@ -45,6 +47,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
         )
     _check_values(out.output, env_state, env.num_envs)
     _check_likelihoods(out.output, env.num_envs, config)
+    _check_entropies(network, out.output, env.num_envs, config)
     _check_carry(network_state, out.next_state, env.num_envs)
 
 
@@ -107,6 +110,34 @@ def _check_likelihoods(output: PPONetworkOutput, num_envs: int, config: PPOConfi
             f"combine_advantages='separate' pairs each action key with the reward of the same key, but the actions "
             f"have keys {names} and the rewards {value_names}. Make them the same, or use 'sum'."
         )
+
+
+def _check_entropies(network: Any, output: PPONetworkOutput, num_envs: int, config: PPOConfig) -> None:
+    entropies = named_leaves(output.entropies)
+    for name, leaf in entropies:
+        if tuple(leaf.shape) != (num_envs,):
+            raise ValueError(
+                f"The network's entropy{f' {name!r}' if name else ''} has shape {tuple(leaf.shape)}; expected one "
+                f"number for each environment, ({num_envs},): the sum over an action's dimensions."
+            )
+    if config.entropy_weight is None:
+        return
+    if not entropies:
+        raise ValueError(WITHOUT_ENTROPY.format(config.entropy_weight))
+    own = [module for module in _modules(network) if getattr(module, "entropy_weight", 0.0)]
+    if own:
+        raise ValueError(
+            f"PPOConfig.entropy_weight={config.entropy_weight!r} is the weight for every sampler, but "
+            f"{path_of(network, own[0])} has an entropy_weight={own[0].entropy_weight!r} of its own; make it with 0, "
+            "or leave PPOConfig.entropy_weight unset."
+        )
+
+
+def _modules(module: Any) -> Iterator[Any]:
+    yield module
+    for _, child in module.engine.children(module):
+        if isinstance(child, StatefulModule):
+            yield from _modules(child)
 
 
 def _check_carry(before: Any, after: Any, num_envs: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 __all__ = ["DEFAULT_NUM_ENVS", "EvalConfig", "PPOConfig", "TrainConfig"]
 
@@ -22,6 +22,12 @@ def _positive_int(config: Any, *fields: str) -> None:
         value = getattr(config, field)
         ok = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         _require(ok, field, value, "an integer of at least 1")
+
+
+def _one_of(config: Any, field: str) -> None:
+    """Checks a field of a Literal type by its annotation."""
+    value, choices = getattr(config, field), get_args(get_type_hints(type(config))[field])
+    _require(isinstance(value, str) and value in choices, field, value, f"one of {', '.join(map(repr, choices))}")
 
 
 def _is_number(value: Any) -> bool:
@@ -51,29 +57,62 @@ class PPOConfig:
     gae_lambda: float = 0.95
     """lambda of generalised advantage estimation (Schulman et al., 2016, arXiv:1506.02438), in [0, 1]."""
 
+    recompute_advantages: bool = False
+    """Estimate advantages and value targets anew before each epoch, with the critic as it is by then (Andrychowicz et
+    al., 2021, arXiv:2006.05990, section 3.5), instead of once an iteration. The values of final observations, where an
+    episode was cut, stay those of the rollout: the observations are not stored."""
+
     clip_range: float = 0.2
     """epsilon of the clipped surrogate objective (2017, equation 7)."""
 
     value_clip_range: float | None = None
-    """Clip the value estimate to this distance from the one at rollout time; None does not."""
+    """The value loss is the larger of the squared errors of the value estimate and of the same clipped to this distance
+    from the one at rollout time, as in OpenAI Baselines' PPO2; None does not clip. In units of the returns that are
+    learnt (see ``scale_rewards``)."""
 
     learning_rate: float = 5e-4
     """Adam's step size at the start."""
 
-    lr_schedule: Literal["constant", "linear", "cosine"] = "linear"
-    """How the learning rate falls over the iterations: not at all, in a line to 0, or along half a cosine to 0."""
+    lr_schedule: Literal["constant", "linear", "cosine", "adaptive_kl"] = "linear"
+    """How the learning rate changes from one iteration to the next: not at all, in a line to 0, along half a cosine to
+    0, or by how far the policy moved (see ``desired_kl``). Lines and cosines end with ``total_steps``; a run continued
+    with more goes on at the rate that a run of that length would have had."""
+
+    learning_rate_warmup: int = 0
+    """Iterations at the start over which the learning rate rises in a line to what the schedule says, (i + 1) / (n + 1)
+    of it in iteration i of n."""
+
+    desired_kl: float = 0.01
+    """For ``lr_schedule="adaptive_kl"``: after an iteration in which the mean approximate KL divergence of the
+    minibatches was above twice this, the rate is divided by 1.5; below half of it (and not 0), multiplied. The rule of
+    rsl_rl (Rudin et al., 2022, arXiv:2109.11978), which applies it after each minibatch, to the divergence in closed
+    form. A single minibatch an iteration has a divergence of 0, so the rate stays."""
+
+    min_learning_rate: float = 1e-5
+    """What ``lr_schedule="adaptive_kl"`` does not go below."""
+
+    max_learning_rate: float = 1e-2
+    """What ``lr_schedule="adaptive_kl"`` does not go above."""
+
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's decay rates of the first and second moment, in [0, 1)."""
 
     adam_epsilon: float = 1e-5
-    """Adam's epsilon."""
+    """Adam's epsilon, outside the square root."""
 
     weight_decay: float = 0.0
-    """Decoupled weight decay (AdamW)."""
+    """Decoupled weight decay (AdamW, Loshchilov and Hutter, 2019, arXiv:1711.05101): each step takes learning rate x
+    this x the parameter off it."""
 
     gradient_clipping: float | None = 0.5
-    """Largest global norm of the gradient; None does not clip."""
+    """Largest global norm of the gradient (Pascanu et al., 2013, arXiv:1211.5063); None does not clip."""
 
     normalize_advantages: bool = True
-    """Scale each minibatch's advantages to mean 0 and (population) standard deviation 1."""
+    """Scale advantages to mean 0 and (population) standard deviation 1."""
+
+    advantage_normalization: Literal["minibatch", "batch"] = "minibatch"
+    """Over which entries ``normalize_advantages`` does so: each minibatch's, or all of the rollout's before they
+    are cut into minibatches."""
 
     combine_advantages: Literal["sum", "mean", "separate"] = "sum"
     """Rewards in a tree: add (or average) the per-key advantages to one for every action, or let each key of the
@@ -82,6 +121,17 @@ class PPOConfig:
     scale_rewards: bool = True
     """Divide rewards by the running standard deviation of the discounted return, for the loss alone: what is logged
     stays in the environment's units (see ``reward_scaling``)."""
+
+    reward_clip: float | None = None
+    """Clip rewards to this distance from 0, after any scaling and for the loss alone, as OpenAI Baselines' VecNormalize
+    does at 10; None does not. ``reward/clip_fraction`` is how many were."""
+
+    entropy_weight: float | None = None
+    """Weight of the policy's entropy in the loss (2017, equation 9), for all samplers of the network, which must have
+    none of their own; None: what each sampler was made with."""
+
+    entropy_schedule: Literal["constant", "linear"] = "constant"
+    """How ``entropy_weight`` changes over the iterations: not at all, or in a line to 0."""
 
     num_epochs: int = 10
     """Passes over the rollout in one update."""
@@ -97,7 +147,14 @@ class PPOConfig:
     """Weight of the value loss."""
 
     target_kl: float | None = None
-    """Stop an update's epochs once the approximate KL divergence of a minibatch exceeds this; None never does."""
+    """Stop an update's epochs once the approximate KL divergence of a minibatch exceeds this, before the step of that
+    minibatch is taken; None never does. ``update/minibatches`` is how many steps were, ``kl/stop`` what exceeded it."""
+
+    nonfinite: Literal["restart", "stop"] = "restart"
+    """When an environment gives an observation or a reward that is not finite: cut and restart that episode, leave the
+    step out of the loss, and count it in ``rollout/nonfinite_steps`` (the run stops nevertheless if it happens to every
+    environment in one rollout, or the environment can't be restarted); or stop the run, naming environment, step and
+    leaf. A loss or gradient that is not finite always stops it."""
 
     def __post_init__(self) -> None:
         _positive_int(self, "rollout_length", "total_steps", "num_epochs", "num_minibatches")
@@ -109,26 +166,25 @@ class PPOConfig:
         for field in ("learning_rate", "weight_decay", "critic_loss_weight"):
             value = getattr(self, field)
             _require(_is_number(value) and value >= 0, field, value, "a finite number of at least 0")
-        for field in ("clip_range", "adam_epsilon"):
+        for field in ("clip_range", "adam_epsilon", "desired_kl", "min_learning_rate", "max_learning_rate"):
             value = getattr(self, field)
             _require(_is_number(value) and value > 0, field, value, "a finite number above 0")
-        for field in ("value_clip_range", "gradient_clipping", "target_kl"):
+        for field in ("value_clip_range", "gradient_clipping", "target_kl", "reward_clip"):
             value = getattr(self, field)
             _require(
                 value is None or (_is_number(value) and value > 0), field, value, "a finite number above 0, or None"
             )
-        _require(
-            self.lr_schedule in ("constant", "linear", "cosine"),
-            "lr_schedule",
-            self.lr_schedule,
-            "'constant', 'linear' or 'cosine'",
-        )
-        _require(
-            self.combine_advantages in ("sum", "mean", "separate"),
-            "combine_advantages",
-            self.combine_advantages,
-            "'sum', 'mean' or 'separate'",
-        )
+        for field in ("lr_schedule", "combine_advantages", "advantage_normalization", "entropy_schedule", "nonfinite"):
+            _one_of(self, field)
+        for field in ("normalize_advantages", "recompute_advantages", "scale_rewards"):
+            value = getattr(self, field)
+            _require(isinstance(value, bool), field, value, "True or False")
+        betas: Any = self.adam_betas
+        ok = isinstance(betas, tuple | list) and len(betas) == 2 and all(_is_number(b) and 0 <= b < 1 for b in betas)
+        _require(ok, "adam_betas", betas, "two numbers in [0, 1)")
+        object.__setattr__(self, "adam_betas", tuple(betas))  # JSON has lists only
+        self._check_learning_rate()
+        self._check_entropy()
         if self.sequence_length is not None:
             _positive_int(self, "sequence_length")
             if self.rollout_length % self.sequence_length:
@@ -138,6 +194,31 @@ class PPOConfig:
                 )
         if self.num_envs is not None:
             self._check_minibatches(self.num_envs)
+
+    def _check_learning_rate(self) -> None:
+        warmup = self.learning_rate_warmup
+        ok = isinstance(warmup, int) and not isinstance(warmup, bool) and warmup >= 0
+        _require(ok, "learning_rate_warmup", warmup, "an integer of at least 0, a number of iterations")
+        low, high = self.min_learning_rate, self.max_learning_rate
+        _require(low <= high, "min_learning_rate", low, f"at most max_learning_rate={high!r}")
+        if self.lr_schedule == "adaptive_kl":
+            rate = self.learning_rate
+            expected = f"for lr_schedule='adaptive_kl' one between min_learning_rate={low!r} and {high!r}, the largest"
+            _require(low <= rate <= high, "learning_rate", rate, expected)
+
+    def _check_entropy(self) -> None:
+        weight = self.entropy_weight
+        _require(
+            weight is None or (_is_number(weight) and weight >= 0),
+            "entropy_weight",
+            weight,
+            "a finite number of at least 0, or None",
+        )
+        if self.entropy_schedule != "constant" and weight is None:
+            raise ValueError(
+                f"entropy_schedule={self.entropy_schedule!r} needs an entropy_weight to start from, which is None: "
+                "give PPOConfig.entropy_weight instead of weights of the samplers' own."
+            )
 
     def _check_minibatches(self, num_envs: int) -> None:
         length = self.sequence_length or 1

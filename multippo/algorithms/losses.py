@@ -5,13 +5,20 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
+from multippo.algorithms.advantages import standardized
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.types import Sequences
 from multippo.networks.utils import tree_leaves, tree_map
 
-__all__ = ["LossOutput", "ppo_loss"]
+__all__ = ["WITHOUT_ENTROPY", "LossOutput", "ppo_loss"]
 
 _MAX_LOG_RATIO = 20.0
+
+WITHOUT_ENTROPY = (
+    "PPOConfig.entropy_weight={!r} needs the entropy of the policy, but the network's PPONetworkOutput.entropies is "
+    "None. End the action port with samplers, which report it, or return entropies; or leave entropy_weight unset."
+)
+"""What is said to a network that does not report its entropy where it must."""
 
 
 class LossOutput(NamedTuple):
@@ -28,20 +35,30 @@ class LossOutput(NamedTuple):
     approximate_kl: Any
 
 
-def ppo_loss(network: Any, sequences: Sequences, config: PPOConfig) -> tuple[Any, LossOutput]:
-    """Clipped surrogate, value and regularisation loss of one minibatch (Schulman et al., 2017, arXiv:1707.06347).
+def ppo_loss(
+    network: Any, sequences: Sequences, config: PPOConfig, entropy_weight: Any = None
+) -> tuple[Any, LossOutput]:
+    """Clipped surrogate, value, entropy and regularisation loss of one minibatch (Schulman et al., 2017).
 
-    ``L = -mean min(rho A, clip(rho, 1 - eps, 1 + eps) A) + w mean (V - R)**2 + mean regularisation`` with ``rho`` the
-    ratio of the new to the old likelihood (equations 7 and 9; the entropy bonus is part of the regularisation). Means
-    are over valid entries. With ``value_clip_range`` the value term is the larger of the clipped and the unclipped.
+    ``L = -mean min(rho A, clip(rho, 1 - eps, 1 + eps) A) + w mean (V - R)**2 - u mean H + mean regularisation`` with
+    ``rho`` the ratio of the new to the old likelihood (arXiv:1707.06347, equations 7 and 9). Means are over valid
+    entries. H is the policy's entropy, summed over the keys of an action tree; its term is there where
+    ``config.entropy_weight`` is a number. Samplers with a weight of their own charge it as regularisation.
+
+    With ``value_clip_range`` c the value term is ``mean max((V - R)**2, (V_old + clip(V - V_old, -c, c) - R)**2)``,
+    which is not in the paper but in its authors' code, OpenAI Baselines' ``ppo2`` (and has no further factor 1/2 here).
 
     Args:
         network: Evaluated by its ``unroll``.
         sequences: ``[L, S, ...]``.
         config: Coefficients.
+        entropy_weight: u, a number or a scalar array; ``config.entropy_weight`` by default.
 
     Returns:
         The scalar loss, and what to log.
+
+    Raises:
+        ValueError: If the entropy has a weight, but the network does not report it.
     """
     xp = network.xp
     out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)
@@ -54,17 +71,27 @@ def ppo_loss(network: Any, sequences: Sequences, config: PPOConfig) -> tuple[Any
         return xp.sum(xp.where(valid, x, xp.zeros_like(x))) / total
 
     actor, ratio_stats = _actor_loss(xp, out.output.loglikelihoods, sequences, mean, config)
-    critic = _critic_loss(xp, out.output.value_estimates, sequences, mean, config)
+    critic, value_stats = _critic_loss(xp, out.output.value_estimates, sequences, mean, config)
     zero = xp.zeros_like(weight)
     regularization = mean(out.regularization_loss + zero)
     loss = actor + config.critic_loss_weight * critic + regularization
-    metrics = {
+    metrics: dict[str, Any] = {}
+    if out.output.entropies is not None:
+        metrics["entropy/mean"] = mean(_sum(tree_leaves(out.output.entropies)))
+    if config.entropy_weight is not None:
+        if out.output.entropies is None:
+            raise ValueError(WITHOUT_ENTROPY.format(config.entropy_weight))
+        entropy_weight = config.entropy_weight if entropy_weight is None else entropy_weight
+        metrics["losses/entropy"] = -entropy_weight * metrics["entropy/mean"]
+        loss = loss + metrics["losses/entropy"]
+    metrics |= {
         "losses/actor": actor,
         "losses/critic": critic,
         "losses/regularization": regularization,
         "losses/total": loss,
         "ratio/clip_fraction": ratio_stats["clip_fraction"],
         "kl/approx": ratio_stats["kl"],
+        **value_stats,
         **{name: mean(_for_each_entry(value) + zero) for name, value in _flat(out.metrics)},
     }
     return loss, LossOutput(metrics, ratio_stats["max_deviation"], ratio_stats["kl"])
@@ -90,9 +117,8 @@ def _actor_loss(xp: Any, log_likelihoods: Any, sequences: Sequences, mean: Any, 
 
 
 def _surrogate(xp: Any, new: Any, old: Any, advantage: Any, valid: Any, mean: Any, config: PPOConfig) -> dict[str, Any]:
-    if config.normalize_advantages:
-        centred = advantage - mean(advantage)
-        advantage = centred / (xp.sqrt(mean(centred**2)) + 1e-8)
+    if config.normalize_advantages and config.advantage_normalization == "minibatch":
+        advantage = standardized(xp, advantage, mean)
     # An exponent of 20 is far outside the clip range, and keeps a product with the advantage finite.
     log_ratio = xp.clip(new - old, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
     ratio = xp.exp(log_ratio)
@@ -108,15 +134,26 @@ def _surrogate(xp: Any, new: Any, old: Any, advantage: Any, valid: Any, mean: An
     }
 
 
-def _critic_loss(xp: Any, values: Any, sequences: Sequences, mean: Any, config: PPOConfig) -> Any:
+def _critic_loss(
+    xp: Any, values: Any, sequences: Sequences, mean: Any, config: PPOConfig
+) -> tuple[Any, dict[str, Any]]:
+    reach = config.value_clip_range
+
     def loss(value: Any, old: Any, target: Any) -> Any:
         error = (value - target) ** 2
-        if config.value_clip_range is not None:
-            near = old + xp.clip(value - old, -config.value_clip_range, config.value_clip_range)
+        if reach is not None:
+            near = old + xp.clip(value - old, -reach, reach)
             error = xp.maximum(error, (near - target) ** 2)
         return mean(error)
 
-    return _sum(tree_leaves(tree_map(loss, values, sequences.value_estimates, sequences.returns)))
+    def outside(value: Any, old: Any) -> Any:
+        return mean(xp.astype(xp.abs(value - old) > reach, value.dtype))
+
+    olds, stats = sequences.value_estimates, {}
+    if reach is not None:
+        shares = tree_leaves(tree_map(outside, values, olds))
+        stats["value/clip_fraction"] = _sum(shares) / len(shares)
+    return _sum(tree_leaves(tree_map(loss, values, olds, sequences.returns))), stats
 
 
 def _sum(values: list[Any]) -> Any:

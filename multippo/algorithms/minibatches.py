@@ -10,7 +10,14 @@ from multippo.algorithms.types import Sequences, Transition
 from multippo.networks.random_state import RandomState
 from multippo.networks.utils import select, tree_leaves, tree_map
 
-__all__ = ["choose_sequence_length", "has_memory", "make_sequences", "minibatch_indices", "take_sequences"]
+__all__ = [
+    "choose_sequence_length",
+    "cut_rollout",
+    "has_memory",
+    "make_sequences",
+    "minibatch_indices",
+    "take_sequences",
+]
 
 
 def has_memory(network_state: Any) -> bool:
@@ -56,31 +63,45 @@ def make_sequences(
         length: L.
         may_skip: Whether entries may be invalid; each sequence's valid steps come first then, the others hold zeros.
     """
-
-    def cut(x: Any) -> Any:
-        time, batch, *rest = x.shape
-        chunks = xp.reshape(x, (time // length, length, batch, *rest))
-        return xp.reshape(xp.moveaxis(chunks, 0, 1), (length, time // length * batch, *rest))
-
     over_time = Sequences(
         network_state=None,
         obs=transition.obs,
         done=transition.done,
-        valid=transition.valid,
+        valid=transition.counted,
         rollout_extras=transition.rollout_extras,
         loglikelihoods=transition.network_output.loglikelihoods,
         value_estimates=transition.network_output.value_estimates,
         advantages=advantages,
         returns=returns,
     )
-    if may_skip:
-        # A gradient of 0 at an entry that does not count is NaN where the entry is.
-        over_time = select(xp, over_time.valid, over_time, tree_map(xp.zeros_like, over_time))
-    sequences = tree_map(cut, over_time)
-    if may_skip and length > 1:
-        sequences = gather_time(xp, sequences, valid_first(xp, sequences.valid))
+    sequences = cut_rollout(xp, over_time, transition.valid, length, may_skip)
     carries = tree_map(lambda x: xp.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:])), starts)
     return sequences._replace(network_state=carries)
+
+
+def cut_rollout(xp: Any, tree: Any, valid: Any, length: int, may_skip: bool) -> Any:
+    """Leaves ``[T, B, ...]`` as ``[L, S, ...]``, in the order of ``make_sequences``.
+
+    Args:
+        xp: Array namespace.
+        tree: What to cut.
+        valid: ``[T, B]`` bool.
+        length: L.
+        may_skip: See ``make_sequences``.
+    """
+
+    def cut(x: Any) -> Any:
+        time, batch, *rest = x.shape
+        chunks = xp.reshape(x, (time // length, length, batch, *rest))
+        return xp.reshape(xp.moveaxis(chunks, 0, 1), (length, time // length * batch, *rest))
+
+    if may_skip:
+        # A gradient of 0 at an entry that does not count is NaN where the entry is.
+        tree = select(xp, valid, tree, tree_map(xp.zeros_like, tree))
+    tree = tree_map(cut, tree)
+    if may_skip and length > 1:
+        tree = gather_time(xp, tree, valid_first(xp, cut(valid)))
+    return tree
 
 
 def minibatch_indices(random: Any, xp: Any, key: Any, num_sequences: int, config: PPOConfig) -> Any:

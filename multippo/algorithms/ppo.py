@@ -15,9 +15,10 @@ from multippo.algorithms.evaluation import Evaluator
 from multippo.algorithms.interrupts import DeferredInterrupt
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.reports import LogFn, first_not_finite, readable, with_step
-from multippo.algorithms.schedules import learning_rate_at
+from multippo.algorithms.schedules import coefficients_at
 from multippo.algorithms.trainer import RunState, Trainer
 from multippo.algorithms.types import TrainingState, TrainResult
+from multippo.algorithms.update import LearnerState
 from multippo.envs.api import Env
 from multippo.envs.saving import SavedEnvState
 from multippo.errors import NonFiniteError
@@ -52,7 +53,8 @@ def train_ppo(
             last iteration, an interrupt, or a value that is not finite.
         eval_env: Environment to evaluate in; by default another of the training environment's kind.
         initial_state: Where to go on from: the ``training_state`` of an earlier run of the same network and config.
-            A host environment, whose state can't be saved, starts new episodes.
+            With more ``total_steps`` than that run had, schedules go on as if planned so from the start. A host
+            environment, whose state can't be saved, starts new episodes.
 
     Returns:
         The last state and metrics.
@@ -139,7 +141,10 @@ class _Run:
         if initial is not None:
             split = engine.split(self.network)
             optimizer_state = self.trainer.learner.optimizer.import_state(split.params, *initial.optimizer_state)
-            learner = learner._replace(params=split.params, variables=split.variables, optimizer_state=optimizer_state)
+            rate = learner.learning_rate
+            if rate is not None and initial.learning_rate is not None:
+                rate = engine.zeros(()) + initial.learning_rate
+            learner = LearnerState(split.params, split.variables, optimizer_state, rate)
             if self.env.functional:
                 network_state, episodes = initial.network_state, engine.snapshot(initial.episodes)
             elif episodes.scale is not None:
@@ -198,8 +203,8 @@ class _Run:
         keys = self.engine.random.fold_in(
             self.engine.xp.stack([self.iteration_root] * count), self.engine.asarray(list(numbers))
         )
-        rates = [learning_rate_at(self.ppo, number) for number in numbers]
-        self.state, reports = self.trainer.run(self.state, keys, rates)
+        coefficients = [coefficients_at(self.ppo, number) for number in numbers]
+        self.state, reports = self.trainer.run(self.state, keys, coefficients)
         compiled = self.engine.compile_seconds() - compile_before
         seconds = max(time.perf_counter() - start - compiled, 1e-9)
         steps = sum(int(report["steps"]) for report in reports)
@@ -248,6 +253,7 @@ class _Run:
             network_state=engine.snapshot(state.network_state),
             env_state=self._own(state.env_state),
             episodes=engine.snapshot(state.episodes),
+            learning_rate=None if learner.learning_rate is None else float(engine.to_numpy(learner.learning_rate)),
             key=engine.snapshot(self.key),
             iteration=self.iteration,
             step=self.step,
@@ -281,4 +287,4 @@ def as_env(env: Any, num_envs: int | None) -> Env:
 
     if num_envs is None and isinstance(env, str):
         num_envs = DEFAULT_NUM_ENVS
-    return make_env(env, **({} if num_envs is None else {"num_envs": num_envs}))
+    return make_env(env, num_envs)

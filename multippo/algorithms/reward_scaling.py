@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from multippo.algorithms.advantages import linear_recurrence
 from multippo.algorithms.types import Transition
-from multippo.networks.utils import tree_map
+from multippo.networks.utils import tree_leaves, tree_map
 
-__all__ = ["RewardScale", "initial_scale", "scale_rewards"]
+__all__ = ["RewardScale", "clip_rewards", "initial_scale", "scale_rewards"]
 
 
 class RewardScale(NamedTuple):
@@ -32,6 +32,8 @@ class RewardScale(NamedTuple):
 
 
 _MOST = 2.0**23
+_LEAST_SPREAD = 0.1
+_TINY = 1e-12
 
 
 def initial_scale(xp: Any, zeros: Any, rewards: Any) -> Any:
@@ -49,7 +51,9 @@ def initial_scale(xp: Any, zeros: Any, rewards: Any) -> Any:
 def scale_rewards(xp: Any, scales: Any, transition: Transition, discount: float) -> tuple[Any, Any]:
     """Folds a rollout into the moments, and divides its rewards by the standard deviation of the discounted return.
 
-    ``G_t = r_t + discount G_{t-1}``, started anew with each episode.
+    ``G_t = r_t + discount G_{t-1}``, started anew with each episode. The divisor is ``max(std(G), |mean(G)| / 10)``:
+    where all returns are nearly the same, it is their size that counts, and the mean scaled return is at most 10. It
+    does not depend on the unit of the rewards.
 
     Args:
         xp: Array namespace.
@@ -89,4 +93,33 @@ def _scale(xp: Any, old: RewardScale, reward: Any, transition: Transition, disco
     m2 = old.m2 + m2 + delta**2 * (old.count * size / total)
     kept = xp.minimum(total, xp.full_like(total, _MOST))
     new = RewardScale(g_t[-1] * going[-1], kept, old.mean + delta * (size / total), m2 * (kept / total))
-    return new, reward / xp.sqrt(new.m2 / kept + 1e-8)
+    spread = xp.sqrt(new.m2 / kept)
+    least = xp.maximum(_LEAST_SPREAD * xp.abs(new.mean), xp.full_like(spread, _TINY))
+    return new, reward / xp.maximum(spread, least)
+
+
+def clip_rewards(xp: Any, transition: Transition, reach: float) -> tuple[Any, Any]:
+    """Clips rewards to ``[-reach, reach]``, as OpenAI Baselines' VecNormalize does after scaling.
+
+    One that is not finite stays, since it stops the run.
+
+    Args:
+        xp: Array namespace.
+        transition: Rollout with rewards in the network's floating-point type.
+        reach: Above 0.
+
+    Returns:
+        The clipped rewards, and which part of those that count was clipped.
+    """
+    counted = transition.counted
+
+    def clip(reward: Any) -> Any:
+        return xp.where(xp.isfinite(reward), xp.clip(reward, -reach, reach), reward)
+
+    def share(reward: Any) -> Any:
+        outside = xp.astype(counted & (xp.abs(reward) > reach), reward.dtype)
+        total = xp.sum(xp.astype(counted, reward.dtype))
+        return xp.sum(outside) / xp.maximum(total, xp.ones_like(total))
+
+    shares = [share(reward) for reward in tree_leaves(transition.rewards)]
+    return tree_map(clip, transition.rewards), sum(shares[1:], shares[0]) / len(shares)

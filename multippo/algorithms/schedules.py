@@ -1,23 +1,83 @@
-"""How the learning rate falls over a run."""
+"""What changes over a run by plan, learning rate and entropy weight, and the learning rate that follows the policy."""
 
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 from multippo.algorithms.config import PPOConfig
 
-__all__ = ["learning_rate_at"]
+__all__ = ["Coefficients", "adapt_learning_rate", "coefficients_at", "entropy_weight_at", "learning_rate_at"]
+
+_FACTOR = 1.5
+
+
+class Coefficients(NamedTuple):
+    """What the schedules say of an iteration.
+
+    Attributes:
+        learning_rate: The learning rate; under ``lr_schedule="adaptive_kl"`` the share of the current one to take.
+        entropy_weight: Weight of the entropy; 0 where ``PPOConfig.entropy_weight`` is None.
+    """
+
+    learning_rate: Any
+    entropy_weight: Any
+
+
+def coefficients_at(config: PPOConfig, iteration: int) -> Coefficients:
+    """Everything scheduled, for an iteration counted from 0."""
+    return Coefficients(learning_rate_at(config, iteration), entropy_weight_at(config, iteration))
 
 
 def learning_rate_at(config: PPOConfig, iteration: int) -> float:
     """The learning rate of an iteration, counted from 0: the same for all its epochs and minibatches.
 
     ``linear``: ``lr (1 - i / N)``; ``cosine``: ``lr (1 + cos(pi i / N)) / 2`` (Loshchilov and Hutter, 2017, without
-    restarts); N is the number of iterations in the run. Never below 0.
+    restarts); N is the number of iterations in the run, so a run continued with more ``total_steps`` goes on as one
+    planned like that from the start. Never below 0. During a warm-up of n iterations all of it times
+    ``(i + 1) / (n + 1)``.
+
+    For ``adaptive_kl``, whose rate no plan knows, the share of it that the warm-up leaves: 1 without or after one.
+
+    >>> config = PPOConfig(num_envs=1, rollout_length=1, total_steps=4, num_minibatches=1, learning_rate=0.8)
+    >>> [round(learning_rate_at(config, i), 3) for i in range(5)]
+    [0.8, 0.6, 0.4, 0.2, 0.0]
     """
-    progress = min(iteration / config.num_iterations, 1.0)
+    warm = min((iteration + 1) / (config.learning_rate_warmup + 1), 1.0)
+    progress = _progress(config, iteration)
+    if config.lr_schedule == "adaptive_kl":
+        return warm
     if config.lr_schedule == "linear":
-        return config.learning_rate * (1.0 - progress)
+        return warm * config.learning_rate * (1.0 - progress)
     if config.lr_schedule == "cosine":
-        return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
-    return config.learning_rate
+        return warm * config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
+    return warm * config.learning_rate
+
+
+def entropy_weight_at(config: PPOConfig, iteration: int) -> float:
+    """The weight of the entropy in an iteration, counted from 0; ``linear`` as for the learning rate.
+
+    0 where ``PPOConfig.entropy_weight`` is None.
+    """
+    weight = config.entropy_weight or 0.0
+    return weight * (1.0 - _progress(config, iteration)) if config.entropy_schedule == "linear" else weight
+
+
+def _progress(config: PPOConfig, iteration: int) -> float:
+    return min(iteration / config.num_iterations, 1.0)
+
+
+def adapt_learning_rate(xp: Any, config: PPOConfig, learning_rate: Any, kl: Any) -> Any:
+    """The learning rate of the next iteration under ``lr_schedule="adaptive_kl"``; see ``PPOConfig.desired_kl``.
+
+    Args:
+        xp: Array namespace.
+        config: ``desired_kl``, and the bounds.
+        learning_rate: Scalar array.
+        kl: Mean approximate KL divergence of the iteration's minibatches, a scalar array. Where it is NaN the rate
+            stays.
+    """
+    slower = xp.maximum(learning_rate / _FACTOR, xp.full_like(learning_rate, config.min_learning_rate))
+    faster = xp.minimum(learning_rate * _FACTOR, xp.full_like(learning_rate, config.max_learning_rate))
+    too_little = (kl > 0) & (kl < config.desired_kl / 2)
+    return xp.where(kl > 2 * config.desired_kl, slower, xp.where(too_little, faster, learning_rate))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from multippo.algorithms.config import PPOConfig
-from multippo.algorithms.reward_scaling import initial_scale, scale_rewards
+from multippo.algorithms.reward_scaling import clip_rewards, initial_scale, scale_rewards
 from multippo.algorithms.rollout import Actor, Rollout, collect, is_traced
+from multippo.algorithms.schedules import Coefficients
 from multippo.algorithms.types import EpisodeState, Transition
 from multippo.algorithms.update import Learner, LearnerState, fold_episodes
 from multippo.envs.api import Env, EnvState
@@ -78,7 +79,8 @@ class Trainer:
 
     def initial_learner(self) -> LearnerState:
         """The network's weights and statistics, and a fresh optimiser."""
-        return LearnerState(self._params, self._variables, self.learner.optimizer.init(self._params))
+        rate = self.engine.zeros(()) + self.config.learning_rate if self.config.lr_schedule == "adaptive_kl" else None
+        return LearnerState(self._params, self._variables, self.learner.optimizer.init(self._params), rate)
 
     def initial_episodes(self, rewards: Any) -> EpisodeState:
         """The sums before the first step; ``rewards`` for their structure."""
@@ -86,72 +88,82 @@ class Trainer:
         scale = initial_scale(self.engine.xp, zeros, rewards) if self.config.scale_rewards else None
         return EpisodeState(zeros, zeros + 0, scale)
 
-    def run(self, state: RunState, keys: Any, learning_rates: list[float]) -> tuple[RunState, list[dict[str, Any]]]:
-        """Runs one iteration for each learning rate (at most ``iterations_per_call``).
+    def run(
+        self, state: RunState, keys: Any, coefficients: list[Coefficients]
+    ) -> tuple[RunState, list[dict[str, Any]]]:
+        """Runs one iteration for each entry of the schedules (at most ``iterations_per_call``).
 
         Args:
             state: Consumed.
             keys: ``[N, 2]``, one key for each iteration.
-            learning_rates: N of them.
+            coefficients: N of them, numbers.
 
         Returns:
             The new state, and each iteration's metrics as host numbers.
         """
-        engine = self.engine
+        engine, count = self.engine, len(coefficients)
         if self.traced:
-            missing = self.iterations_per_call - len(learning_rates)
-            rates = self._rates(learning_rates + [0.0] * missing)
+            missing = self.iterations_per_call - count
+            scheduled = self._stack_coefficients(coefficients + coefficients[-1:] * missing)
             keys = engine.xp.concat([keys, engine.xp.repeat(keys[-1:], missing, axis=0)], axis=0) if missing else keys
-            active = engine.asarray([True] * len(learning_rates) + [False] * missing)
+            active = engine.asarray([True] * count + [False] * missing)
             # Drawn out here, where the reset is compiled already.
-            drawn = [self.env.draw_starts(self._keys(key)[0]) for key in keys[: len(learning_rates)]]
-            state, stacked = self._call(state, self._stack(drawn + drawn[-1:] * missing), keys, rates, active)
+            drawn = [self.env.draw_starts(self._keys(key)[0]) for key in keys[:count]]
+            state, stacked = self._call(state, self._stack(drawn + drawn[-1:] * missing), keys, scheduled, active)
             host = tree_map(engine.to_numpy, stacked)
-            return state, [{name: value[i] for name, value in host.items()} for i in range(len(learning_rates))]
+            return state, [{name: value[i] for name, value in host.items()} for i in range(count)]
         reports: list[dict[str, Any]] = []
-        for i, rate in enumerate(learning_rates):
-            state, metrics = self._stepped(state, keys[i], self._rates([rate])[0])
+        for i, entry in enumerate(coefficients):
+            scheduled = tree_map(lambda x: x[0], self._stack_coefficients([entry]))
+            state, metrics = self._stepped(state, keys[i], scheduled)
             reports.append({name: engine.to_numpy(value) for name, value in metrics.items()})
         return state, reports
 
-    def _rates(self, values: list[float]) -> Any:
-        return self.engine.zeros((len(values),)) + self.engine.asarray(values)
+    def _stack_coefficients(self, entries: list[Coefficients]) -> Coefficients:
+        columns = [[float(value) for value in column] for column in zip(*entries, strict=True)]
+        return Coefficients(*(self.engine.zeros((len(entries),)) + self.engine.asarray(column) for column in columns))
 
     # -- a traced environment: everything in one call
 
     def _stacked(self, pools: list[Any]) -> Any:
         return self.engine.tree_map(lambda *leaves: self.engine.xp.stack(leaves), *pools)
 
-    def _several(self, state: RunState, pools: Any, keys: Any, rates: Any, active: Any) -> tuple[RunState, Any]:
+    def _several(
+        self, state: RunState, pools: Any, keys: Any, scheduled: Coefficients, active: Any
+    ) -> tuple[RunState, Any]:
         engine = self.engine
-        first = engine.tree_map(lambda leaf: leaf[0], pools)
+        first = engine.tree_map(lambda leaf: leaf[0], pools), keys[0], tree_map(lambda leaf: leaf[0], scheduled)
         if self.iterations_per_call == 1:
-            state, metrics = self._iteration(state, first, keys[0], rates[0])
+            state, metrics = self._iteration(state, *first)
             return state, tree_map(lambda x: x[None], metrics)
-        shapes = engine.shapes(self._inlined, state, first, keys[0], rates[0])[1]
+        shapes = engine.shapes(self._inlined, state, *first)[1]
 
         def body(carry: tuple[RunState, Any], inputs: tuple[Any, Any, Any, Any]) -> tuple[tuple[RunState, Any], Any]:
             before, failed = carry
-            pool, key, rate, is_active = inputs
+            pool, key, coefficients, is_active = inputs
 
             def idle() -> tuple[RunState, dict[str, Any]]:
                 return before, tree_map(lambda s: engine.xp.zeros(s.shape, s.dtype), shapes)
 
             # The last call of a run may have fewer iterations left; a shorter scan would be compiled anew.
-            after, metrics = engine.cond(is_active & ~failed, lambda: self._inlined(before, pool, key, rate), idle)
+            after, metrics = engine.cond(
+                is_active & ~failed, lambda: self._inlined(before, pool, key, coefficients), idle
+            )
             return (after, failed | metrics["nonfinite/any"]), metrics
 
         (state, _), metrics = engine.scan(
-            body, (state, ~active[0]), (pools, keys, rates, active), self.iterations_per_call
+            body, (state, ~active[0]), (pools, keys, scheduled, active), self.iterations_per_call
         )
         return state, metrics
 
-    def _iteration(self, state: RunState, pool: Any, key: Any, rate: Any) -> tuple[RunState, dict[str, Any]]:
+    def _iteration(
+        self, state: RunState, pool: Any, key: Any, coefficients: Coefficients
+    ) -> tuple[RunState, dict[str, Any]]:
         _, update_key = self._keys(key)
         learner = state.learner
         network_state, env_state, transition, starts = self._collect(state, pool)
         learner, episodes, metrics = self._finish(
-            learner, state.episodes, transition, starts, network_state, env_state.obs, update_key, rate
+            learner, state.episodes, transition, starts, network_state, env_state.obs, update_key, coefficients
         )
         new = RunState(learner, network_state, env_state, episodes)
         # The learner has kept its state already; the rest goes back to before the bad value too.
@@ -163,7 +175,7 @@ class Trainer:
 
     # -- a stepped environment: Python between the calls
 
-    def _stepped(self, state: RunState, key: Any, rate: Any) -> tuple[RunState, dict[str, Any]]:
+    def _stepped(self, state: RunState, key: Any, coefficients: Coefficients) -> tuple[RunState, dict[str, Any]]:
         env_key, update_key = self._keys(key)
         learner = state.learner
         network_state, env_state, transition, starts = self._collect(state, self.env.draw_starts(env_key))
@@ -171,7 +183,7 @@ class Trainer:
             self.engine.from_jax(env_state.obs) if self.env.functional else tree_map(self.engine.asarray, env_state.obs)
         )
         learner, episodes, metrics = self._finish_call(
-            learner, state.episodes, transition, starts, network_state, obs, update_key, rate
+            learner, state.episodes, transition, starts, network_state, obs, update_key, coefficients
         )
         if self._statistics_apart:
             learner = learner._replace(
@@ -215,29 +227,35 @@ class Trainer:
         network_state: Any,
         obs: Any,
         key: Any,
-        rate: Any,
+        coefficients: Coefficients,
     ) -> tuple[LearnerState, EpisodeState, dict[str, Any]]:
         """Everything after the rollout."""
-        xp = self.engine.xp
+        xp, dtype = self.engine.xp, coefficients.learning_rate.dtype
         v_last = self.engine.stop_gradient(
             self.actor.value_untraced(learner.params, learner.variables, network_state, obs)
         )
-        rewards = tree_map(lambda r: xp.astype(r, rate.dtype), transition.rewards)
+        rewards = tree_map(lambda r: xp.astype(r, dtype), transition.rewards)
         scaled, scale = transition._replace(rewards=rewards), None
         if episodes.scale is not None:
             scale, rewards = scale_rewards(xp, episodes.scale, scaled, self.config.discounting_factor)
             scaled = scaled._replace(rewards=rewards)
-        learner, metrics = self.learner.update(learner, scaled, starts, v_last, key, rate)
+        clipped: dict[str, Any] = {}
+        if self.config.reward_clip is not None:
+            rewards, clipped["reward/clip_fraction"] = clip_rewards(xp, scaled, self.config.reward_clip)
+            scaled = scaled._replace(rewards=rewards)
+        last = (network_state, obs) if self.config.recompute_advantages else None
+        learner, metrics = self.learner.update(learner, scaled, starts, v_last, key, coefficients, last)
         before, (episodes, sums) = episodes, fold_episodes(xp, episodes, transition)
         episodes = tree_map(
             lambda new, old: xp.where(metrics["nonfinite/any"], old, new), episodes._replace(scale=scale), before
         )
         metrics.update({f"episodes/{name}": value for name, value in sums.items()})
         metrics["steps"] = xp.sum(xp.astype(transition.valid, xp.int32))
-        metrics["learning_rate"] = rate
+        metrics.update(clipped)
+        if transition.broken is not None:
+            metrics["rollout/nonfinite_steps"] = xp.sum(xp.astype(transition.broken > 0, xp.int32))
         for name, value in transition.metrics.items():
-            weight = xp.astype(transition.valid, rate.dtype)
-            metrics[f"env/{name}"] = xp.sum(xp.astype(value, rate.dtype) * weight) / xp.maximum(
-                xp.sum(weight), xp.ones_like(rate)
-            )
+            weight = xp.astype(transition.valid, dtype)
+            total = xp.sum(weight)
+            metrics[f"env/{name}"] = xp.sum(xp.astype(value, dtype) * weight) / xp.maximum(total, xp.ones_like(total))
         return learner, episodes, metrics

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import optree
-
-from multippo.algorithms.advantages import generalized_advantages, linear_recurrence
+from multippo.algorithms.advantages import linear_recurrence
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.losses import ppo_loss
-from multippo.algorithms.minibatches import make_sequences, minibatch_indices, take_sequences
+from multippo.algorithms.minibatches import cut_rollout, make_sequences, minibatch_indices, take_sequences
+from multippo.algorithms.schedules import Coefficients, adapt_learning_rate
+from multippo.algorithms.targets import current_values, estimate_targets
 from multippo.algorithms.types import EpisodeState, Sequences, Transition
 from multippo.backends.api import OptimizerConfig
-from multippo.networks.utils import named_leaves, tree_leaves
+from multippo.envs.guard import guarded_leaves
+from multippo.networks.utils import named_leaves, tree_leaves, tree_map
 
 __all__ = ["Learner", "LearnerState", "fold_episodes", "optimizer_config"]
 
 
 class LearnerState(NamedTuple):
-    """What an update changes."""
+    """What an update changes.
+
+    Attributes:
+        params: The trained arrays.
+        variables: The tracked arrays.
+        optimizer_state: Of the engine's optimiser.
+        learning_rate: Scalar array, of the next iteration, under ``lr_schedule="adaptive_kl"``; else None.
+    """
 
     params: Any
     variables: Any
     optimizer_state: Any
+    learning_rate: Any = None
 
 
 def optimizer_config(config: PPOConfig) -> OptimizerConfig:
@@ -34,6 +44,8 @@ def optimizer_config(config: PPOConfig) -> OptimizerConfig:
         adam_epsilon=config.adam_epsilon,
         weight_decay=config.weight_decay,
         gradient_clipping=config.gradient_clipping,
+        beta1=config.adam_betas[0],
+        beta2=config.adam_betas[1],
     )
 
 
@@ -66,15 +78,30 @@ class Learner:
         self._statistics_apart = statistics_apart
         self.optimizer = engine.optimizer(optimizer_config(config))
         self._loss: Callable[..., Any] = engine.value_and_grad(engine.kernel(self._evaluate, mode))
+        self._values: Callable[..., Any] = engine.kernel(self._value, mode)
 
-    def _evaluate(self, params: Any, variables: Any, sequences: Sequences) -> tuple[Any, Any]:
-        loss, out = ppo_loss(self.engine.merge(self.definition, params, variables), sequences, self.config)
+    def _value(
+        self, params: Any, variables: Any, transition: Transition, starts: Any, network_state: Any, obs: Any
+    ) -> tuple[Any, Any]:
+        network = self.engine.merge(self.definition, params, variables)
+        return current_values(network, transition, starts, network_state, obs)
+
+    def _evaluate(self, params: Any, variables: Any, sequences: Sequences, entropy_weight: Any) -> tuple[Any, Any]:
+        network = self.engine.merge(self.definition, params, variables)
+        loss, out = ppo_loss(network, sequences, self.config, entropy_weight)
         # Inside what is compiled: else a compiled backward pass runs through the metrics too, with gradients of zero,
         # and zero times the derivative of a maximum that was computed again a little differently is NaN.
         return loss, self.engine.stop_gradient(out)
 
     def update(
-        self, state: LearnerState, transition: Transition, starts: Any, v_last: Any, key: Any, learning_rate: Any
+        self,
+        state: LearnerState,
+        transition: Transition,
+        starts: Any,
+        v_last: Any,
+        key: Any,
+        coefficients: Coefficients,
+        last: tuple[Any, Any] | None = None,
     ) -> tuple[LearnerState, dict[str, Any]]:
         """One update from one rollout.
 
@@ -84,25 +111,48 @@ class Learner:
             starts: Carries before every L-th step.
             v_last: Value ``[B]`` of the observation after the last step (a tree, like the rewards).
             key: For the minibatches' order.
-            learning_rate: Scalar array.
+            coefficients: Scalar arrays.
+            last: Carry and observation after the last step, for ``PPOConfig.recompute_advantages``.
 
         Returns:
-            The new state, unchanged if anything was not finite in the rollout, a loss or a gradient; and metrics.
+            The new state, unchanged if the run must stop for a value that is not finite, in the rollout, a loss or a
+            gradient; and metrics.
         """
-        xp = self.engine.xp
-        advantages, returns = self._advantages(transition, v_last)
+        xp, config = self.engine.xp, self.config
+        rate = coefficients.learning_rate
+        if state.learning_rate is not None:
+            rate = state.learning_rate * coefficients.learning_rate
+        advantages, returns = estimate_targets(
+            xp, config, transition, transition.network_output.value_estimates, v_last
+        )
         sequences = make_sequences(xp, transition, starts, advantages, returns, self.sequence_length, self.may_skip)
-        if self.engine.draws_ahead:
+        if self.engine.draws_ahead or config.entropy_weight:
             network = self.engine.merge(self.definition, state.params, state.variables)
             drawn = network.draw_ahead(
-                sequences.network_state, transition.rollout_extras, self.sequence_length, replay=True
+                sequences.network_state,
+                transition.rollout_extras,
+                self.sequence_length,
+                replay=not config.entropy_weight,
             )
             sequences = sequences._replace(network_state=drawn)
+
+        def of_epoch(params: Any) -> Sequences:
+            if not config.recompute_advantages:
+                return sequences
+            assert last is not None
+            values, after = self._values(params, state.variables, transition, starts, *last)
+            targets = estimate_targets(xp, config, transition, values, after)
+            advantages, returns = cut_rollout(xp, targets, transition.valid, self.sequence_length, self.may_skip)
+            return sequences._replace(advantages=advantages, returns=returns)
+
         bad = self._not_finite(transition, v_last)
+        for name, place in self._broken(transition).items():
+            bad[name] = xp.maximum(bad[name], place) if name in bad else place
         poisoned = functools.reduce(operator.or_, [index >= 0 for index in bad.values()])
-        index = minibatch_indices(self.engine.random, xp, key, sequences.valid.shape[1], self.config)
+        index = minibatch_indices(self.engine.random, xp, key, sequences.valid.shape[1], config)
         kept = self.optimizer.keep(state.params, state.optimizer_state)
-        params, optimizer_state, metrics = self._descend(state, sequences, index, learning_rate, poisoned)
+        coefficients = coefficients._replace(learning_rate=rate)
+        params, optimizer_state, metrics, kl = self._descend(state, of_epoch, index, coefficients, poisoned)
         failed = poisoned | (metrics["nonfinite/loss"] >= 0) | (metrics["nonfinite/gradient"] >= 0)
         params, optimizer_state = self.optimizer.restore(kept, params, optimizer_state, failed)
         variables = state.variables
@@ -111,72 +161,69 @@ class Learner:
             variables = self.engine.update_statistics(
                 self.definition, params, variables, transition.rollout_extras, valid, failed
             )
-        return LearnerState(params, variables, optimizer_state), {**metrics, **bad, "nonfinite/any": failed}
-
-    def _advantages(self, transition: Transition, v_last: Any) -> tuple[Any, Any]:
-        values, treedef = optree.tree_flatten(transition.network_output.value_estimates)
-        pairs = [
-            generalized_advantages(
-                self.engine.xp,
-                r_t=reward,
-                v_t=value,
-                v_last=last,
-                v_bootstrap_t=bootstrap,
-                terminated_t=transition.terminated,
-                truncated_t=transition.truncated,
-                valid_t=transition.valid,
-                discount=self.config.discounting_factor,
-                gae_lambda=self.config.gae_lambda,
-            )
-            for reward, value, last, bootstrap in zip(
-                tree_leaves(transition.rewards),
-                values,
-                tree_leaves(v_last),
-                tree_leaves(transition.bootstrap_values),
-                strict=True,
-            )
-        ]
-        advantages, returns = zip(*pairs, strict=True)
-        return optree.tree_unflatten(treedef, advantages), optree.tree_unflatten(treedef, returns)
+        next_rate = state.learning_rate
+        if next_rate is not None:
+            # While the rate is held down by a warm-up, the policy's small moves say nothing about it.
+            stays = failed | (rate < next_rate)
+            next_rate = xp.where(stays, next_rate, adapt_learning_rate(xp, config, next_rate, kl))
+        metrics = {**metrics, **bad, "nonfinite/any": failed, "learning_rate": rate}
+        if config.entropy_weight is not None:
+            metrics["entropy/weight"] = coefficients.entropy_weight
+        return LearnerState(params, variables, optimizer_state, next_rate), metrics
 
     def _descend(
-        self, state: LearnerState, sequences: Sequences, index: Any, learning_rate: Any, poisoned: Any
-    ) -> tuple[Any, Any, dict[str, Any]]:
+        self,
+        state: LearnerState,
+        of_epoch: Callable[[Any], Sequences],
+        index: Any,
+        coefficients: Coefficients,
+        poisoned: Any,
+    ) -> tuple[Any, Any, dict[str, Any], Any]:
+        """All epochs of minibatches; what they come to, and the mean KL divergence of those that were looked at."""
         engine, xp, config = self.engine, self.engine.xp, self.config
+        rate, entropy_weight = coefficients
 
-        def minibatch(carry: tuple[Any, Any, Any], rows: Any) -> tuple[tuple[Any, Any, Any], Any]:
-            params, optimizer_state, stop = carry
-            taken = take_sequences(xp, sequences, rows)
-            (loss, out), grads = self._loss(params, state.variables, taken)
-            wrong_loss = ~xp.isfinite(loss)
-            stop = stop | wrong_loss
-            if config.target_kl is not None:
-                stop = stop | (out.approximate_kl > config.target_kl)
-            params, optimizer_state, norm = self.optimizer.step(params, grads, optimizer_state, learning_rate, stop)
-            report = {
-                "metrics": {**out.metrics, "gradient/norm": norm},
-                "used": ~stop,
-                "deviation": out.max_ratio_deviation,
-                "wrong_loss": wrong_loss,
-                "wrong_leaf": self._wrong_leaf(grads, norm),
-            }
-            return (params, optimizer_state, stop | ~xp.isfinite(norm)), report
+        def epoch(carry: tuple[Any, Any, Any], rows: Any) -> tuple[tuple[Any, Any, Any], Any]:
+            sequences = of_epoch(carry[0])
 
+            def minibatch(carry: tuple[Any, Any, Any], rows: Any) -> tuple[tuple[Any, Any, Any], Any]:
+                params, optimizer_state, stop = carry
+                taken = take_sequences(xp, sequences, rows)
+                (loss, out), grads = self._loss(params, state.variables, taken, entropy_weight)
+                wrong_loss = ~xp.isfinite(loss)
+                exceeds = xp.zeros_like(wrong_loss)
+                if config.target_kl is not None:
+                    exceeds = ~stop & ~wrong_loss & (out.approximate_kl > config.target_kl)
+                stop = stop | wrong_loss | exceeds
+                params, optimizer_state, norm = self.optimizer.step(params, grads, optimizer_state, rate, stop)
+                report = {
+                    "metrics": {**out.metrics, "gradient/norm": norm},
+                    "used": ~stop,
+                    "exceeds": exceeds,
+                    "deviation": out.max_ratio_deviation,
+                    "wrong_loss": wrong_loss,
+                    "wrong_leaf": self._wrong_leaf(grads, norm),
+                }
+                return (params, optimizer_state, stop | ~xp.isfinite(norm)), report
+
+            return engine.scan(minibatch, carry, rows, config.num_minibatches)
+
+        rows = xp.reshape(index, (config.num_epochs, config.num_minibatches, index.shape[1]))
         (params, optimizer_state, _), report = engine.scan(
-            minibatch, (state.params, state.optimizer_state, poisoned), index, index.shape[0]
+            epoch, (state.params, state.optimizer_state, poisoned), rows, config.num_epochs
         )
-        used = xp.astype(report["used"], learning_rate.dtype)
-        count = xp.maximum(xp.sum(used), xp.ones_like(xp.sum(used)))
-        metrics = {
-            name: xp.sum(xp.where(report["used"], value, xp.zeros_like(value))) / count
-            for name, value in report["metrics"].items()
-        }
+        report = tree_map(lambda x: xp.reshape(x, (index.shape[0],)), report)
+        used, exceeds, kls = report["used"], report["exceeds"], report["metrics"]["kl/approx"]
+        metrics = {name: masked_mean(xp, value, used) for name, value in report["metrics"].items()}
         metrics["ratio/first_max_dev"] = report["deviation"][0]
         metrics["ratio/last_max_dev"] = report["deviation"][-1]
-        metrics["update/minibatches"] = xp.sum(used)
+        metrics["update/minibatches"] = xp.sum(xp.astype(used, kls.dtype))
+        if config.target_kl is not None:
+            stop_kl = xp.sum(xp.where(exceeds, kls, xp.zeros_like(kls)))
+            metrics["kl/stop"] = xp.where(xp.any(exceeds), stop_kl, xp.full_like(stop_kl, math.nan))
         metrics["nonfinite/loss"] = first_true(xp, report["wrong_loss"])
         metrics["nonfinite/gradient"] = xp.max(report["wrong_leaf"])
-        return params, optimizer_state, metrics
+        return params, optimizer_state, metrics, masked_mean(xp, kls, used | exceeds)
 
     def _wrong_leaf(self, grads: Any, norm: Any) -> Any:
         """Position, in the engine's order of parameters, of the first gradient that is not finite; or -1."""
@@ -210,11 +257,27 @@ class Learner:
         found["nonfinite/value of the next observation"] = first_true(xp, xp.reshape(wrong, (-1,)))
         return found
 
+    def _broken(self, transition: Transition) -> dict[str, Any]:
+        """For each leaf, the first row of ``[T * B]`` with a broken step that the run must stop at, or -1.
+
+        A step broken here and there is an accident. If it is every environment's, the fault is the task's.
+        """
+        xp, codes = self.engine.xp, transition.broken
+        if codes is None:
+            return {}
+        wrong = codes > 0
+        stop = xp.any(wrong) if self.config.nonfinite == "stop" else xp.all(xp.any(wrong, axis=0))
+        names = guarded_leaves(transition.obs, transition.rewards)
+        return {
+            f"nonfinite/{name}": first_true(xp, xp.reshape(stop & (codes == position + 1), (-1,)))
+            for position, name in enumerate(names)
+        }
+
 
 def fold_episodes(xp: Any, episodes: EpisodeState, transition: Transition) -> tuple[EpisodeState, dict[str, Any]]:
     """Returns and lengths of the episodes that ended in a rollout, and the sums of those under way."""
     dtype = episodes.reward.dtype
-    valid = transition.valid
+    valid = transition.counted
     leaves = [
         xp.where(valid, xp.astype(r, dtype), xp.zeros_like(episodes.reward)) for r in tree_leaves(transition.rewards)
     ]
@@ -235,6 +298,12 @@ def fold_episodes(xp: Any, episodes: EpisodeState, transition: Transition) -> tu
 
 def _plus_first(xp: Any, x: Any, first: Any) -> Any:
     return xp.concat([(x[0] + first)[None], x[1:]], axis=0)
+
+
+def masked_mean(xp: Any, x: Any, mask: Any) -> Any:
+    """Mean of the entries of ``[N]`` where ``mask`` holds, whatever the others are; 0 where there is none."""
+    count = xp.sum(xp.astype(mask, x.dtype))
+    return xp.sum(xp.where(mask, x, xp.zeros_like(x))) / xp.maximum(count, xp.ones_like(count))
 
 
 def first_true(xp: Any, flags: Any) -> Any:

@@ -6,8 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import support
 
-from multippo.algorithms.advantages import generalized_advantages, linear_recurrence
+from multippo.algorithms.advantages import (
+    generalized_advantages,
+    linear_recurrence,
+    standardized,
+    standardized_tree,
+)
 
 
 def gae(engine: Any, discount: float, gae_lambda: float, **arrays: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -154,3 +160,33 @@ def test_linear_recurrence_by_hand(engine):
     np.testing.assert_allclose(engine.to_numpy(linear_recurrence(engine.xp, decay, x)), [1.0, 2.5, 8.0])
     found = linear_recurrence(engine.xp, decay, x, reverse=True)
     np.testing.assert_allclose(engine.to_numpy(found), [32.5, 3.5, 3.0])
+
+
+# -- scaling
+
+
+def test_standardised_by_hand(engine):
+    # Of those that count, 1, 3, 5: mean 3, population deviation sqrt(8 / 3).
+    xp = engine.xp
+    x = engine.asarray(np.asarray([1.0, 3.0, 1e9, 5.0], np.float32))
+    counts = engine.asarray(np.asarray([True, True, False, True]))
+
+    def mean(y: Any) -> Any:
+        return xp.sum(xp.where(counts, y, xp.zeros_like(y))) / 3
+
+    found = support.to_numpy(standardized(xp, x, mean))[[0, 1, 3]]
+    np.testing.assert_allclose(found, np.asarray([-2.0, 0.0, 2.0]) / np.sqrt(8 / 3), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("combine", "parts"), [("sum", 1), ("mean", 2), ("separate", None)])
+def test_a_tree_is_standardised_as_it_is_combined(engine, combine, parts):
+    rng = np.random.default_rng(0)
+    leaves = [rng.normal(3.0, 2.0, size=(4, 5)).astype(np.float32), rng.normal(size=(4, 5)).astype(np.float32)]
+    found = standardized_tree(engine.xp, [engine.asarray(leaf) for leaf in leaves], engine.xp.mean, combine)
+    found = [support.to_numpy(leaf) for leaf in found]
+    if parts is None:
+        for leaf, raw in zip(found, leaves, strict=True):
+            np.testing.assert_allclose(leaf, (raw - raw.mean()) / raw.std(), rtol=1e-4, atol=1e-6)
+    else:
+        total = leaves[0] + leaves[1]
+        np.testing.assert_allclose(sum(found) / parts, (total - total.mean()) / total.std(), rtol=1e-4, atol=1e-6)

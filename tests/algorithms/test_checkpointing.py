@@ -97,7 +97,9 @@ with mp.use_backend(backend):
         env.observation_space, env.action_space, 4, mp.Rngs(0 if mode == "whole" else 1), encoder_sizes=[],
         entropy_weight=0.01,
     )
-    ppo = mp.PPOConfig(total_steps=4 * 16 * 4, rollout_length=16, num_epochs=2, num_minibatches=2, value_clip_range=0.2)
+    ppo = mp.PPOConfig(total_steps=4 * 16 * 4, rollout_length=16,
+                       num_epochs=2, num_minibatches=2, value_clip_range=0.2,
+                       lr_schedule="adaptive_kl", desired_kl=1e-4, learning_rate=1e-3)
     config = mp.TrainConfig(ppo=ppo, checkpoint_every_steps=4 * 16 * 2, seed=3)
     save = lambda state, step: mp.save_checkpoint(step_directory(Path(folder, mode), step), state, network)
     initial = mp.load_checkpoint(Path(folder, "whole", "step_000000000128"), network) if mode == "rest" else None
@@ -125,6 +127,16 @@ def test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit
     [
         ("noisy", {"lr_schedule": "cosine", "weight_decay": 1e-2, "target_kl": 0.1, "value_clip_range": 0.1}),
         ("count", {"lr_schedule": "constant", "scale_rewards": False}),
+        (
+            "table",
+            {
+                "lr_schedule": "adaptive_kl",
+                "desired_kl": 1e-4,
+                "learning_rate_warmup": 1,
+                "entropy_weight": 0.01,
+                "entropy_schedule": "linear",
+            },
+        ),
         ("table", {"lr_schedule": "linear"}),
     ],
 )
@@ -148,8 +160,18 @@ def test_a_resumed_run_equals_the_uninterrupted_one(network: str, options: dict[
     assert (state.iteration, state.step) == (3, 48)
     rest = training.train(clock(), again, iterations=6, initial_state=state, **options)
     assert rest.column("step") == run.column("step")[3:]
-    for name in ("losses/actor", "losses/critic", "learning_rate", "kl/approx", "ratio/first_max_dev"):
+    for name in (
+        "losses/actor",
+        "losses/critic",
+        "learning_rate",
+        "kl/approx",
+        "ratio/first_max_dev",
+        "entropy/weight",
+    ):
         assert rest.column(name) == run.column(name)[3:], name
+    if options["lr_schedule"] == "adaptive_kl":
+        assert len({run.checkpoints[0][0].learning_rate, 1e-2, run.state.learning_rate}) == 3  # it moves
+    assert rest.state.learning_rate == run.state.learning_rate
     support.assert_trees_close(mp.to_portable(again), weights, 0.0)
     for got, expected in zip(
         training.portable_moments(again, rest.state)[:2],
@@ -385,6 +407,9 @@ def test_an_environment_of_another_size_is_refused(engine: Any, tmp_path: Path):
         (lambda m: m.pop("step"), "step is None"),
         (lambda m: m.update(iteration=-1), "iteration is -1"),
         (lambda m: m.update(num_envs=True), "num_envs is True"),
+        (lambda m: m.update(learning_rate="fast"), "learning_rate is 'fast'"),
+        (lambda m: m.update(learning_rate=-1e-3), r"learning_rate is -0\.001"),
+        (lambda m: m.update(learning_rate=float("nan")), "learning_rate is nan"),
         (lambda m: m.update(environment="yes"), "environment is 'yes'"),
         (lambda m: m.update(extra=[]), "extra is"),
         (lambda m: m.update(episodes={"os.system": {"reward": "array"}}), "damaged.*structure"),

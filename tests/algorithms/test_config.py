@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 
 import pytest
 
@@ -33,10 +35,31 @@ from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
         ("target_kl", 0),
         ("lr_schedule", "sine"),
         ("combine_advantages", "max"),
+        ("lr_schedule", None),
+        ("learning_rate_warmup", -1),
+        ("learning_rate_warmup", 0.1),
+        ("learning_rate_warmup", True),
+        ("desired_kl", 0.0),
+        ("min_learning_rate", 0.0),
+        ("min_learning_rate", 0.1),  # above the largest
+        ("max_learning_rate", float("inf")),
+        ("adam_betas", 0.9),
+        ("adam_betas", (0.9,)),
+        ("adam_betas", (0.9, 1.0)),
+        ("adam_betas", (-0.1, 0.9)),
+        ("adam_betas", ("0.9", 0.9)),
+        ("advantage_normalization", "rollout"),
+        ("recompute_advantages", "yes"),
+        ("normalize_advantages", 1),
+        ("scale_rewards", None),
+        ("reward_clip", 0.0),
+        ("entropy_weight", -0.01),
+        ("entropy_weight", "0.01"),
+        ("entropy_schedule", "cosine"),
     ],
 )
 def test_a_wrong_field_is_named_with_what_was_received(field, wrong):
-    with pytest.raises(ValueError, match=f"{field}={wrong!r}".replace(".", r"\.")) as caught:
+    with pytest.raises(ValueError, match=re.escape(f"{field}={wrong!r}")) as caught:
         PPOConfig(**{field: wrong})
     assert "expected" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -80,6 +103,26 @@ def test_every_field_says_what_it_is():
         for field, after in zip(node.body, node.body[1:], strict=False):
             if isinstance(field, ast.AnnAssign):
                 assert isinstance(after, ast.Expr), f"{node.name}.{field.target.id} has no docstring"
+
+
+def test_an_adaptive_rate_must_start_within_its_bounds():
+    bounds = {"min_learning_rate": 1e-3, "max_learning_rate": 1e-2}
+    for rate in (1e-3, 1e-2):
+        PPOConfig(lr_schedule="adaptive_kl", learning_rate=rate, **bounds)
+    with pytest.raises(ValueError, match=r"learning_rate=0\.1 .* min_learning_rate=0\.001 and 0\.01"):
+        PPOConfig(lr_schedule="adaptive_kl", learning_rate=0.1, **bounds)
+    PPOConfig(lr_schedule="linear", learning_rate=0.1, **bounds)
+
+
+def test_a_schedule_of_the_entropy_needs_a_weight():
+    with pytest.raises(ValueError, match="entropy_schedule='linear' needs an entropy_weight"):
+        PPOConfig(entropy_schedule="linear")
+    PPOConfig(entropy_schedule="linear", entropy_weight=0.0)
+
+
+def test_a_configuration_comes_back_from_json():
+    config = PPOConfig(adam_betas=(0.8, 0.9), entropy_weight=0.01)
+    assert PPOConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
 
 
 @pytest.mark.parametrize("boundary", [0, 0.0, 1, 1.0])

@@ -21,10 +21,12 @@ PLAIN = {"normalize_advantages": False, "critic_loss_weight": 1.0, "clip_range":
 class Fixed(mp.StatefulModule):
     """Yields given log-likelihoods and values, [L, S] each, as parameters."""
 
-    def __init__(self, log_likelihoods: Any, values: Any, regularization: Any = 0.0) -> None:
+    def __init__(self, log_likelihoods: Any, values: Any, regularization: Any = 0.0, entropies: Any = None) -> None:
         make = lambda tree: {k: mp.Param(v) for k, v in tree.items()} if isinstance(tree, dict) else mp.Param(tree)  # noqa: E731
         self.log_likelihoods, self.values = make(log_likelihoods), make(values)
-        self.names = [sorted(tree) if isinstance(tree, dict) else None for tree in (log_likelihoods, values)]
+        self.entropies = None if entropies is None else make(entropies)
+        trees = (log_likelihoods, values, entropies)
+        self.names = [sorted(tree) if isinstance(tree, dict) else None for tree in trees]
         self.regularization = regularization
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
@@ -34,7 +36,9 @@ class Fixed(mp.StatefulModule):
         read = lambda held, names: held[...] if names is None else {n: held[n][...] for n in names}  # noqa: E731
         ll, values = read(self.log_likelihoods, self.names[0]), read(self.values, self.names[1])
         loss = self.engine.asarray(np.asarray(self.regularization, np.float32))
-        return mp.StatefulModuleOutput((), mp.PPONetworkOutput(None, ll, values), loss, {"inner": {"entropy": loss}})
+        entropies = None if self.entropies is None else read(self.entropies, self.names[2])
+        output = mp.PPONetworkOutput(None, ll, values, entropies)
+        return mp.StatefulModuleOutput((), output, loss, {"inner": {"entropy": loss}})
 
 
 def row(values: Any) -> Any:
@@ -48,8 +52,9 @@ def evaluate(
     engine: Any, new: Any, old: Any, advantages: Any, values: Any, returns: Any, config: PPOConfig, **more: Any
 ) -> tuple[float, dict[str, float], dict[str, np.ndarray], Any]:
     """Loss, metrics, gradients by portable name, and the rest of the output, of samples given as lists."""
-    more = {"old_values": values, "regularization": 0.0, "valid": None, **more}
-    network = Fixed(row(new), row(values), more["regularization"])
+    more = {"old_values": values, "regularization": 0.0, "valid": None, "entropies": None, "weight": None, **more}
+    entropies = None if more["entropies"] is None else row(more["entropies"])
+    network = Fixed(row(new), row(values), more["regularization"], entropies)
     first = row(old)
     shape = (first if not isinstance(first, dict) else next(iter(first.values()))).shape
     valid = np.ones(shape, bool) if more["valid"] is None else np.atleast_2d(more["valid"])
@@ -66,7 +71,8 @@ def evaluate(
         returns=put(row(returns)),
     )
     parts = engine.split(network)
-    of_params = lambda p, v: ppo_loss(engine.merge(parts.definition, p, v), sequences, config)  # noqa: E731
+    merge = lambda p, v: engine.merge(parts.definition, p, v)  # noqa: E731
+    of_params = lambda p, v: ppo_loss(merge(p, v), sequences, config, more["weight"])  # noqa: E731
     (loss, out), found = engine.value_and_grad(of_params)(parts.params, parts.variables)
     grads = {name.removesuffix(".value"): engine.to_numpy(grad) for name, grad in engine.named_params(found)}
     number = lambda x: float(support.to_numpy(x))  # noqa: E731
@@ -135,6 +141,8 @@ def test_value_clipping_takes_the_larger_error(engine):
         config=PPOConfig(**PLAIN, value_clip_range=0.5),
     )
     assert metrics["losses/critic"] == pytest.approx((6.25 + 4.0 + 0.64) / 3, rel=1e-5)
+    # Two of three values are further than 0.5 from the old ones.
+    assert metrics["value/clip_fraction"] == pytest.approx(2 / 3)
     # The first is held by the clip; the second 2 (2 - 0) / 3; the third 2 (0.2 - 1) / 3, whichever branch.
     np.testing.assert_allclose(grads["values"][0], [0.0, 4 / 3, -1.6 / 3], rtol=1e-5, atol=1e-6)
 
@@ -153,7 +161,14 @@ def test_advantages_are_normalised_by_the_population_deviation(engine):
     assert metrics["losses/actor"] == pytest.approx(0.5, rel=1e-5)
 
 
-@pytest.mark.parametrize("advantages", [[3.0], [3.0, 3.0, 3.0], [0.0, 0.0]])
+def test_advantages_normalised_over_the_batch_are_left_alone(engine):
+    config = PPOConfig(**{**PLAIN, "normalize_advantages": True, "advantage_normalization": "batch"})
+    _, metrics, _, _ = evaluate(engine, [0.0, 0.0], [0.0, 0.0], [1.0, 3.0], [0.0] * 2, [0.0] * 2, config)
+    assert metrics["losses/actor"] == pytest.approx(-2.0)
+
+
+# Of the last, 0.1 added up 49 times and divided by 49 is not 0.1.
+@pytest.mark.parametrize("advantages", [[3.0], [0.1], [3.0, 3.0, 3.0], [0.0, 0.0], [0.1] * 49, [-1e4 / 3] * 49])
 def test_equal_advantages_and_single_samples_are_finite(engine, advantages):
     zeros = [0.0] * len(advantages)
     loss, metrics, grads, _ = evaluate(engine, [0.1] * len(advantages), zeros, advantages, zeros, zeros, PPOConfig())
@@ -205,6 +220,30 @@ def test_a_minibatch_without_any_valid_entry_is_zero(engine):
     loss, _, grads, (deviation, kl) = evaluate(engine, [0.5], [0.0], [1.0], [1.0], [2.0], PPOConfig(), valid=[False])
     assert (loss, deviation, kl) == (0.0, 0.0, 0.0)
     assert all((grad == 0).all() for grad in grads.values())
+
+
+def test_the_entropy_by_hand(engine):
+    # Two actions' entropies 1 + 2 and 0 + 4, mean 3.5, at a weight of 0.1, then at 0.05, then at 0.
+    case = {"new": [0.0, 0.0], "old": [0.0, 0.0], "advantages": [0.0] * 2, "values": [0.0] * 2, "returns": [0.0] * 2}
+    trees: dict[str, Any] = {"entropies": {"arm": [1.0, 0.0], "leg": [2.0, 4.0]}}
+    config = PPOConfig(**PLAIN, entropy_weight=0.1)
+    for weight, u in ((None, 0.1), (0.05, 0.05), (0.0, 0.0)):
+        loss, metrics, grads, _ = evaluate(engine, **case, **trees, config=config, weight=weight)
+        assert metrics["entropy/mean"] == pytest.approx(3.5)
+        assert loss == metrics["losses/total"] == metrics["losses/entropy"] == pytest.approx(-3.5 * u)
+        np.testing.assert_allclose(grads["entropies.arm"], [[-u / 2] * 2], rtol=1e-5)
+    # Not charged, but logged, and not among what is invalid.
+    loss, metrics, grads, _ = evaluate(engine, **case, **trees, config=PPOConfig(**PLAIN), valid=[True, False])
+    assert (loss, metrics["entropy/mean"]) == (0.0, 3.0)
+    assert "losses/entropy" not in metrics
+    assert not grads["entropies.arm"].any()
+
+
+def test_an_entropy_that_nobody_reports_has_no_weight(engine):
+    case = {"new": [0.0], "old": [0.0], "advantages": [0.0], "values": [0.0], "returns": [0.0]}
+    with pytest.raises(ValueError, match=r"entropy_weight=0\.1 needs the entropy.*entropies is None\. End"):
+        evaluate(engine, **case, config=PPOConfig(**PLAIN, entropy_weight=0.1))
+    assert "entropy/mean" not in evaluate(engine, **case, config=PPOConfig(**PLAIN))[1]
 
 
 TREES: dict[str, Any] = {

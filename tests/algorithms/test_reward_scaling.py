@@ -10,7 +10,7 @@ import support
 import training
 
 import multippo as mp
-from multippo.algorithms.reward_scaling import initial_scale, scale_rewards
+from multippo.algorithms.reward_scaling import clip_rewards, initial_scale, scale_rewards
 from multippo.testing import Clock, TableNet
 
 DISCOUNT = 0.9
@@ -90,6 +90,41 @@ def test_equal_rewards_are_finite(engine):
     never = np.zeros(rewards.shape, bool)
     _, scaled = scale(engine, fresh(engine, 2, rewards), rewards, ~never, ~never)
     assert not support.to_numpy(scaled).any()
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_nearly_equal_returns_are_measured_by_their_size(engine, unit):
+    # Episodes of one step with rewards 2 and 2.002: mean 2.001, deviation 0.001. Divided by the deviation, a return
+    # would be 2001; the divisor is 0.2001. With one reward alone, whose deviation is 0, it is a tenth of it.
+    for values, divisor in (([[2.0], [2.002]], 0.2001), ([[2.0]], 0.2), ([[-2.0]], 0.2)):
+        rewards = np.asarray(values, np.float32) * np.float32(unit)
+        always = np.ones(rewards.shape, bool)
+        _, scaled = scale(engine, fresh(engine, 1, rewards), rewards, always, always)
+        np.testing.assert_allclose(support.to_numpy(scaled), rewards / (divisor * unit), rtol=1e-4)
+        assert np.abs(support.to_numpy(scaled)).max() < 10.1
+
+
+def test_clipping_by_hand(engine):
+    # Of five rewards that count three are further from 0 than 2, infinity among them. Those that are not finite stay
+    # what they are, for the run to notice.
+    rewards = np.asarray([[3.0, -2.5], [2.0, 7.0], [np.nan, np.inf]], np.float32)
+    valid = np.asarray([[True, True], [True, False], [True, True]])
+    transition = mp.Transition(*[()] * 10)._replace(rewards=engine.asarray(rewards), valid=engine.asarray(valid))
+    clipped, share = clip_rewards(engine.xp, transition, 2.0)
+    np.testing.assert_array_equal(support.to_numpy(clipped), [[2.0, -2.0], [2.0, 2.0], [np.nan, np.inf]])
+    assert float(share) == pytest.approx(3 / 5)
+
+
+def test_rewards_are_clipped_for_the_loss_alone(torch_engine):
+    # Rewards 1, not scaled, clipped to 0.5, gamma 0: values start at 0, so the critic's first loss is 0.25.
+    fields = {"scale_rewards": False, "discounting_factor": 0.0, "num_epochs": 1, "num_minibatches": 1}
+    for reach, loss, share in ((0.5, 0.25, 1.0), (2.0, 1.0, 0.0)):
+        run = training.train(Clock(2), TableNet([0.0] * 3), iterations=2, reward_clip=reach, **fields)
+        assert run.column("losses/critic")[0] == pytest.approx(loss)
+        assert run.column("reward/clip_fraction") == [share] * 2
+        assert run.column("rollout/episode_reward/mean") == [2.0] * 2
+    run = training.train(Clock(2), TableNet([0.0] * 3), iterations=1)
+    assert not run.column("reward/clip_fraction")
 
 
 def test_what_is_logged_stays_in_the_environments_units(torch_engine):

@@ -1,4 +1,4 @@
-"""The learning rate is a function of the iteration alone."""
+"""What is planned is a function of the iteration alone; what is adapted, of the divergence."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import math
 import pytest
 
 from multippo.algorithms.config import PPOConfig
-from multippo.algorithms.schedules import learning_rate_at
+from multippo.algorithms.schedules import adapt_learning_rate, entropy_weight_at, learning_rate_at
 
 # 8 iterations of 2 x 4 steps.
 SIZES = {"num_envs": 2, "rollout_length": 4, "total_steps": 64, "num_minibatches": 2}
 
 
 def rates(schedule: str, **changes) -> list[float]:
-    config = PPOConfig(**{**SIZES, "learning_rate": 0.8, "lr_schedule": schedule, **changes})
+    config = PPOConfig(**{**SIZES, "learning_rate": 0.8, "lr_schedule": schedule, "max_learning_rate": 1.0, **changes})
     return [learning_rate_at(config, i) for i in range(config.num_iterations)]
 
 
@@ -36,13 +36,70 @@ def test_cosine():
     assert all(a > b > 0 for a, b in itertools.pairwise(found))
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "adaptive_kl"])
 def test_epochs_and_minibatches_do_not_count(schedule):
     assert rates(schedule, num_epochs=7, num_minibatches=4) == rates(schedule)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "adaptive_kl"])
 @pytest.mark.parametrize("iteration", [8, 9, 1000])
 def test_never_negative_beyond_the_end(schedule, iteration):
     config = PPOConfig(**SIZES, lr_schedule=schedule)
     assert learning_rate_at(config, iteration) >= 0.0
+
+
+def test_a_warm_up_rises_to_the_schedule():
+    # n = 3: a quarter, a half and three quarters of what the schedule says, then all of it.
+    assert rates("constant", learning_rate_warmup=3) == pytest.approx([0.2, 0.4, 0.6] + [0.8] * 5)
+    # 1/4 0.8, 2/4 0.7, 3/4 0.6, 0.5, ...
+    expected = [0.2, 0.35, 0.45, 0.5, 0.4, 0.3, 0.2, 0.1]
+    assert rates("linear", learning_rate_warmup=3) == pytest.approx(expected)
+    assert rates("cosine", learning_rate_warmup=3)[4:] == rates("cosine")[4:]
+    # A share of a rate that is not planned; longer than the run, it never becomes 1.
+    adaptive = {"learning_rate": 1e-3, "learning_rate_warmup": 3}
+    assert rates("adaptive_kl", **adaptive) == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0]
+    assert rates("constant", learning_rate_warmup=15)[-1] == pytest.approx(0.4)
+
+
+def test_a_longer_run_goes_on_along_its_own_line():
+    # 16 iterations instead of 8: at 8 half of the rate is left, instead of nothing.
+    longer = PPOConfig(**{**SIZES, "total_steps": 128}, learning_rate=0.8)
+    assert learning_rate_at(longer, 8) == pytest.approx(0.4)
+    assert learning_rate_at(PPOConfig(**SIZES, learning_rate=0.8), 8) == 0.0
+
+
+def test_the_weight_of_the_entropy():
+    def weights(**fields) -> list[float]:
+        config = PPOConfig(**SIZES, **fields)
+        return [entropy_weight_at(config, i) for i in (0, 4, 8, 100)]
+
+    assert weights() == [0.0] * 4
+    assert weights(entropy_weight=0.02) == [0.02] * 4
+    assert weights(entropy_weight=0.02, entropy_schedule="linear") == pytest.approx([0.02, 0.01, 0.0, 0.0])
+    found = weights(entropy_weight=0.02, entropy_schedule="linear", num_epochs=7, lr_schedule="constant")
+    assert found == weights(entropy_weight=0.02, entropy_schedule="linear")
+
+
+@pytest.mark.parametrize(
+    ("rate", "kl", "expected"),
+    [
+        # Desired 0.01, between 1e-4 and 1e-2.
+        (3e-3, 0.021, 2e-3),
+        (3e-3, 0.02, 3e-3),
+        (3e-3, 0.005, 3e-3),
+        (3e-3, 0.0049, 4.5e-3),
+        (3e-3, 0.0, 3e-3),  # a divergence of nothing says nothing
+        (3e-3, float("nan"), 3e-3),
+        (3e-3, float("inf"), 2e-3),
+        (1.2e-4, 1.0, 1e-4),
+        (1e-4, 1.0, 1e-4),
+        (9e-3, 1e-3, 1e-2),
+        (1e-2, 1e-3, 1e-2),
+    ],
+)
+def test_the_rate_follows_the_divergence(engine, rate, kl, expected):
+    config = PPOConfig(lr_schedule="adaptive_kl", learning_rate=3e-3, desired_kl=0.01, min_learning_rate=1e-4)
+    zero = engine.zeros(())
+    found = adapt_learning_rate(engine.xp, config, zero + rate, zero + kl)
+    assert found.dtype == zero.dtype
+    assert float(found) == pytest.approx(expected, rel=1e-6)

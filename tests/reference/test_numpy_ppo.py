@@ -1,0 +1,252 @@
+"""Both engines against PPO in NumPy: advantages, loss terms and the parameters after an epoch, to 1e-10 in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+
+import multippo as mp
+from multippo.algorithms.schedules import Coefficients
+from multippo.algorithms.targets import estimate_targets
+from multippo.algorithms.update import Learner, LearnerState
+from multippo.networks.utils import tree_map
+from multippo.random import host
+
+_spec = importlib.util.spec_from_file_location("numpy_ppo", Path(__file__).with_name("numpy_ppo.py"))
+assert _spec is not None and _spec.loader is not None
+numpy_ppo = sys.modules["numpy_ppo"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(numpy_ppo)
+
+TIME, BATCH, FEATURES, ACTIONS = 8, 6, 3, 2
+RATE, TOLERANCE = 0.01, 1e-10
+
+CONFIG = mp.PPOConfig(
+    num_envs=BATCH,
+    rollout_length=TIME,
+    num_epochs=1,
+    num_minibatches=4,
+    sequence_length=1,
+    clip_range=0.1,
+    value_clip_range=0.05,
+    gradient_clipping=0.05,
+    weight_decay=0.1,
+    adam_betas=(0.8, 0.95),
+    entropy_weight=0.02,
+    critic_loss_weight=0.7,
+    discounting_factor=0.9,
+    gae_lambda=0.8,
+)
+
+
+@dataclasses.dataclass
+class Case:
+    """A network made by the library, the same in NumPy, and how it is trained."""
+
+    make: Any
+    network: Any
+    sample: Any
+    config: mp.PPOConfig
+
+
+def side_by_side(sampler: Any) -> Any:
+    rngs = mp.Rngs(0)
+    parameters = ACTIONS if sampler is mp.CategoricalSampler else 2 * ACTIONS
+    action = mp.Sequential([mp.Dense(FEATURES, 5, rngs, "tanh"), mp.Dense(5, parameters, rngs), sampler(rngs)])
+    return mp.PPOAdapter(
+        action=action, value=mp.Sequential([mp.Dense(FEATURES, 4, rngs, "tanh"), mp.Dense(4, 1, rngs)])
+    )
+
+
+def recurrent() -> Any:
+    rngs = mp.Rngs(0)
+    heads = mp.PPOAdapter(
+        action=mp.Sequential([mp.Dense(4, ACTIONS, rngs), mp.CategoricalSampler(rngs)]), value=mp.Dense(4, 1, rngs)
+    )
+    return mp.Sequential([mp.LSTM(FEATURES, 4, rngs), heads])
+
+
+def choose(rng: np.random.Generator, logits: np.ndarray) -> np.ndarray:
+    # The largest of logits with Gumbel noise (Gumbel, 1954) is a sample.
+    return np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1)
+
+
+def draw(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
+    mean, raw = np.split(x, 2, axis=-1)
+    return mean + np.log1p(np.exp(raw)) * rng.normal(size=mean.shape)
+
+
+DENSE: dict[str, Any] = {
+    "actor": [("action.layers.0", True), ("action.layers.1", False)],
+    "critic": [("value.layers.0", True), ("value.layers.1", False)],
+}
+CASES = {
+    "discrete": Case(
+        functools.partial(side_by_side, mp.CategoricalSampler),
+        numpy_ppo.Network(**DENSE, head=numpy_ppo.categorical),
+        choose,
+        dataclasses.replace(CONFIG, num_epochs=2, recompute_advantages=True),
+    ),
+    "gaussian": Case(
+        functools.partial(side_by_side, mp.NormalSampler),
+        numpy_ppo.Network(**DENSE, head=functools.partial(numpy_ppo.gaussian, least_std=1e-3)),
+        draw,
+        CONFIG,
+    ),
+    # 6 environments x 2 chunks of 4 steps, 3 sequences in a minibatch.
+    "recurrent": Case(
+        recurrent,
+        numpy_ppo.Network(
+            actor=[("layers.1.action.layers.0", False)],
+            critic=[("layers.1.value", False)],
+            head=numpy_ppo.categorical,
+            lstm="layers.0",
+            hidden=4,
+        ),
+        choose,
+        dataclasses.replace(CONFIG, sequence_length=4, advantage_normalization="batch"),
+    ),
+    "recurrent, targets anew": Case(
+        recurrent,
+        numpy_ppo.Network(
+            actor=[("layers.1.action.layers.0", False)],
+            critic=[("layers.1.value", False)],
+            head=numpy_ppo.categorical,
+            lstm="layers.0",
+            hidden=4,
+        ),
+        choose,
+        dataclasses.replace(CONFIG, sequence_length=8, num_minibatches=3, num_epochs=2, recompute_advantages=True),
+    ),
+}
+
+
+def recorded(case: Case, params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A rollout of a policy a little away from the one that learns, so that every clip has something to do at once."""
+    rng = np.random.default_rng(7)
+    behaviour = {name: value + 0.1 * rng.normal(size=value.shape) for name, value in params.items()}
+    return numpy_ppo.record(case.network, behaviour, FEATURES, case.sample, TIME, BATCH, seed=3)
+
+
+def carry_of(network: Any, engine: Any, h: np.ndarray, c: np.ndarray) -> Any:
+    state = network.initialize_state(BATCH)
+    return [{"h": engine.asarray(h), "c": engine.asarray(c)}, *state[1:]] if isinstance(state, list) else state
+
+
+def as_transition(network: Any, engine: Any, rollout: dict[str, np.ndarray]) -> mp.Transition:
+    put = {name: engine.asarray(value) for name, value in rollout.items()}
+    zeros = carry_of(network, engine, rollout["h"][0], rollout["c"][0])
+    extras = network(zeros, put["obs"][0]).rollout_extras
+    return mp.Transition(
+        obs=put["obs"],
+        network_output=mp.PPONetworkOutput(put["action"], put["log_likelihood"], put["value"]),
+        rewards=put["reward"],
+        terminated=put["terminated"],
+        truncated=put["truncated"],
+        done=put["terminated"] | put["truncated"],
+        valid=engine.asarray(np.ones((TIME, BATCH), bool)),
+        metrics={},
+        # The sampler is the only module that emits something.
+        rollout_extras=tree_map(lambda _: put["action"], extras),
+        bootstrap_values=put["bootstrap"],
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_update_is_that_of_numpy(engine, float64, name):
+    case = CASES[name]
+    config, length = case.config, case.config.sequence_length
+    assert length is not None
+    network = case.make()
+    support.fill_randomly(network, scale=0.5)
+    before = {key: value for key, value in mp.to_portable(network).items() if not key.endswith("base_key")}
+    assert all(np.abs(value).min() > 0 for value in before.values())
+    rollout = recorded(case, before)
+    transition = as_transition(network, engine, rollout)
+    put = engine.asarray
+
+    # What the network says of the recorded actions, with the carry from before the rollout.
+    start = carry_of(network, engine, rollout["h"][0], rollout["c"][0])
+    replayed = mp.replay(network, start, transition)
+    values, _ = numpy_ppo.values_now(case.network, before, rollout)
+    np.testing.assert_allclose(support.to_numpy(replayed.value_estimates), values, atol=TOLERANCE)
+
+    found, returns = estimate_targets(
+        engine.xp, config, transition, transition.network_output.value_estimates, put(rollout["v_last"])
+    )
+    expected, targets = numpy_ppo.advantages(rollout, config, rollout["value"], rollout["v_last"])
+    np.testing.assert_allclose(support.to_numpy(found), expected, atol=TOLERANCE)
+    np.testing.assert_allclose(support.to_numpy(returns), targets, atol=TOLERANCE)
+
+    parts = engine.split(network)
+    learner = Learner(engine, parts.definition, config, length, may_skip=False)
+    key = engine.random.wrap_key(host.key(5))
+    order = mp.algorithms.minibatches.minibatch_indices(engine.random, engine.xp, key, BATCH * TIME // length, config)
+    starts = [carry_of(network, engine, rollout["h"][t], rollout["c"][t]) for t in range(0, TIME, length)]
+    coefficients = Coefficients(put(np.asarray(RATE)), put(np.asarray(config.entropy_weight)))
+    state, metrics = engine.jit(learner.update)(
+        LearnerState(parts.params, parts.variables, learner.optimizer.init(parts.params)),
+        transition,
+        tree_map(lambda *leaves: engine.xp.stack(leaves), *starts),
+        put(rollout["v_last"]),
+        key,
+        coefficients,
+        (carry_of(network, engine, rollout["h_last"], rollout["c_last"]), put(rollout["obs_last"])),
+    )
+    engine.update_module(network, state.params, state.variables)
+    after = mp.to_portable(network)
+
+    wanted, logs, optimizer = numpy_ppo.update(case.network, before, rollout, support.to_numpy(order), config, RATE)
+    for metric, value in logs.items():
+        assert float(metrics[metric]) == pytest.approx(value, rel=TOLERANCE, abs=TOLERANCE), metric
+    support.assert_trees_close({key: after[key] for key in wanted}, wanted, TOLERANCE, "parameters")
+    first, second, count = training_moments(network, learner, state)
+    support.assert_trees_close(first, optimizer.first, TOLERANCE, "first moments")
+    support.assert_trees_close(second, optimizer.second, TOLERANCE, "second moments")
+    assert count == optimizer.count
+    # Every clip was at work, and weights moved.
+    assert 0 < logs["ratio/clip_fraction"] < 1
+    assert 0 < logs["value/clip_fraction"] < 1
+    assert logs["gradient/norm"] > config.gradient_clipping
+    assert min(np.abs(wanted[key] - before[key]).max() for key in wanted) > 1e-3
+
+
+def training_moments(network: Any, learner: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Adam's moments by portable name."""
+    first, second, count = learner.optimizer.export_state(state.optimizer_state)
+    leaves = {name: leaf for name, leaf in network.engine.leaves(network).items() if leaf.trained}
+    pick = lambda values: {name: leaf.to_portable(values[leaf.native_path]) for name, leaf in leaves.items()}  # noqa: E731
+    return pick(first), pick(second), count
+
+
+def test_the_derivatives_written_by_hand_are_those_of_differences():
+    # Central differences of the total loss, parameter by parameter, with nothing of the library involved but names.
+    for name in ("gaussian", "recurrent"):
+        case = CASES[name]
+        with support.on("torch", "float64"):
+            network = case.make()
+            support.fill_randomly(network, scale=0.5)
+            params = {k: v for k, v in mp.to_portable(network).items() if not k.endswith("base_key")}
+        rollout, config = recorded(case, params), case.config
+        found, returns = numpy_ppo.advantages(rollout, config, rollout["value"], rollout["v_last"])
+        batch = {key: rollout[key] for key in ("obs", "action", "log_likelihood", "value")}
+        batch |= {"done": 1.0 * (rollout["terminated"] | rollout["truncated"]), "advantage": found, "return": returns}
+        batch |= {"h": rollout["h"][0], "c": rollout["c"][0]}
+        _, grads = case.network.loss_and_gradient(params, batch, config)
+
+        def total(params: Any, case: Case = case, batch: Any = batch, config: Any = config) -> float:
+            return case.network.loss_and_gradient(params, batch, config)[0]["losses/total"]
+
+        rng = np.random.default_rng(0)
+        for key, value in params.items():
+            direction = rng.normal(size=value.shape)
+            up, down = ({**params, key: value + sign * 1e-6 * direction} for sign in (1, -1))
+            slope = (total(up) - total(down)) / 2e-6
+            assert slope == pytest.approx((grads[key] * direction).sum(), rel=1e-5, abs=1e-8), (name, key)
