@@ -23,6 +23,11 @@ def leaves() -> Any:
         normal_tanh_entropy=mp.NormalTanhSampler(rngs, 0.1, min_std=0.2, std_scale=0.5),
         categorical=mp.CategoricalSampler(rngs),
         categorical_entropy=mp.CategoricalSampler(rngs, 0.1),
+        normal=mp.NormalSampler(rngs, action_shape=(2, 1)),
+        normal_independent=mp.NormalSampler(rngs, 0.1, action_shape=4, state_dependent_std=False),
+        multi_categorical=mp.MultiCategoricalSampler([[1], [3]], rngs, 0.1),
+        bernoulli=mp.BernoulliSampler(rngs, 0.1),
+        structure=mp.Sequential([mp.Splitter(a=2, b=1), mp.Map(a=mp.Scale(0.5), b=mp.Flattener()), mp.Filter("a")]),
     )
 
 
