@@ -38,6 +38,34 @@ def test_an_output_of_the_wrong_type(engine):
     assert "PPOAdapter" in message
 
 
+class Reticent(TableNet):
+    """Does not tell its entropy."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        out = super().__call__(state, x, rollout_extras)
+        return out._replace(output=out.output._replace(entropies=None))
+
+
+def test_a_weight_of_the_entropy(engine):
+    message = refusal(Reticent([0.0] * 4), entropy_weight=0.01)
+    assert "entropy_weight=0.01 needs the entropy of the policy" in message
+    # Two weights of one thing.
+    network = adapter(4)
+    network.action.layers[1].entropy_weight = 0.02
+    message = refusal(network, entropy_weight=0.01)
+    assert "PPOAdapter.action.layers[1] has an entropy_weight=0.02 of its own" in message
+    assert "make it with 0, or leave PPOConfig.entropy_weight unset" in message
+
+
+def test_an_entropy_of_another_shape(engine):
+    class Wide(TableNet):
+        def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+            out = super().__call__(state, x, rollout_extras)
+            return out._replace(output=out.output._replace(entropies={"arm": out.output.entropies[:, None]}))
+
+    assert "entropy 'arm' has shape (2, 1); expected one number" in refusal(Wide([0.0] * 4))
+
+
 def test_a_module_that_returns_something_else(engine):
     class Bare(mp.StatefulModule):
         def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> Any:

@@ -55,7 +55,10 @@ def test_jax_traces_only_at_first(jax_engine, kind):
     weights = mp.to_portable(network)
     np.testing.assert_array_equal(weights["values"], weights["more"])
     assert np.abs(weights["values"]).max() > 0
-    training.train(env, network, iterations=3, on_log=on_log, config=config, initial_state=None)
+    # Anew, with everything that changes from one iteration to the next.
+    changing: dict[str, Any] = {"lr_schedule": "adaptive_kl", "desired_kl": 1e-6, "entropy_weight": 0.1}
+    changing |= {"entropy_schedule": "linear", "learning_rate_warmup": 1}
+    training.train(env, network, iterations=3, on_log=on_log, config=config, **changing)
     assert len(counts) == 7
     assert counts[0] == counts[1] == counts[2] == counts[3]
     assert counts[4] == counts[5] == counts[6]
@@ -84,7 +87,7 @@ class Continuous(Clock):
         self.action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 
 
-def run(kind: str, mode: str, on_log: Any = None) -> tuple[Any, training.Run]:
+def run(kind: str, mode: str, on_log: Any = None, **fields: Any) -> tuple[Any, training.Run]:
     network = networks(kind)
     done = training.train(
         Continuous([2, 3], "truncated", 2),
@@ -95,24 +98,27 @@ def run(kind: str, mode: str, on_log: Any = None) -> tuple[Any, training.Run]:
         learning_rate=1e-3,
         on_log=on_log,
         config={"compile": mode},
+        **fields,
     )
     return network, done
 
 
-def check_compiled(kind: str) -> None:
+def check_compiled(kind: str, **fields: Any) -> None:
     import torch
 
     statistics = torch._dynamo.utils.counters
     before, breaks = statistics["stats"]["unique_graphs"], len(statistics["graph_break"])
     graphs: list[int] = []
-    network, done = run(kind, "on", lambda metrics: graphs.append(statistics["stats"]["unique_graphs"] - before))
+    network, done = run(
+        kind, "on", lambda metrics: graphs.append(statistics["stats"]["unique_graphs"] - before), **fields
+    )
     # Acting, valuing a final observation, and the loss: three, while the learning rate falls.
     assert graphs[0] > 0
     assert graphs[1:] == [graphs[1]] * 5
     assert graphs[-1] == 3
     assert len(statistics["graph_break"]) == breaks
     assert done.column("time/compile_s")[-1] > 0
-    expected_network, expected = run(kind, "off")
+    expected_network, expected = run(kind, "off", **fields)
     assert max(done.column("ratio/first_max_dev")) <= 1e-5
     support.assert_trees_close(mp.to_portable(network), mp.to_portable(expected_network), 1e-5)
     for metric in ("losses/total", "kl/approx", "gradient/norm"):
@@ -152,6 +158,10 @@ def test_metrics_are_no_part_of_the_compiled_backward_pass(torch_engine, monkeyp
 @pytest.mark.parametrize("kind", ["mlp", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_torch_compiles_three_graphs_without_a_break(torch_engine, without_code_generation, kind):
     check_compiled(kind)
+
+
+def test_torch_compiles_nothing_anew_where_the_rate_adapts(torch_engine, without_code_generation):
+    check_compiled("mlp", lr_schedule="adaptive_kl", desired_kl=1e-6, learning_rate_warmup=2)
 
 
 @pytest.mark.slow

@@ -1,0 +1,290 @@
+"""Options of a run: each does what it says, to the bit where it says that nothing moves, on both engines."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+
+import multippo as mp
+from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableNet
+
+# -- the stop at a divergence
+
+
+def test_after_the_divergence_that_is_too_much_nothing_moves(engine):
+    # With one minibatch an epoch the orders of the first epochs are the same however many follow. The first epoch sees
+    # no divergence; from some epoch on it is too much, and that epoch's own step is not taken.
+    target, found = 0.015, {}
+    for name, fields in (("stopped", {"num_epochs": 8, "target_kl": target}), ("short", {"num_epochs": 3})):
+        network = TableNet([0.0] * 4)
+        case: dict[str, Any] = {"num_minibatches": 1, "learning_rate": 0.1, "iterations": 1, **fields}
+        run = training.train(Clock(3, num_envs=4), network, **case)
+        found[name] = mp.to_portable(network), *training.portable_moments(network, run.state), run
+    weights, first, second, count, stopped = found["stopped"]
+    assert stopped.column("update/minibatches") == [3.0]
+    assert stopped.column("kl/stop")[0] > target > stopped.column("kl/approx")[0] > 0
+    expected_weights, expected_first, expected_second, expected_count, short = found["short"]
+    support.assert_trees_close(weights, expected_weights, 0.0)
+    support.assert_trees_close(first, expected_first, 0.0)
+    support.assert_trees_close(second, expected_second, 0.0)
+    assert count == expected_count == 3
+    # What is logged is of the minibatches used, not of the one that stopped.
+    assert stopped.column("kl/approx") == pytest.approx(short.column("kl/approx"), rel=1e-5)
+    assert stopped.column("losses/total") == pytest.approx(short.column("losses/total"), rel=1e-5)
+    assert not short.column("kl/stop")
+
+
+def test_without_a_stop_there_is_no_divergence_to_log(torch_engine):
+    run = training.train(Clock(3, num_envs=4), TableNet([0.0] * 4), iterations=1, target_kl=1e9)
+    assert math.isnan(run.column("kl/stop")[0])
+    assert run.column("update/minibatches") == [4.0]
+
+
+def test_a_stop_leaves_the_schedule_alone(torch_engine):
+    fields = {"num_minibatches": 1, "learning_rate": 0.1, "num_epochs": 8, "target_kl": 1e-6}
+    run = training.train(Clock(3, num_envs=4), TableNet([0.0] * 4), iterations=4, **fields)
+    assert run.column("update/minibatches") == [1.0] * 4
+    np.testing.assert_allclose(run.column("learning_rate"), [0.1, 0.075, 0.05, 0.025], rtol=1e-6)
+
+
+# -- the learning rate that follows the divergence
+
+
+def rule(rate: float, kl: float, desired: float) -> float:
+    """In single precision, as the engines reckon."""
+    rate32 = np.float32(rate)
+    if kl > 2 * desired:
+        return float(np.maximum(rate32 / np.float32(1.5), np.float32(1e-5)))
+    return float(np.minimum(rate32 * np.float32(1.5), np.float32(1e-2))) if 0 < kl < desired / 2 else float(rate32)
+
+
+def test_the_rate_is_carried_from_iteration_to_iteration(engine):
+    # On JAX five iterations run inside one compiled call, the sixth in a second call that is not full.
+    def run(desired: float) -> training.Run:
+        config = {"log_every_steps": 5 * 8}
+        fields: dict[str, Any] = {"lr_schedule": "adaptive_kl", "desired_kl": desired, "learning_rate": 1e-3}
+        env = mp.make_env(FunctionalClock(3), num_envs=2)
+        return training.train(env, TableNet([0.0] * 4), iterations=6, config=config, **fields)
+
+    for desired in (1e-7, 1.0) if engine.name == "torch" else (1e-7,):
+        done = run(desired)
+        rates, kls = done.column("learning_rate"), done.column("kl/approx")
+        assert rates[0] == pytest.approx(1e-3)
+        for before, kl, after in zip(rates, kls, [*rates[1:], done.state.learning_rate], strict=True):
+            assert after == pytest.approx(rule(before, kl, desired), rel=1e-6)
+        assert (rates[-1] < rates[0]) if desired < 1 else (rates[-1] > rates[0])
+
+
+def test_a_warm_up_holds_the_rate_that_adapts(torch_engine):
+    fields: dict[str, Any] = {"lr_schedule": "adaptive_kl", "desired_kl": 1.0, "learning_rate": 4e-3}
+    run = training.train(Clock(3, num_envs=2), TableNet([0.0] * 4), iterations=5, learning_rate_warmup=2, **fields)
+    # A third, two thirds, all; only then the small divergence speeds it up, to the largest at last.
+    np.testing.assert_allclose(run.column("learning_rate"), [4e-3 / 3, 8e-3 / 3, 4e-3, 6e-3, 9e-3], rtol=1e-6)
+
+
+# -- the entropy
+
+
+def continuous(weight: float) -> Any:
+    rngs = mp.Rngs(0)
+    action = mp.Sequential([mp.Dense(1, 2, rngs), mp.NormalTanhSampler(rngs, weight, min_std=0.1)])
+    network = mp.PPOAdapter(action=action, value=mp.Dense(1, 1, rngs))
+    support.fill_randomly(network, scale=0.3)
+    return network
+
+
+def test_a_weight_of_all_samplers_is_that_of_each(engine, float64):
+    # The squashed Gaussian's entropy is an estimate: the same noise must have been drawn both ways.
+    found = {}
+    cases: dict[str, Any] = {"own": (0.05, {}), "all": (0.0, {"entropy_weight": 0.05}), "none": (0.0, {})}
+    for kind, (weight, fields) in cases.items():
+        if kind == "none" and engine.name == "jax":
+            continue  # one compilation less
+        network = continuous(weight)
+        run = training.train(Goal(num_envs=4), network, iterations=2, rollout_length=4, **fields)
+        found[kind] = mp.to_portable(network), run
+    support.assert_trees_close(found["all"][0], found["own"][0], 1e-12)
+    if "none" in found:
+        difference = found["all"][0]["action.layers.0.bias"] - found["none"][0]["action.layers.0.bias"]
+        assert np.abs(difference).max() > 1e-4
+    own, every = found["own"][1], found["all"][1]
+    for column in ("losses/total", "entropy/mean", "losses/actor"):
+        np.testing.assert_allclose(every.column(column), own.column(column), rtol=1e-10)
+    np.testing.assert_allclose(every.column("losses/entropy"), own.column("losses/regularization"), rtol=1e-10)
+    assert every.column("losses/regularization") == [0.0] * 2
+    assert every.column("entropy/weight") == [0.05] * 2
+    assert not own.column("entropy/weight")
+
+
+def test_the_weight_of_the_entropy_falls_in_a_line(engine):
+    fields: dict[str, Any] = {"entropy_weight": 0.4, "entropy_schedule": "linear"}
+    env: Any = mp.make_env(FunctionalClock(3), num_envs=2)
+    run = training.train(env, TableNet([0.0] * 4), iterations=4, config={"log_every_steps": 16}, **fields)
+    np.testing.assert_allclose(run.column("entropy/weight"), [0.4, 0.3, 0.2, 0.1], rtol=1e-6)
+    charged = -np.asarray(run.column("entropy/weight")) * run.column("entropy/mean")
+    np.testing.assert_allclose(run.column("losses/entropy"), charged, rtol=1e-5)
+
+
+# -- advantages
+
+
+def test_with_nothing_learnt_targets_anew_are_the_old_ones(engine):
+    # A memory, episodes of 3 and 4 steps of both kinds of end, steps that are none, one number per epoch to compare.
+    for end in ("terminated", "truncated"):
+        found = []
+        for anew in (False, True):
+            env = Clock([3, 4], end, 2, autoreset="next_step")
+            run = training.train(
+                env,
+                CountNet(),
+                iterations=2,
+                rollout_length=8,
+                num_epochs=3,
+                sequence_length=4,
+                learning_rate=0.0,
+                recompute_advantages=anew,
+                advantage_normalization="batch",
+            )
+            found.append([run.column(name) for name in ("losses/actor", "losses/critic", "losses/total")])
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
+        assert min(found[0][1]) > 0.1
+        if engine.name == "jax":
+            break
+
+
+def test_targets_anew_are_other_ones_when_something_is_learnt(torch_engine):
+    found = {}
+    for anew in (False, True):
+        network = TableNet([0.0] * 4)
+        fields = {"num_epochs": 3, "learning_rate": 0.1, "recompute_advantages": anew}
+        training.train(Clock(3, num_envs=2), network, iterations=1, rollout_length=8, **fields)
+        found[anew] = mp.to_portable(network)["values"]
+    assert np.abs(found[True] - found[False]).max() > 1e-3
+
+
+class Even(Clock):
+    """Rewards that are what the value says, so that no action has an advantage."""
+
+    def step(self, env_state: Any, action: Any) -> Any:
+        state = super().step(env_state, action)
+        return state._replace(reward=np.full_like(state.reward, 0.1))
+
+
+@pytest.mark.parametrize("scope", ["minibatch", "batch"])
+def test_equal_advantages_are_none(engine, scope):
+    # gamma 0: advantages are 0.1 - 0.7 everywhere; the policy has nothing to learn from, the critic has.
+    network = TableNet([0.7] * 4)
+    run = training.train(
+        Even(3, num_envs=3),
+        network,
+        iterations=1,
+        rollout_length=14,
+        num_minibatches=3 if scope == "minibatch" else 42,
+        num_epochs=1,
+        discounting_factor=0.0,
+        scale_rewards=False,
+        advantage_normalization=scope,
+        adam_epsilon=1e-3,
+    )
+    weights = mp.to_portable(network)
+    assert np.abs(weights["logits"]).max() < 1e-4
+    assert np.abs(weights["values"] - 0.7).max() > 1e-3
+    assert abs(run.column("losses/actor")[0]) < 1e-5
+
+
+def test_one_valid_entry_is_no_advantage(torch_engine):
+    for scope in ("minibatch", "batch"):
+        fields = {"rollout_length": 1, "num_minibatches": 1, "advantage_normalization": scope}
+        network = TableNet([0.0] * 4)
+        run = training.train(Clock(3), network, iterations=2, **fields)
+        assert all(np.isfinite(value).all() for value in mp.to_portable(network).values())
+        assert run.column("losses/actor") == [0.0] * 2
+
+
+# -- sequences
+
+
+@pytest.mark.parametrize("length", [2, 4, 8])
+def test_a_gradient_goes_back_as_far_as_a_sequence_whatever_its_length(torch_engine, length):
+    with torch_engine.precision("float64"):
+        check_gradient(torch_engine, length)
+
+
+def test_a_gradient_goes_back_as_far_as_a_sequence(jax_engine):
+    with jax_engine.precision("float64"):
+        check_gradient(jax_engine, 4)
+
+
+def check_gradient(engine: Any, length: int) -> None:
+    # Against the network called step by step, with the carry cut off from its past before every L-th step.
+    from multippo.algorithms.losses import ppo_loss
+    from multippo.algorithms.minibatches import make_sequences
+    from multippo.networks.unrolling import reset_where
+
+    time, batch, xp = 8, 3, engine.xp
+    rngs, rng = mp.Rngs(0), np.random.default_rng(0)
+    heads = mp.PPOAdapter(
+        action=mp.Sequential([mp.Dense(4, 2, rngs), mp.CategoricalSampler(rngs)]), value=mp.Dense(4, 1, rngs)
+    )
+    network = mp.Sequential([mp.LSTM(3, 4, rngs), heads])
+    support.fill_randomly(network, scale=0.7)
+    put = engine.asarray
+    obs, done = put(rng.normal(size=(time, batch, 3))), np.zeros((time, batch), bool)
+    done[2, 0] = done[3, 1] = done[7, 2] = True
+    done = put(done)
+    state, starts, rows = network.initialize_state(batch), [], []
+    for t in range(time):
+        starts += [engine.stop_gradient(state)] * (t % length == 0)
+        out = network(state, obs[t])
+        rows.append(engine.stop_gradient((out.output, out.rollout_extras)))
+        state = reset_where(network, done[t], out.next_state)
+    output, extras = support.tree_map(lambda *leaves: xp.stack(leaves), *rows)
+    old = output._replace(loglikelihoods=output.loglikelihoods + 0.05 * put(rng.normal(size=(time, batch))))
+    none = xp.zeros_like(done)
+    transition = mp.Transition(obs, old, (), none, none, done, ~none, {}, extras, ())
+    advantages, returns = put(rng.normal(size=(time, batch))), put(rng.normal(size=(time, batch)))
+    stacked = support.tree_map(lambda *leaves: xp.stack(leaves), *starts)
+    sequences = make_sequences(xp, transition, stacked, advantages, returns, length, False)
+    config = mp.PPOConfig(normalize_advantages=False, clip_range=0.1)
+
+    def step_by_step(module: Any) -> Any:
+        total, carry = 0.0, module.initialize_state(batch)
+        for t in range(time):
+            carry = engine.stop_gradient(carry) if t % length == 0 else carry
+            out = module(carry, obs[t], support.tree_map(lambda x, t=t: x[t], extras))
+            ratio = xp.exp(out.output.loglikelihoods - old.loglikelihoods[t])
+            surrogate = xp.minimum(ratio * advantages[t], xp.clip(ratio, 0.9, 1.1) * advantages[t])
+            critic = (out.output.value_estimates - returns[t]) ** 2
+            total = total + xp.sum(0.5 * critic - surrogate) / (time * batch)
+            carry = reset_where(module, done[t], out.next_state)
+        return total
+
+    got = support.gradients(network, lambda module: ppo_loss(module, sequences, config)[0])
+    expected = support.gradients(network, step_by_step)
+    support.assert_trees_close(got, expected, 1e-10)
+    assert min(np.abs(value).max() for value in expected.values()) > 1e-4
+    if length == time or engine.name == "jax":
+        return
+    whole = make_sequences(xp, transition, first(stacked), advantages, returns, time, False)
+    longer = support.gradients(network, lambda module: ppo_loss(module, whole, config)[0])
+    assert np.abs(longer["layers.0.recurrent_kernel"] - got["layers.0.recurrent_kernel"]).max() > 1e-4
+
+
+def first(starts: Any) -> Any:
+    """The carries before the rollout alone, [1, B, ...]."""
+    return support.tree_map(lambda x: x[:1], starts)
+
+
+# -- what has been stepped
+
+
+def test_options_change_no_number_of_steps(torch_engine):
+    env = Spy(Clock(3, num_envs=2))
+    fields: dict[str, Any] = {"recompute_advantages": True, "target_kl": 1e-9, "lr_schedule": "adaptive_kl"}
+    run = training.train(env, TableNet([0.0] * 4), iterations=3, **fields)
+    assert env.real_steps == run.result.total_steps == 24
