@@ -35,12 +35,18 @@ class Spaces(gymnasium.Env[Any, Any]):
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert self.action_space.contains(action), f"{action!r} is none of {self.action_space}"
+        assert self._contains(self.action_space, action), f"{action!r} is none of {self.action_space}"
         if self._mask is not None:
             self._check(self.action_space, action, self._mask)
         self.received.append(action)
         self._t += 1
         return self._observe(), 1.0, False, self._t == 3, {}
+
+    def _contains(self, space: Any, action: Any) -> bool:
+        if isinstance(space, spaces.Dict):
+            return action.keys() == space.keys() and all(self._contains(space[key], action[key]) for key in action)
+        # A number on its own comes as a scalar, which a Box takes with a warning.
+        return space.contains(np.asarray(action) if isinstance(space, spaces.Box) else action)
 
     def _observe(self) -> Any:
         obs = self.observation_space.sample()

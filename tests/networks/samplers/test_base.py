@@ -1,0 +1,146 @@
+"""What holds for every sampler: replay, noise, evaluation mode, divergences, equal actions on both engines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sampling import NVEC, SAMPLERS, sample
+from support import both_at, compiled, each_engine, fill_randomly, to_numpy
+
+import multippo as mp
+
+RNG = np.random.default_rng(0)
+samplers = pytest.mark.parametrize(("make", "features"), SAMPLERS.values(), ids=SAMPLERS)
+
+
+def inputs(rows, features):
+    return RNG.normal(size=(rows, features)).astype(np.float32)
+
+
+@samplers
+def test_replay_repeats_the_rollout_and_every_step_draws_anew(engine, make, features):
+    time, batch = 4, 50
+    sampler, xs = make(), RNG.normal(size=(time, batch, features)).astype(np.float32)
+    fill_randomly(sampler)
+
+    def act_and_replay(sampler, xs, done):
+        state = sampler.initialize_state(batch)
+        out = sampler.unroll(state, xs, done)
+        level = sampler.unroll(state, xs * 0, done).rollout_extras
+        return out, sampler.unroll(state, xs, done, out.rollout_extras), level
+
+    done = engine.asarray(RNG.random((time, batch)) < 0.3)
+    out, again, level = to_numpy(compiled(sampler, act_and_replay)(engine.asarray(xs), done))
+    np.testing.assert_array_equal(again.output["action"], out.output["action"])
+    np.testing.assert_array_equal(again.rollout_extras, out.rollout_extras)
+    for got, expected in (
+        (again.output["log_likelihood"], out.output["log_likelihood"]),
+        (again.regularization_loss, out.regularization_loss),
+    ):
+        assert expected.shape in ((time, batch), ())
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+    # From one distribution everywhere: steps differ from each other, and so do environments.
+    level = level.reshape(time, batch, -1)
+    assert (level[0] != level[1]).any(-1).mean() > 0.6 and (level[1] != level[2]).any(-1).mean() > 0.6
+    assert len(np.unique(level[0], axis=0)) > 5
+
+
+def mode_of(sampler, x):
+    """By hand."""
+    if isinstance(sampler, mp.MultiCategoricalSampler):
+        ends = np.cumsum(sampler.sizes)
+        blocks = [x[:, end - size : end].argmax(-1) for size, end in zip(sampler.sizes, ends, strict=True)]
+        return np.stack(blocks, -1).reshape(len(x), *sampler.action_shape)
+    if isinstance(sampler, mp.CategoricalSampler):
+        return x.argmax(-1)
+    if isinstance(sampler, mp.BernoulliSampler):
+        return (x > 0).astype(int).reshape(len(x), *sampler.action_shape)
+    mean = x if x.shape[-1] == 4 else x[:, :3]
+    mean = np.tanh(mean) if isinstance(sampler, mp.NormalTanhSampler) else mean
+    return mean if sampler.action_shape is None else mean.reshape(len(x), *sampler.action_shape)
+
+
+@samplers
+def test_eval_gives_the_mode_and_train_samples_again(engine, make, features):
+    sampler = make()
+    net, x = mp.Sequential([sampler]), inputs(40, features)
+    net.eval()
+    found = sample(net, x)
+    out, mode = to_numpy(found.output), mode_of(sampler, x)
+    np.testing.assert_allclose(out["action"], mode, rtol=1e-6)
+    assert to_numpy(found.next_state[0].count).tolist() == [1] * 40
+    net.train()
+    drawn = to_numpy(sample(net, x).output)
+    assert (drawn["action"] != mode).any()
+    if not isinstance(sampler, mp.NormalTanhSampler):  # whose mode is that of the sample before squashing
+        # Nothing is more likely than the mode.
+        assert (drawn["log_likelihood"] <= out["log_likelihood"] + 1e-6).all()
+        assert (drawn["log_likelihood"] < out["log_likelihood"] - 1e-3).any()
+
+
+def test_one_key_gives_the_same_actions_on_both_engines():
+    for name, (make, features) in SAMPLERS.items():
+        x = inputs(500, features)
+        with both_at("float32"):
+            made = each_engine(make)
+            outs = {engine: to_numpy(sample(sampler, x).output) for engine, sampler in made.items()}
+        if outs["jax"]["action"].dtype.kind == "f":
+            for key in ("action", "log_likelihood"):
+                np.testing.assert_allclose(outs["jax"][key], outs["torch"][key], rtol=2e-5, atol=2e-5, err_msg=name)
+        else:
+            # Probabilities differ in the last bit, so a draw within 1e-6 of a boundary may fall on either side.
+            np.testing.assert_array_equal(outs["jax"]["action"], outs["torch"]["action"], err_msg=name)
+
+
+@samplers
+@pytest.mark.usefixtures("float64")
+def test_divergence_and_entropy_are_means_over_samples(engine, make, features):
+    sampler, n = make(), 20_000
+    old, new = (engine.asarray(np.tile(0.5 * RNG.normal(size=features), (n, 1))) for _ in range(2))
+
+    def measure(sampler, old, new):
+        state = sampler.initialize_state(n)
+        out = sampler(state, old)
+        given, other = sampler.distribution(old), sampler.distribution(new)
+        later = sampler(state, new, out.rollout_extras).output["log_likelihood"]
+        return out, later, sampler.kl_divergence(given, other), sampler.kl_divergence(given, given)
+
+    out, later, divergence, none = to_numpy(compiled(sampler, measure)(old, new))
+    log_ratio = out.output["log_likelihood"] - later
+    assert divergence.shape == (n,) and divergence.min() > 0.01
+    # The standard error of the mean; four of them.
+    assert abs(log_ratio.mean() - divergence[0]) < 4 * log_ratio.std() / n**0.5
+    np.testing.assert_allclose(none, 0.0, atol=1e-12)
+
+    entropy, surprise = out.metrics["entropy"], -out.output["log_likelihood"]
+    assert entropy.shape == (n,)
+    # The squashed Gaussian's is an estimate too. A constant has no error but its rounding.
+    error = ((entropy.var() + surprise.var()) / n) ** 0.5
+    assert abs(entropy.mean() - surprise.mean()) < 4 * error + 1e-12
+    np.testing.assert_allclose(out.regularization_loss + np.zeros(n), -sampler.entropy_weight * entropy, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [0, -1, (2, 0), (1.5,), True, "3"])
+def test_an_action_shape_that_is_none_is_refused(engine, shape):
+    for kind in (mp.NormalTanhSampler, mp.NormalSampler, mp.BernoulliSampler):
+        with pytest.raises(ValueError, match=rf"{kind.__name__}\(action_shape=.*expected integers of at least 1"):
+            kind(mp.Rngs(0), action_shape=shape)
+
+
+def test_the_shapes_of_actions(engine):
+    shapes = {
+        "normal_tanh": (3,),
+        "normal_tanh_entropy": (3, 1),
+        "normal": (3,),
+        "normal_independent": (2, 2),
+        "categorical": (),
+        "multi_categorical": NVEC.shape,
+        "multi_categorical_equal": (2,),
+        "bernoulli": (2, 2),
+    }
+    for name, (make, features) in SAMPLERS.items():
+        sampler = make()
+        out = engine.shapes(lambda x, s=sampler: s(s.initialize_state(5), x).output, engine.zeros((5, features)))
+        assert tuple(out["action"].shape) == (5, *shapes[name]), name
+    scalar = mp.NormalSampler(mp.Rngs(0), action_shape=())
+    assert tuple(scalar(scalar.initialize_state(5), engine.zeros((5, 2))).output["action"].shape) == (5,)
