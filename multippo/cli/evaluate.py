@@ -13,7 +13,7 @@ from multippo.backends.registry import available_backends, get_backend, known_ba
 from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
 from multippo.cli.options import Option
-from multippo.cli.runs import RunDirectory
+from multippo.cli.runs import RunDirectory, complete
 
 __all__ = ["choose_backend", "evaluate", "run"]
 
@@ -66,7 +66,8 @@ def _play(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
         env = settings.make_env(values["num_envs"] or min(values["episodes"], _MOST_ENVS))
         try:
             network = settings.make_network(env)
-            checkpoint.restore_weights(network)
+            with complete(checkpoint):
+                checkpoint.restore_weights(network)
             limit = settings.train.eval.max_episode_steps
             found = evaluate(env, network, values["episodes"], values["seed"], not values["stochastic"], limit)
         finally:

@@ -14,6 +14,7 @@ from multippo.cli.values import convert
 __all__ = ["read_object", "read_settings", "settings_of"]
 
 _MOST_BYTES = 2**24
+_SECTIONS = ("ppo", "train", "eval", "options", "kwargs")
 _RUN_ONLY = {"format", "format_version", "versions"}
 
 
@@ -41,7 +42,7 @@ def read_object(path: Path) -> Mapping[str, Any]:
         raise UsageError(f"{path} can't be read: {reason}.") from error
     found = _json(path, text) if path.suffix.lower() == ".json" else _yaml(path, text)
     if not isinstance(found, dict):
-        raise UsageError(f"{path} holds no names with values: write lines such as 'learning_rate: 1e-3'.")
+        raise UsageError(f"{path} holds no names with values: write YAML lines such as 'learning_rate: 1e-3', or JSON.")
     return {str(key): value for key, value in found.items()}
 
 
@@ -52,8 +53,11 @@ def settings_of(found: Mapping[str, Any], options: Iterable[Option], source: str
     for name, value in _flat(found):
         if name in _RUN_ONLY:
             continue
+        if name in _SECTIONS and name not in known:
+            raise UsageError(f"{source}: {name} is a section and has {value!r}; expected names with values.")
         if name not in known:
-            raise UsageError(f"unknown key {name!r} in {source}.{did_you_mean(name, known)}")
+            hint = did_you_mean(name, known) or " `multippo train --help` lists the names, there as flags."
+            raise UsageError(f"unknown key {name!r} in {source}.{hint}")
         try:
             settings[name] = convert(value, known[name].hint, name)
         except UsageError as error:

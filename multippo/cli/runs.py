@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from multippo.cli.files import read_object, settings_of
 from multippo.cli.options import Option, train_options
 from multippo.cli.settings import RunSettings, settings_from
 
-__all__ = ["RunDirectory", "default_run_directory"]
+__all__ = ["RunDirectory", "complete", "default_run_directory"]
 
 FORMAT, FORMAT_VERSION = "multippo.run", 1
 
@@ -149,8 +149,8 @@ class RunDirectory:
         return settings_from(self.read_settings())
 
     def has_checkpoint(self) -> bool:
-        """Whether a state has been saved."""
-        return not self.checkpoints.is_symlink() and latest_checkpoint(self.checkpoints) is not None
+        """Whether a state has been saved, be it damaged by now: such a run must not start again over what is left."""
+        return not self.checkpoints.is_symlink() and any(self.checkpoints.glob("step_*"))
 
     def checkpoint(self, which: str = "latest") -> Checkpoint:
         """A checkpoint of the run.
@@ -164,9 +164,7 @@ class RunDirectory:
         if which == "latest":
             found = latest_checkpoint(self.checkpoints)
             if found is None or self.checkpoints.is_symlink():
-                raise UsageError(
-                    f"{self.path} holds no checkpoint: the run was stopped before its first one was saved."
-                )
+                raise UsageError(f"{self.path} holds no checkpoint: {self._why_none()}")
             return load_checkpoint(found)
         places = [Path(which), self.checkpoints / which]
         places += [self.checkpoints / f"step_{int(which):012d}"] if which.isdecimal() else []
@@ -176,10 +174,33 @@ class RunDirectory:
         steps = sorted(entry.name for entry in self.checkpoints.glob("step_*"))
         raise UsageError(f"there is no checkpoint {which!r}: {self.path} holds {', '.join(steps) or 'none'}.")
 
+    def _why_none(self) -> str:
+        broken = sorted(entry.name for entry in self.checkpoints.glob("step_*"))
+        if broken:
+            return f"checkpoint.json is missing in {', '.join(broken)}. Copy the whole directory again."
+        return "the run was stopped before its first one was saved. `multippo train --resume` starts it again."
+
     def _why(self) -> str:
         if not self.path.exists():
             return "nothing is there."
         return "it has no config.json." if self.path.is_dir() else "it is a file."
+
+
+@contextlib.contextmanager
+def complete(checkpoint: Checkpoint) -> Generator[None]:
+    """For the time in which a checkpoint is read.
+
+    Raises:
+        UsageError: If one of its files is missing.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        missing = Path(error.filename or "").name
+        raise UsageError(
+            f"the checkpoint {checkpoint.path} is not complete: {missing} is missing. Copy the whole directory again, "
+            "or take an earlier checkpoint."
+        ) from error
 
 
 def default_run_directory(settings: RunSettings, backend: str, root: Path = Path("runs")) -> RunDirectory:

@@ -110,6 +110,8 @@ def _env_kwargs(env_id: str, given: Mapping[str, Any]) -> dict[str, Any]:
         value = given.get(option.name)
         if value is None or value == option.default:
             continue
+        if isinstance(value, int) and value < 1:
+            raise UsageError(f"{option.name}={value} is not possible: expected an integer of at least 1.")
         if option.name not in FAMILIES[family]:
             fitting = [name for name in FAMILIES if option.name in FAMILIES[name]]
             raise UsageError(

@@ -19,7 +19,7 @@ from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, sum
 from multippo.cli.files import read_settings
 from multippo.cli.flags import parse
 from multippo.cli.options import Option, train_options
-from multippo.cli.runs import RunDirectory, default_run_directory
+from multippo.cli.runs import RunDirectory, complete, default_run_directory
 from multippo.cli.settings import RunSettings, settings_from
 from multippo.cli.values import shown
 from multippo.errors import NonFiniteError
@@ -82,13 +82,13 @@ def _settings_to_resume(directory: RunDirectory | None, given: Mapping[str, Any]
     if directory is None:
         raise UsageError("--resume needs --run-dir DIR, the directory of the run to go on with.")
     stored = directory.read_settings()
-    before, settings = settings_from(stored), settings_from(stored | dict(given))
     for name in _FIXED:
         if name in given and given[name] != stored.get(name, given[name]):
             raise UsageError(
                 f"{name}={given[name]!r} can't be changed in a run that began with {stored[name]!r}: leave it out, or "
                 "start another run."
             )
+    before, settings = settings_from(stored), settings_from(stored | dict(given))
     for attribute in ("env_kwargs", "network_options"):
         old, new = getattr(before, attribute), getattr(settings, attribute)
         for name in new:
@@ -144,7 +144,7 @@ class _Training:
                     if self._made and not record.begun:  # refused before the first iteration
                         self._directory.abandon(self._made)
                     raise
-            found = self._evaluate()
+            found = self._evaluate(progress)
             if found:
                 record.write(found)
         self._draw()
@@ -161,7 +161,8 @@ class _Training:
         initial, step = None, -1
         if self._directory.has_checkpoint():
             checkpoint = self._directory.checkpoint()
-            initial, step = checkpoint.restore(self._network), checkpoint.manifest.step
+            with complete(checkpoint):
+                initial, step = checkpoint.restore(self._network), checkpoint.manifest.step
             self._saved = checkpoint.path
         for directory in (self._directory.path, self._directory.checkpoints):
             remove_leftovers(directory)
@@ -208,15 +209,20 @@ class _Training:
             return f"Nothing was saved yet in {self._directory.path}."
         return f"Saved: {self._saved}. Go on with: multippo train --run-dir {self._directory.path} --resume"
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, progress: Progress) -> dict[str, float]:
         """The evaluation that ``multippo eval`` repeats, as metrics."""
         episodes = self._settings.final_eval_episodes
         if episodes == 0 or self._saved is None:
             return {}
+        progress.note(f"Evaluating over {episodes:,} episodes")
         env = self._settings.make_env(evaluation_envs(episodes))
         try:
             limit = self._settings.train.eval.max_episode_steps
             found = evaluate(env, self._network, episodes, 0, True, limit)
+        except KeyboardInterrupt:
+            self._draw()
+            how = f"Saved: {self._saved}. Evaluate it with: multippo eval {self._directory.path}"
+            raise KeyboardInterrupt(how) from None
         finally:
             env.close()
         return {"step": float(self._saved.name.removeprefix("step_")), **found}

@@ -69,6 +69,8 @@ def test_json(tmp_path: Path):
         ("c.yaml", "ppo: {every_steps: 1}", "unknown key 'every_steps'"),
         ("c.yaml", "eval: {learning_rate: 1}", "unknown key 'eval_learning_rate'"),
         ("c.yaml", "resume: true", "unknown key 'resume'"),
+        ("c.yaml", "xyz: 1", "unknown key 'xyz' .* `multippo train --help` lists"),
+        ("c.yaml", "ppo: [1, 2]", "ppo is a section and has .1, 2.; expected names with values"),
         ("c.yaml", "learning_rate: fast", "c.yaml: learning_rate='fast' is no finite number"),
         ("c.yaml", "total_steps: .nan", "no whole number"),
         ("c.yaml", "a: [", "not YAML"),

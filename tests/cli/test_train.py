@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,8 @@ import pytest
 
 from multippo.algorithms.metrics import JsonlWriter, read_metrics
 from multippo.cli import train as train_module
-from multippo.cli.settings import RunSettings
+from multippo.cli.runs import RunDirectory
+from multippo.cli.settings import RunSettings, settings_from
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -226,6 +228,43 @@ def test_a_resumed_run_stays_the_run_it_was(
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert message in done.err
     assert (run_to_resume / "config.json").read_text() == before
+
+
+def test_another_network_is_refused_by_its_own_name(command: Any):
+    settings = settings_from({"env": "CartPole-v1", "network": "lstm", "hidden_features": 4})
+    RunDirectory(Path("run")).create(settings, "torch")
+    done = command("train", "--run-dir", "run", "--resume", "--network", "mlp")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "network='mlp' can't be changed in a run that began with 'lstm'" in done.err
+
+
+@pytest.mark.parametrize("missing", ["weights.safetensors", "optimizer.safetensors", "checkpoint.json"])
+def test_a_checkpoint_that_lacks_a_file(command: Any, run_to_resume: Path, missing: str):
+    shutil.copytree(run_to_resume, "run")
+    (checkpoint,) = Path("run/checkpoints").iterdir()
+    (checkpoint / missing).unlink()
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    commands: list[tuple[object, ...]] = [("train", "--run-dir", "run", "--resume", "--total-steps", 1000)]
+    if missing != "optimizer.safetensors":  # which nobody needs to play
+        commands.append(("eval", "run", "--episodes", 1))
+    for arguments in commands:
+        done = command(*arguments)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
+        assert f"{missing} is missing" in done.err
+        assert checkpoint.name in done.err
+        assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
+
+
+def test_ctrl_c_in_the_last_evaluation_says_where_the_run_is(command: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(train_module, "evaluate", lambda *_: signal.raise_signal(signal.SIGINT))
+    done = train(command, "--run-dir", "run", "--final-eval-episodes", 3)
+    assert (done.code, done.out) == (130, "")
+    assert "Evaluating over 3 episodes" in done.err
+    last = done.err.splitlines()[-1]
+    (checkpoint,) = Path("run/checkpoints").iterdir()
+    assert last.startswith("multippo: interrupted. Saved: ")
+    assert checkpoint.name in last
+    assert last.endswith("multippo eval run")
 
 
 @pytest.fixture(scope="module")
