@@ -1,0 +1,84 @@
+"""A learning rate that changes every iteration compiles nothing again.
+
+Seen in pytorch/pytorch#107076, #130467, #163093, tenstorrent/tt-blacksmith#733.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import support
+import training
+from gymnasium import spaces
+
+import multippo as mp
+from multippo.testing import Clock
+
+ITERATIONS = 20
+
+
+class Continuous(Clock):
+    """A clock with two continuous actions, which it ignores."""
+
+    def __init__(self) -> None:
+        super().__init__([2, 3], "truncated", 2)
+        self.action_space = spaces.Box(-1, 1, (2,), "float32")  # type: ignore[arg-type]
+
+    def similar(self, num_envs: int) -> Any:
+        return Continuous()
+
+
+@pytest.fixture
+def without_code_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tracing and its guards as always, but no C++ compiler, which takes most of the time."""
+    import torch
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+
+
+def graphs() -> int:
+    import torch
+
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def make_network(seed: int) -> Any:
+    network = mp.make_mlp_actor_critic(4, 2, (5,), (5,), mp.Rngs(seed), entropy_weight=0.01)
+    support.fill_randomly(network, seed)
+    return network
+
+
+@pytest.mark.usefixtures("torch_engine", "without_code_generation")
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_frames_compiled_stay_the_same_after_the_second_iteration(schedule: str, tmp_path: Path):
+    import torch
+
+    breaks = len(torch._dynamo.utils.counters["graph_break"])
+    counts: list[int] = []
+    config = {"compile": "on", "eval": mp.EvalConfig(enabled=True, every_steps=5 * 8, num_episodes=2, num_envs=2)}
+    options = {"iterations": ITERATIONS, "lr_schedule": schedule, "on_log": lambda _: counts.append(graphs())}
+    start, network = graphs(), make_network(0)
+    run = training.train(Continuous(), network, config={**config, "checkpoint_every_steps": 10 * 8}, **options)
+    lines = [index for index, line in enumerate(run.logs) if "losses/total" in line]
+    first_eval = next(index for index, line in enumerate(run.logs) if "eval/episodes" in line)
+    assert len(lines) == ITERATIONS
+    assert start < counts[0]  # something was compiled
+    # Only the first evaluation adds frames, those of its own actor.
+    assert len({counts[index] for index in lines[1:] if index < first_eval}) == 1
+    assert len(set(counts[first_eval:])) == 1
+    rates = run.column("learning_rate")
+    assert len(set(rates)) == ITERATIONS
+    assert rates == sorted(rates, reverse=True)
+
+    mp.save_checkpoint(tmp_path / "half", run.checkpoints[0][0], network)
+    counts.clear()
+    again = make_network(1)
+    state = mp.load_checkpoint(tmp_path / "half", again)
+    rest = training.train(Continuous(), again, config={"compile": "on"}, initial_state=state, **options)
+    assert rest.column("learning_rate") == rates[10:]
+    assert len(counts) == 10
+    assert len(set(counts[1:])) == 1
+    assert len(torch._dynamo.utils.counters["graph_break"]) == breaks

@@ -1,0 +1,109 @@
+"""Compiling a network with a recurrent layer changes no number, leaves no step eager, and shares no output buffer.
+
+Seen in pytorch/pytorch#141184, #158007, #170604, #138949, pytorch/tensordict#1441.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+from gymnasium import spaces
+
+import multippo as mp
+from multippo.testing import Clock, Spy
+
+CELLS = [cell for cell in ("LSTM", "GRU") if hasattr(mp, cell)]
+
+
+class Continuous(Clock):
+    """A clock with two continuous actions, which it ignores."""
+
+    def __init__(self) -> None:
+        super().__init__([2, 3], "truncated", 2)
+        self.action_space = spaces.Box(-1, 1, (2,), "float32")  # type: ignore[arg-type]
+
+
+def run(cell: str, mode: str, **options: Any) -> tuple[Any, training.Run, Spy]:
+    network = mp.make_recurrent_actor_critic(
+        4, 2, 5, mp.Rngs(0), cell=cell.lower(), encoder_sizes=(4,), shared=True, entropy_weight=0.01
+    )
+    support.fill_randomly(network)
+    env = Spy(Continuous())
+    done = training.train(
+        env, network, rollout_length=6, learning_rate=1e-3, config={"compile": mode}, **{"iterations": 3, **options}
+    )
+    return network, done, env
+
+
+@functools.cache
+def eager(cell: str) -> tuple[dict[str, np.ndarray], training.Run, Spy]:
+    network, done, env = run(cell, "off")
+    return mp.to_portable(network), done, env
+
+
+def check(cell: str) -> None:
+    import torch
+
+    counters = torch._dynamo.utils.counters
+    before, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+    network, done, env = run(cell, "on")
+    graphs = counters["stats"]["unique_graphs"] - before
+    assert graphs > 0, "nothing was compiled"
+    assert sum(counters["graph_break"].values()) == breaks
+    expected, reference, reference_env = eager(cell)
+    # The same rollout, in the third iteration too: whoever acts has the new weights.
+    np.testing.assert_allclose(np.stack(env.actions), np.stack(reference_env.actions), atol=1e-5)
+    assert np.abs(np.diff(np.stack(env.actions), axis=0)).min(axis=-1).max() > 1e-3
+    for name in ("losses/actor", "losses/critic", "losses/total", "kl/approx"):
+        np.testing.assert_allclose(done.column(name), reference.column(name), rtol=1e-4, atol=1e-5, err_msg=name)
+    assert max(done.column("ratio/first_max_dev")) <= 1e-5
+    support.assert_trees_close(mp.to_portable(network), expected, 1e-5)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_traced_but_not_generated(torch_engine: Any, monkeypatch: pytest.MonkeyPatch, cell: str):
+    import torch
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    check(cell)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", CELLS)
+def test_compiled(torch_engine: Any, cell: str):
+    check(cell)
+
+
+def assert_distinct(stored: Any) -> None:
+    values = support.to_numpy(stored).reshape(len(stored), -1)
+    for earlier in range(len(values)):
+        for later in range(earlier):
+            assert not np.array_equal(values[earlier], values[later]), (earlier, later)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_stored_outputs_of_the_steps_are_distinct(engine: Any, cell: str):
+    network = mp.make_recurrent_actor_critic(4, 2, 5, mp.Rngs(0), cell=cell.lower(), encoder_sizes=(4,))
+    support.fill_randomly(network)
+    env = Continuous()
+    state = network.initialize_state(2)
+    transition = mp.unroll_env(env, env.reset(0), network, state, 6, mp.random.key(0))[2]
+    for leaf in (transition.network_output.actions, transition.network_output.value_estimates):
+        assert_distinct(leaf)
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@pytest.mark.skipif(not has_gpu(), reason="needs a GPU: only there are graphs of launches replayed into one buffer")
+@pytest.mark.parametrize("cell", CELLS)
+def test_with_cuda_graphs(torch_engine: Any, cell: str):
+    check(cell)

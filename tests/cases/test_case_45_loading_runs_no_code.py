@@ -1,0 +1,208 @@
+"""A checkpoint, and a run's directory, are data: nothing in them is run, imported, or followed elsewhere.
+
+Seen in DLR-RM/stable-baselines3#2281, microsoft/physical-ai-toolchain#1097.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import multippo as mp
+from multippo.cli import main
+
+CHECKPOINT = ("checkpoint.json", "weights.safetensors", "optimizer.safetensors", "carry.safetensors")
+FUNCTIONAL = "environment.safetensors"
+RUN = ("config.json",)
+
+
+class Marker:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (open, (str(self.path), "w"))
+
+
+def bomb(path: Path, kind: str) -> bytes:
+    """A file that makes ``path`` when it is unpickled: plain, or inside an archive as ``torch.save`` writes it."""
+    content = pickle.dumps(Marker(path))
+    if kind == "plain":
+        return content
+    archive = path.with_suffix(".zip")
+    with zipfile.ZipFile(archive, "w") as file:
+        for name in ("archive/data.pkl", "data.pkl", "../escaped"):
+            file.writestr(name, content)
+    return archive.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one iteration in a functional environment, so that a checkpoint has all its files."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    sizes = ["--num-envs", "2", "--rollout-length", "4", "--num-epochs", "1", "--num-minibatches", "1"]
+    network = ["--actor-hidden-sizes", "4", "--critic-hidden-sizes", "4"]
+    arguments = ["train", "brax/fast", "--backend", "torch", "--run-dir", str(path), "--total-steps", "8"]
+    assert main([*arguments, *sizes, *network, "--final-eval-episodes", "0", "--progress", "off"]) == 0
+    return path
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def checkpoint_of(run: Path) -> Path:
+    (path,) = (run / "checkpoints").iterdir()
+    return path
+
+
+def network_of(run: Path) -> Any:
+    from multippo.cli.runs import RunDirectory
+
+    settings = RunDirectory(run).settings()
+    return settings.make_network(settings.make_env(2))
+
+
+def commands(run: Path, backend: str) -> list[list[str]]:
+    return [
+        ["eval", str(run), "--backend", backend, "--episodes", "1"],
+        ["train", "--run-dir", str(run), "--resume", "--backend", backend, "--total-steps", "16", "--progress", "off"],
+    ]
+
+
+def assert_refused(run: Path, backend: str, capsys: pytest.CaptureFixture[str], marker: Path, read: list[bool]) -> None:
+    """Each command that reads the file ends with one line and code 2; nothing was run."""
+    for arguments, reads in zip(commands(run, backend), read, strict=True):
+        if not reads:
+            continue
+        assert main(arguments) == 2, arguments
+        err = capsys.readouterr().err
+        assert err.splitlines()[-1].startswith("multippo: "), err
+        assert "Traceback" not in err
+    assert not marker.exists()
+    assert not list(run.parent.rglob("escaped"))
+
+
+@pytest.mark.parametrize("kind", ["plain", "archive"])
+@pytest.mark.parametrize("name", [*CHECKPOINT, FUNCTIONAL])
+def test_a_pickle_in_place_of_a_file_of_a_checkpoint(
+    engine: Any, run: Path, name: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    marker, path = tmp_path / "marker", checkpoint_of(run)
+    network = network_of(run)
+    assert sorted(file.name for file in path.iterdir()) == sorted([*CHECKPOINT, FUNCTIONAL])
+    (path / name).write_bytes(bomb(marker, kind))
+    env = mp.make_env("brax/fast", num_envs=2)
+    with pytest.raises(ValueError, match=name):
+        mp.load_checkpoint(path, network, env=env)
+    # Evaluation reads the weights alone.
+    assert_refused(run, engine.name, capsys, marker, [name in CHECKPOINT[:2], True])
+
+
+def test_the_marker_would_have_been_seen(tmp_path: Path):
+    pickle.loads(bomb(tmp_path / "marker", "plain")).close()
+    assert (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize("kind", ["plain", "archive"])
+def test_a_pickle_in_place_of_the_runs_settings(
+    run: Path, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (run / "config.json").write_bytes(bomb(tmp_path / "marker", kind))
+    assert_refused(run, "torch", capsys, tmp_path / "marker", [True, True])
+
+
+def test_a_pickle_in_place_of_what_was_logged(run: Path, tmp_path: Path):
+    (run / "metrics.jsonl").write_bytes(bomb(tmp_path / "marker", "plain"))
+    for arguments in commands(run, "torch"):
+        assert main(arguments) in (0, 2)
+    assert not (tmp_path / "marker").exists()
+
+
+MODULE = "a_module_of_the_attacker"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("env", "id"), f"{MODULE}:Env-v0"),
+        (("env", "id"), f"{MODULE}.Env"),
+        (("network", "kind"), f"{MODULE}.Network"),
+        (("network", "options", "activation"), f"{MODULE}.run"),
+        (("network", "options", "activation"), f"{MODULE}:run"),
+        (("train", "ppo", "lr_schedule"), f"{MODULE}.run"),
+        (("backend",), MODULE),
+        (("env", "kwargs", "entry_point"), f"{MODULE}:run"),
+        (("train", "ppo", "learning_rate"), f"!!python/object/apply:{MODULE}.run []"),
+    ],
+)
+def test_a_name_of_something_importable_is_not_imported(
+    run: Path,
+    path: tuple[str, ...],
+    value: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    (tmp_path / f"{MODULE}.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w')\nrun = Env = Network = print\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = json.loads((run / "config.json").read_text())
+    section = settings
+    for key in path[:-1]:
+        section = section[key]
+    section[path[-1]] = value
+    (run / "config.json").write_text(json.dumps(settings))
+    for arguments in commands(run, "torch"):
+        # The name of a backend that is not installed may be passed over for the one that was asked for.
+        assert main(arguments) in ((0, 2) if path == ("backend",) else (2,))
+        assert "Traceback" not in capsys.readouterr().err
+    assert not (tmp_path / "marker").exists()
+    assert MODULE not in sys.modules
+
+
+def test_a_yaml_file_makes_no_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"learning_rate: !!python/object/apply:builtins.open ['{tmp_path / 'marker'}', 'w']\n")
+    assert main(["train", "CartPole-v1", "--config", str(file), "--run-dir", str(tmp_path / "new")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/../../x"])
+def test_names_that_point_elsewhere_write_nothing(torch_engine: Any, run: Path, name: str):
+    path = checkpoint_of(run)
+    network = network_of(run)
+    before = sorted(run.parent.rglob("*"))
+    for file in ("weights", "optimizer", "carry"):
+        tensors = load_file(path / f"{file}.safetensors")
+        save_file({**tensors, name: np.zeros(1, np.float32)}, path / f"{file}.safetensors")
+        with pytest.raises(ValueError, match="left over"):
+            mp.load_checkpoint(path, network)
+        save_file(tensors, path / f"{file}.safetensors")
+    manifest = json.loads((path / "checkpoint.json").read_text())
+    for field in ("backend", "multippo_version"):
+        changed = {**manifest, field: name, "files": [name], "extra": {"path": name}}
+        (path / "checkpoint.json").write_text(json.dumps(changed))
+        mp.load_checkpoint(path, network)  # a name in the description is a name and no more
+    assert sorted(run.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", [*CHECKPOINT, FUNCTIONAL])
+def test_a_link_out_of_the_directory_is_not_followed(torch_engine: Any, run: Path, name: str, tmp_path: Path):
+    path, network = checkpoint_of(run), network_of(run)
+    (path / name).rename(tmp_path / "outside")
+    (path / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(ValueError, match="link"):
+        mp.load_checkpoint(path, network, env=mp.make_env("brax/fast", num_envs=2))

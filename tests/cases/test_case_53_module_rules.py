@@ -1,0 +1,151 @@
+"""Layers in lists, in dicts and at two places are all trained, on flax as on torch.
+
+Seen in p-doom/jasmine#228, jax-ml/bonsai#47, google/flax#3997, #5050.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+
+import multippo as mp
+from multippo.testing import Clock
+
+SIZE = 4
+
+
+class Mixed(mp.StatefulModule):
+    """A network as users write it: plain lists and dicts, nested, one layer under two names, bare parameters."""
+
+    def __init__(self, rngs: mp.Rngs) -> None:
+        self.stack = [mp.Dense(SIZE, SIZE, rngs, "tanh") for _ in range(2)]
+        self.branches = {"left": mp.Dense(SIZE, SIZE, rngs), "a.b": mp.Dense(SIZE, SIZE, rngs)}
+        self.rows = {"inner": [mp.Dense(SIZE, SIZE, rngs)]}
+        self.shared = mp.Dense(SIZE, SIZE, rngs, "tanh")
+        self.again = self.shared
+        self.scale = mp.Param(np.full(SIZE, 0.7))
+        self.offsets = [mp.Param(np.full(SIZE, 0.1)), mp.Param(np.full(SIZE, 0.2))]
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        for layer in [*self.stack, self.shared, *self.rows["inner"], self.again]:
+            x = layer((), x).output
+        x = sum(layer((), x).output for layer in self.branches.values())
+        return mp.StatefulModuleOutput(state, x * self.scale[...] + self.offsets[0][...] + self.offsets[1][...])
+
+
+EXPECTED = {
+    *(f"stack.{i}.{leaf}" for i in range(2) for leaf in ("kernel", "bias")),
+    *(f"branches.{key}.{leaf}" for key in ("left", "a.b") for leaf in ("kernel", "bias")),
+    *(f"rows.inner.0.{leaf}" for leaf in ("kernel", "bias")),
+    *(f"shared.{leaf}" for leaf in ("kernel", "bias")),
+    "scale",
+    "offsets.0",
+    "offsets.1",
+}
+
+
+def make_network() -> Any:
+    rngs = mp.Rngs(0)
+    action = mp.Sequential([mp.Dense(SIZE, 2, rngs), mp.CategoricalSampler(rngs)])
+    network = mp.Sequential([Mixed(rngs), mp.PPOAdapter(action=action, value=mp.Dense(SIZE, 1, rngs))])
+    support.fill_randomly(network)
+    return network
+
+
+def parts(values: dict[str, Any]) -> set[str]:
+    """Names within ``Mixed``; a layer at two places has one of its two names."""
+    names = {name.removeprefix("layers.0.") for name in values if name.startswith("layers.0.")}
+    return {name.replace("again.", "shared.") for name in names}
+
+
+def test_every_parameter_is_found_has_a_gradient_and_changes(engine: Any):
+    network = make_network()
+    before = mp.to_portable(network)
+    assert parts(before) == EXPECTED
+    rng = np.random.default_rng(0)
+    xs, done = engine.asarray(rng.normal(size=(5, 3, SIZE)).astype(np.float32)), engine.asarray(np.zeros((5, 3), bool))
+
+    def loss(net: Any) -> Any:
+        return support.total(net.xp, net.layers[0].unroll((), xs, done).output)
+
+    grads = support.gradients(network, loss)
+    for name in before:
+        if name.startswith("layers.0."):
+            assert np.abs(grads[name]).max() > 1e-4, name
+    training.train(Clock(SIZE - 1, "truncated", 4), network, iterations=1, learning_rate=1e-2)
+    after = mp.to_portable(network)
+    for name, value in before.items():
+        if value.dtype.kind == "f":
+            assert np.abs(after[name] - value).max() > 1e-5, name
+
+
+def test_engines_agree_and_convert():
+    found = support.each_engine(make_network)
+    names = [set(mp.to_portable(network)) for network in found.values()]
+    assert names[0] == names[1]
+    mp.load_portable(found["torch"], mp.to_portable(found["jax"]))
+    x = np.random.default_rng(1).normal(size=(3, SIZE)).astype(np.float32)
+    outputs = []
+    for network in found.values():
+        outputs.append(support.to_numpy(network.layers[0]((), network.engine.asarray(x)).output))
+    np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-5)
+
+
+class Captures(mp.StatefulModule):
+    """Holds a layer in a closure, where neither framework sees it."""
+
+    def __init__(self, rngs: mp.Rngs) -> None:
+        hidden = mp.Dense(SIZE, SIZE, rngs)
+        self.apply = lambda x: hidden((), x).output
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        return mp.StatefulModuleOutput(state, self.apply(x))
+
+
+class InTuple(mp.StatefulModule):
+    """Holds its layers in a tuple."""
+
+    def __init__(self, rngs: mp.Rngs) -> None:
+        self.layers = (mp.Dense(SIZE, SIZE, rngs), mp.Dense(SIZE, SIZE, rngs))
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        for layer in self.layers:
+            x = layer((), x).output
+        return mp.StatefulModuleOutput(state, x)
+
+
+def test_a_tuple_of_layers_is_tracked_or_refused_with_the_remedy(engine: Any):
+    try:
+        module = InTuple(mp.Rngs(0))
+    except (TypeError, ValueError) as error:
+        assert "list" in str(error)
+    else:
+        assert len(mp.to_portable(module)) == 4
+
+
+class Late(mp.StatefulModule):
+    """Adds to its list of layers after the assignment."""
+
+    def __init__(self, rngs: mp.Rngs) -> None:
+        self.layers: list[Any] = []
+        for _ in range(2):
+            self.layers.append(mp.Dense(SIZE, SIZE, rngs))
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        for layer in self.layers:
+            x = layer((), x).output
+        return mp.StatefulModuleOutput(state, x)
+
+
+def test_layers_added_later_are_tracked(engine: Any):
+    assert len(mp.to_portable(Late(mp.Rngs(0)))) == 4
+
+
+@pytest.mark.parametrize("name", ["engine", "xp", "random"])
+def test_names_that_the_library_uses_are_refused(engine: Any, name: str):
+    with pytest.raises(TypeError, match=name):
+        type("Taken", (mp.StatefulModule,), {name: 1, "__call__": lambda self, s, x, e=None: None})
