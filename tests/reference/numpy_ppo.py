@@ -298,6 +298,8 @@ def update(
             "c": np.stack([rollout["c"][t, b] for t, b in places]),
         }
         terms, grads = network.loss_and_gradient(params, batch, config)
+        if config.target_kl is not None and terms["kl/approx"] > config.target_kl:
+            break
         params, norm = optimizer.step(params, grads, rate)
         logs.append({**terms, "gradient/norm": norm})
     return params, {name: float(np.mean([log[name] for log in logs])) for name in logs[0]}, optimizer

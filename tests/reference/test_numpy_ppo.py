@@ -100,6 +100,13 @@ CASES = {
         draw,
         CONFIG,
     ),
+    # Divergences of 0.69 and 0.26, then 0.93: two of four steps are taken.
+    "gaussian, stopped": Case(
+        functools.partial(side_by_side, mp.NormalSampler),
+        numpy_ppo.Network(**DENSE, head=functools.partial(numpy_ppo.gaussian, least_std=1e-3)),
+        draw,
+        dataclasses.replace(CONFIG, target_kl=0.9),
+    ),
     # 6 environments x 2 chunks of 4 steps, 3 sequences in a minibatch.
     "recurrent": Case(
         recurrent,
@@ -210,7 +217,8 @@ def test_an_update_is_that_of_numpy(engine, float64, name):
     first, second, count = training_moments(network, learner, state)
     support.assert_trees_close(first, optimizer.first, TOLERANCE, "first moments")
     support.assert_trees_close(second, optimizer.second, TOLERANCE, "second moments")
-    assert count == optimizer.count
+    assert count == optimizer.count == int(metrics["update/minibatches"])
+    assert (count < config.num_epochs * config.num_minibatches) == (config.target_kl is not None)
     # Every clip was at work, and weights moved.
     assert 0 < logs["ratio/clip_fraction"] < 1
     assert 0 < logs["value/clip_fraction"] < 1
