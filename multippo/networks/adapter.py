@@ -28,9 +28,8 @@ class PPOAdapter(Container):
     >>> network = mp.PPOAdapter(
     ...     action=mp.Sequential([*actor, mp.NormalTanhSampler(rngs)]), value=mp.Sequential(critic)
     ... )
-    >>> observation = {"policy": network.zeros((2, 3)), "privileged": network.zeros((2, 5))}
-    >>> network(network.initialize_state(2), observation).output.value_estimates.shape == (2,)
-    True
+    >>> list(network.children_by_key)
+    ['action', 'value']
 
     Args:
         action: Yields ``{"action", "log_likelihood"}``, as every sampler does, or a tree of such dicts, one for each

@@ -114,8 +114,8 @@ def make_mlp_actor_critic(
             left with (-1, 1), or "normal", a ``NormalSampler`` with one trained standard deviation for each dimension,
             which the environment's adapter clips to the bounds. None: the first where every dimension is bounded on
             both sides, else the second.
-        min_std: See the samplers.
-        std_scale: See the samplers.
+        min_std: Least standard deviation of a Box's actions, before scaling; see the samplers.
+        std_scale: Multiplies the standard deviation of a Box's actions.
         mask_key: The entry of a Dict observation that masks the action: 1 (or anything but 0) for what is allowed, one
             number for each choice of a Discrete, one block after another for a MultiDiscrete, a Dict of masks for a
             Dict of actions. It is neither normalised nor seen by the layers. None: there is none.
@@ -182,8 +182,8 @@ def make_recurrent_actor_critic(
         normalize_obs: Put a ``Normalizer`` in front.
         entropy_weight: Weight of the entropy bonus.
         distribution: See ``make_mlp_actor_critic``.
-        min_std: See the samplers.
-        std_scale: See the samplers.
+        min_std: Least standard deviation of a Box's actions, before scaling; see the samplers.
+        std_scale: Multiplies the standard deviation of a Box's actions.
         mask_key: See ``make_mlp_actor_critic``.
         trainable_initial_state: See ``LSTM``.
 

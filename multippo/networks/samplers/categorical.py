@@ -28,7 +28,9 @@ class CategoricalSampler(ActionSampler):
     Or the input is ``{"logits": [B, N], "mask": [B, N]}``, where a mask of any type allows the actions at which it is
     not 0. A masked action has probability 0, and no gradient reaches its logit; likelihood and entropy are those of the
     distribution over the allowed ones. A row that allows nothing is taken to allow everything. Logits of -inf mask as
-    well, but then one in each row has to be finite.
+    well, but then one in each row has to be finite. Containers lead a mask from the observation to here:
+
+        Parallel(logits=Sequential([Filter("position"), Dense(3, 4, rngs)]), mask=Filter("action_mask"))
 
     Sampling inverts the cumulative distribution at one uniform number a step, whatever N is; an action of
     probability 0 is never sampled.
