@@ -20,17 +20,17 @@ def inputs(rows, features):
 @samplers
 def test_replay_repeats_the_rollout_and_every_step_draws_anew(engine, make, features):
     time, batch = 4, 50
-    sampler, xs = make(), RNG.normal(size=(time, batch, features)).astype(np.float32)
+    # One distribution everywhere, so that only the noise tells steps and environments apart.
+    sampler, xs = make(), np.tile(inputs(1, features), (time, batch, 1))
     fill_randomly(sampler)
 
     def act_and_replay(sampler, xs, done):
         state = sampler.initialize_state(batch)
         out = sampler.unroll(state, xs, done)
-        level = sampler.unroll(state, xs * 0, done).rollout_extras
-        return out, sampler.unroll(state, xs, done, out.rollout_extras), level
+        return out, sampler.unroll(state, xs, done, out.rollout_extras)
 
     done = engine.asarray(RNG.random((time, batch)) < 0.3)
-    out, again, level = to_numpy(compiled(sampler, act_and_replay)(engine.asarray(xs), done))
+    out, again = to_numpy(compiled(sampler, act_and_replay)(engine.asarray(xs), done))
     np.testing.assert_array_equal(again.output["action"], out.output["action"])
     np.testing.assert_array_equal(again.rollout_extras, out.rollout_extras)
     for got, expected in (
@@ -39,10 +39,9 @@ def test_replay_repeats_the_rollout_and_every_step_draws_anew(engine, make, feat
     ):
         assert expected.shape in ((time, batch), ())
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
-    # From one distribution everywhere: steps differ from each other, and so do environments.
-    level = level.reshape(time, batch, -1)
-    assert (level[0] != level[1]).any(-1).mean() > 0.6 and (level[1] != level[2]).any(-1).mean() > 0.6
-    assert len(np.unique(level[0], axis=0)) > 5
+    drawn = out.rollout_extras.reshape(time, batch, -1)
+    assert (drawn[0] != drawn[1]).any(-1).mean() > 0.4 and (drawn[1] != drawn[2]).any(-1).mean() > 0.4
+    assert len(np.unique(drawn[0], axis=0)) > 3
 
 
 def mode_of(sampler, x):
@@ -64,13 +63,17 @@ def mode_of(sampler, x):
 def test_eval_gives_the_mode_and_train_samples_again(engine, make, features):
     sampler = make()
     net, x = mp.Sequential([sampler]), inputs(40, features)
-    net.eval()
-    found = sample(net, x)
-    out, mode = to_numpy(found.output), mode_of(sampler, x)
+
+    def both(net, x):
+        net.eval()
+        best = net(net.initialize_state(40), x)
+        net.train()
+        return best, net(net.initialize_state(40), x).output
+
+    best, drawn = to_numpy(compiled(net, both)(engine.asarray(x)))
+    out, mode = best.output, mode_of(sampler, x)
     np.testing.assert_allclose(out["action"], mode, rtol=1e-6)
-    assert to_numpy(found.next_state[0].count).tolist() == [1] * 40
-    net.train()
-    drawn = to_numpy(sample(net, x).output)
+    assert best.next_state[0].count.tolist() == [1] * 40
     assert (drawn["action"] != mode).any()
     if not isinstance(sampler, mp.NormalTanhSampler):  # whose mode is that of the sample before squashing
         # Nothing is more likely than the mode.
