@@ -361,7 +361,7 @@ def test_a_disk_that_is_full_is_no_fault(command: Any, monkeypatch: pytest.Monke
         (("CartPole-v1", "--resume"), "--resume needs --run-dir"),
         (("--resume", "--run-dir", "full"), "no config.json"),
         (("--resume", "--run-dir", "new/run"), "nothing is there"),
-        (("Blackjack-v1",), "got Tuple"),
+        (("CartPole-v1", "--max-episode-steps", 0), "max_episode_steps=0 is not possible"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing_behind(command: Any, arguments: tuple[object, ...], message: str):
