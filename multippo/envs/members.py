@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import multiprocessing
+import signal
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +79,10 @@ class MemberConstructor:
         Raises:
             TypeError: If the user's constructor returns something else.
         """
+        if self.in_worker and multiprocessing.parent_process() is not None:
+            # A terminal sends Ctrl-C to the workers as well. They go on, so that the iteration at hand can be finished
+            # and saved; who stops them is the process that started them.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         env = self.make()
         if not isinstance(env, gymnasium.Env):
             raise TypeError(
