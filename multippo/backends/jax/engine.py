@@ -63,7 +63,8 @@ class JaxEngine(Engine):
 
     def make_variable(self, kind: str, value: Any) -> Any:
         value = np.asarray(value) if not isinstance(value, jax.Array) else value
-        return make_variable(kind, value.astype(self._float_dtype) if value.dtype.kind == "f" else value)
+        floats = not _is_key(value) and value.dtype.kind == "f"
+        return make_variable(kind, value.astype(self._float_dtype) if floats else value)
 
     def split(self, module: Any) -> SplitModule:
         definition, params, variables = nnx.split(module, nnx.Param, ...)
@@ -228,18 +229,32 @@ def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
 
 
 def _leaf(variable: Any, native: tuple[Any, ...]) -> Leaf:
+    # A typed random key is stored as its words; what kind it is of, the network built for loading knows.
+    def read() -> np.ndarray:
+        value = variable[...]
+        return np.asarray(jax.random.key_data(value) if _is_key(value) else value)
+
     def write(value: np.ndarray) -> None:
-        variable[...] = jnp.array(value, variable[...].dtype)
+        own = variable[...]
+        if _is_key(own):
+            words = jnp.array(value, jnp.uint32)
+            variable[...] = jax.random.wrap_key_data(words, impl=jax.random.key_impl(own))
+        else:
+            variable[...] = jnp.array(value, own.dtype)
 
     same: Callable[[np.ndarray], np.ndarray] = functools.partial(np.asarray)
     return Leaf(
         trained=isinstance(variable, nnx.Param),
-        read=lambda: np.asarray(variable[...]),
+        read=read,
         write=write,
         native_path=_keystr(native),
         to_portable=same,
         from_portable=same,
     )
+
+
+def _is_key(value: Any) -> bool:
+    return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _keystr(path: tuple[Any, ...]) -> str:
