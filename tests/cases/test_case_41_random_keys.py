@@ -1,0 +1,131 @@
+"""A network that holds or carries random keys, and an environment that does, can be saved and go on drawing.
+
+Seen in google/orbax#2540, #1105, #620, google/flax#4231, talmolab/track-mjx#44.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import support
+import training
+
+import multippo as mp
+from multippo.testing import Clock, FunctionalGoal, NoisyNet, TableNet
+
+
+class Keyed(TableNet):
+    """Holds a key of its own as a tracked variable; draws from it to shift its values."""
+
+    def __init__(self, key: Any) -> None:
+        super().__init__([0.0] * 4)
+        self.key = mp.Variable(key)
+
+    def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
+        memory, logits, value = super().heads(memory, x)
+        return memory, logits, value + self.draw()
+
+    def draw(self) -> Any:
+        key = self.key[...]
+        if self.engine.name == "jax" and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+            return jax.random.normal(key)
+        return self.random.normal(key, ())
+
+
+def save_and_load(path: Path, env: Any, network: Any, other: Any) -> mp.TrainingState:
+    run = training.train(env, network, iterations=1)
+    mp.save_checkpoint(path, run.state, network)
+    return mp.load_checkpoint(path, other)
+
+
+@pytest.fixture(autouse=True)
+def without_orbax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever imports it fails."""
+    for name in ("orbax", "orbax.checkpoint"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def test_keys_in_the_carry(engine: Any, tmp_path: Path):
+    network, other = (NoisyNet(4, 2, mp.Rngs(seed)) for seed in (0, 1))
+    run = training.train(Clock(3, "truncated", 2), network, iterations=1)
+    mp.save_checkpoint(tmp_path / "a", run.state, network)
+    state = mp.load_checkpoint(tmp_path / "a", other)
+    support.assert_trees_close(words(state.network_state), words(run.state.network_state), 0.0)
+    # The next draws.
+    found = []
+    for net, carry in ((network, run.state.network_state), (other, state.network_state)):
+        env = Clock(3, "truncated", 2)
+        transition = mp.unroll_env(env, env.reset(0), net, carry, 4, mp.random.key(0))[2]
+        found.append(support.to_numpy(transition)._replace(metrics=()))
+    support.assert_trees_close(found[1], found[0], 0.0)
+    assert np.ptp(found[0].network_output.value_estimates) > 0.1
+
+
+def words(tree: Any) -> Any:
+    return support.tree_map(
+        lambda leaf: leaf.astype(np.int64) if leaf.dtype == np.uint32 else leaf, support.to_numpy(tree)
+    )
+
+
+def test_a_raw_key_in_the_network(torch_engine: Any, tmp_path: Path):
+    network, other = Keyed(mp.Rngs(5).key()), Keyed(mp.Rngs(6).key())
+    before = float(support.to_numpy(network.draw()))
+    assert before != float(support.to_numpy(other.draw()))
+    save_and_load(tmp_path / "a", Clock(3, num_envs=2), network, other)
+    assert float(support.to_numpy(other.draw())) == before
+
+
+def test_a_typed_key_in_the_network(jax_engine: Any, tmp_path: Path):
+    network, other = Keyed(jax.random.key(5)), Keyed(jax.random.key(6))
+    before = float(network.draw())
+    assert before != float(other.draw())
+    save_and_load(tmp_path / "a", Clock(3, num_envs=2), network, other)
+    assert float(other.draw()) == before
+
+
+class WithKey(FunctionalGoal):
+    """Carries a key of its own, typed or raw, and pays by it."""
+
+    def __init__(self, typed: bool) -> None:
+        super().__init__(3)
+        self.typed = typed
+
+    def reset(self, key: Any) -> Any:
+        state = super().reset(key)
+        own = jax.random.wrap_key_data(key) if self.typed else key
+        return state._replace(info={**state.info, "key": own})
+
+    def step(self, state: Any, action: Any) -> Any:
+        after = super().step(state, action)
+        key, drawn = jax.random.split(state.info["key"])
+        return after._replace(reward=jax.random.uniform(drawn), info={**after.info, "key": key})
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_keys_in_an_environments_state(torch_engine: Any, typed: bool, tmp_path: Path):
+    def go(iterations: int, initial_state: Any = None, network: Any = None) -> Any:
+        rngs = mp.Rngs(0)
+        action = mp.Sequential([mp.Dense(1, 2, rngs), mp.NormalTanhSampler(rngs)])
+        network = network or mp.PPOAdapter(action=action, value=mp.Dense(1, 1, rngs))
+        env = mp.make_env(WithKey(typed), num_envs=2)
+        run = training.train(
+            env,
+            network,
+            iterations=iterations,
+            initial_state=initial_state,
+            config={"checkpoint_every_steps": 8},
+            total_steps=16,
+        )
+        return network, run
+
+    network, run = go(2)
+    mp.save_checkpoint(tmp_path / "a", run.checkpoints[0][0], network)
+    state = mp.load_checkpoint(tmp_path / "a", network)
+    _, rest = go(2, state, network)
+    assert rest.column("rollout/episode_reward/mean") == run.column("rollout/episode_reward/mean")[1:]
+    assert rest.column("losses/critic") == run.column("losses/critic")[1:]
