@@ -86,7 +86,8 @@ class PPOConfig:
     """For ``lr_schedule="adaptive_kl"``: after an iteration in which the mean approximate KL divergence of the
     minibatches was above twice this, the rate is divided by 1.5; below half of it (and not 0), multiplied. The rule of
     rsl_rl (Rudin et al., 2022, arXiv:2109.11978), which applies it after each minibatch, to the divergence in closed
-    form. A single minibatch an iteration has a divergence of 0, so the rate stays."""
+    form. The mean is over all minibatches looked at, of which the first has none; where there is only one, the rate
+    stays."""
 
     min_learning_rate: float = 1e-5
     """What ``lr_schedule="adaptive_kl"`` does not go below."""

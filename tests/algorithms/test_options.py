@@ -11,6 +11,9 @@ import support
 import training
 
 import multippo as mp
+from multippo.algorithms.losses import ppo_loss
+from multippo.algorithms.minibatches import make_sequences
+from multippo.networks.unrolling import reset_where
 from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableNet
 
 # -- the stop at a divergence
@@ -222,10 +225,6 @@ def test_a_gradient_goes_back_as_far_as_a_sequence(jax_engine):
 
 def check_gradient(engine: Any, length: int) -> None:
     # Against the network called step by step, with the carry cut off from its past before every L-th step.
-    from multippo.algorithms.losses import ppo_loss
-    from multippo.algorithms.minibatches import make_sequences
-    from multippo.networks.unrolling import reset_where
-
     time, batch, xp = 8, 3, engine.xp
     rngs, rng = mp.Rngs(0), np.random.default_rng(0)
     heads = mp.PPOAdapter(

@@ -40,6 +40,17 @@ def test_it_packs_both_ports(engine):
     assert out.log_likelihoods is out.loglikelihoods
 
 
+def test_entropies_are_packed_where_every_sample_has_one(engine):
+    def with_entropy(x):
+        return {**sample(x), "entropy": 2 * x[..., 0]}
+
+    value = lambda x: x[..., 0]  # noqa: E731
+    assert to_numpy(run(engine, with_entropy, value).output.entropies).tolist() == [2.0] * 3
+    both = run(engine, lambda x: {"arm": with_entropy(x), "leg": with_entropy(x)}, value).output.entropies
+    assert sorted(both) == ["arm", "leg"]
+    assert run(engine, lambda x: {"arm": with_entropy(x), "leg": sample(x)}, value).output.entropies is None
+
+
 def test_a_trailing_axis_of_one_is_squeezed_from_values(engine):
     assert run(engine, sample, lambda x: x[..., :1]).output.value_estimates.shape == (3,)
     tree = run(engine, sample, lambda x: {"near": x[..., :1], "far": x[..., 0]}).output.value_estimates
