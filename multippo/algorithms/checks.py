@@ -48,16 +48,30 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
     _check_values(out.output, env_state, env.num_envs)
     _check_likelihoods(out.output, env.num_envs, config)
     _check_entropies(network, out.output, env.num_envs, config)
-    _check_carry(network_state, out.next_state, env.num_envs)
+    _check_carry("next_state", network_state, out.next_state, env.num_envs)
+    _check_reset(network, network_state, env.num_envs)
 
 
 def check_initial_state(network: Any, initial: TrainingState, env: Env) -> None:
     """Checks that a state is of a network of this structure and, where it has their state, of as many environments.
 
     Raises:
-        ValueError: If it does not.
+        TypeError: If it is no state, or one with another engine's arrays.
+        ValueError: If it is of something else.
     """
     engine = network.engine
+    if not isinstance(initial, TrainingState):
+        raise TypeError(
+            f"initial_state is a {type(initial).__name__}; expected a TrainingState, such as result.training_state or "
+            "what load_checkpoint returns."
+        )
+    foreign = [leaf for leaf in tree_leaves(initial.key) if not isinstance(leaf, type(engine.zeros((1,))))]
+    if foreign:
+        raise TypeError(
+            f"initial_state holds arrays of type {type(foreign[0]).__module__}.{type(foreign[0]).__name__}, which are "
+            f"none of the {engine.name} engine's. To go on with another engine, save it with save_checkpoint and load "
+            "it with load_checkpoint and a network of that engine."
+        )
     expected = {name: tuple(leaf.shape) for name, leaf in engine.named_params(engine.split(network).params)}
     received = {name: tuple(leaf.shape) for name, leaf in engine.named_params(initial.params)}
     different = sorted(n for n in {*expected, *received} if expected.get(n) != received.get(n))
@@ -140,23 +154,38 @@ def _modules(module: Any) -> Iterator[Any]:
             yield from _modules(child)
 
 
-def _check_carry(before: Any, after: Any, num_envs: int) -> None:
+def _check_carry(what: str, before: Any, after: Any, num_envs: int) -> None:
     if tree_structure(before) != tree_structure(after):
         raise ValueError(
-            "The network's carry changed its structure in a call; next_state must be like the state passed in "
+            f"The network's carry changed its structure: {what} must be like the state from initialize_state "
             f"({tree_structure(before)}), but is {tree_structure(after)}."
         )
     for (name, old), (_, new) in zip(named_leaves(before), named_leaves(after), strict=True):
-        if tuple(old.shape) != tuple(new.shape) or old.dtype != new.dtype:
-            raise ValueError(
-                f"The network's carry {name!r} changed from {tuple(old.shape)} {old.dtype} to {tuple(new.shape)} "
-                f"{new.dtype} in a call; next_state must be like the state passed in."
-            )
         if not old.shape or old.shape[0] != num_envs:
             raise ValueError(
                 f"The network's carry {name!r} has shape {tuple(old.shape)}; every carry must lead with the batch "
                 f"axis ({num_envs})."
             )
+        expected = f"{old.dtype}{tuple(old.shape)}"
+        received = f"{new.dtype}{tuple(new.shape)}" if hasattr(new, "dtype") else repr(new)
+        if received != expected:
+            raise ValueError(
+                f"The network's carry changed in {what}: its leaf {name!r} is {received}, expected {expected}, as "
+                f"initialize_state({num_envs}) returned it."
+            )
+
+
+def _check_reset(network: Any, network_state: Any, num_envs: int) -> None:
+    """``reset_state`` must return what it got, of every module by itself, so that the one to blame is named."""
+    engine = network.engine
+    try:
+        after = engine.shapes(network.reset_state, network_state)
+    except Exception as error:
+        raise ValueError(
+            f"reset_state failed on the network's carry at {where_it_failed(network, error)}: "
+            f"{' '.join(str(error).split())}"
+        ) from error
+    _check_carry("reset_state", network_state, after, num_envs)
 
 
 def where_it_failed(network: Any, error: BaseException) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.algorithms.config import EvalConfig, TrainConfig
+from multippo.algorithms.config import DEFAULT_NUM_ENVS, EvalConfig, TrainConfig
 from multippo.algorithms.rollout import Actor, collect, is_traced
 from multippo.envs.api import Env
 from multippo.networks.random_state import reseed
@@ -23,7 +23,7 @@ _FLAGS = ("training", "deterministic", "use_running_average")
 
 
 def eval_rollout(
-    env: Env,
+    env: Any,
     network: Any,
     *,
     num_episodes: int | None = None,
@@ -36,23 +36,38 @@ def eval_rollout(
     Every environment plays the same number of episodes (give or take one), so that short ones are not favoured.
 
     Args:
-        env: Where to play; it is reset.
+        env: Where to play, or what ``make_env`` takes; it is reset.
         network: Who plays. Neither its weights, its statistics nor its mode are changed.
         num_episodes: How many; by default one in each environment.
-        key: Seeds the episodes and, if not deterministic, the actions; ``random.key(0)`` by default.
+        key: Seeds the episodes and, if not deterministic, the actions: a random key or an integer; 0 by default.
         deterministic: Act with the mode of the action distribution.
         max_episode_steps: Count an episode as it stands after this many steps; by default the environment's limit, or
             10,000.
 
     Returns:
-        ``eval/episode_reward/mean``, ``/std``, ``/min``, ``/max``, ``eval/lifespan/mean`` (steps an episode lasted) and
-        ``eval/episodes``.
+        ``eval/episode_reward/mean``, ``/std``, ``/min``, ``/max``, ``eval/lifespan/mean`` (steps an episode lasted),
+        ``eval/episodes``, and ``eval/nonfinite_episodes`` (those cut because the environment gave a value that is not
+        finite; they count with what they had earned).
     """
+    if not isinstance(env, Env):
+        from multippo.envs import make_env
+
+        made = make_env(env, min(num_episodes or 1, DEFAULT_NUM_ENVS) if isinstance(env, str) else None)
+        with contextlib.closing(made) if isinstance(env, str) else contextlib.nullcontext():
+            return eval_rollout(
+                made,
+                network,
+                num_episodes=num_episodes,
+                key=key,
+                deterministic=deterministic,
+                max_episode_steps=max_episode_steps,
+            )
     config = EvalConfig(
         num_episodes=num_episodes or env.num_envs, deterministic=deterministic, max_episode_steps=max_episode_steps
     )
     split = network.engine.split(network)
-    key = network.engine.random.key(0) if key is None else key
+    if key is None or isinstance(key, int):
+        key = network.engine.random.key(key or 0)
     leaves = network.engine.named_params(split.params)
     widest = max((size for _, leaf in leaves for size in leaf.shape), default=1)
     with network.engine.training(env.num_envs, widest):

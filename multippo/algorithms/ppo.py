@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from multippo.algorithms.checks import check_initial_state, check_network
@@ -63,7 +63,9 @@ def train_ppo(
         ValueError: If something does not fit, before the first environment step.
         TypeError: Likewise.
         NonFiniteError: If an observation, reward, loss or gradient is NaN or infinite.
-        KeyboardInterrupt: After Ctrl-C, once the iteration at hand is finished and saved.
+        KeyboardInterrupt: After Ctrl-C, once the iteration at hand is finished and saved. A rollout in an environment
+            stepped from Python, or an evaluation, is given up at a second Ctrl-C or after 5 s; what is saved is then
+            the iteration before.
     """
     with contextlib.ExitStack() as made:
         run = _Run(env, network, config or TrainConfig(), log_fn, checkpoint_fn, eval_env, initial_state, made)
@@ -118,6 +120,8 @@ class _Run:
     def _start(self, fresh: Any, initial: TrainingState | None) -> None:
         """Sets the state before the first iteration, and checks the network on the first observation."""
         engine, random = self.engine, self.engine.random
+        if initial is not None:
+            check_initial_state(self.network, initial, self.env)
         self.key = random.key(self.config.seed) if initial is None else initial.key
         self.iteration = 0 if initial is None else initial.iteration
         self.step = 0 if initial is None else initial.step
@@ -131,7 +135,6 @@ class _Run:
         else:
             env_state = self.env.reset(engine.to_numpy(reset_key))
         if initial is not None:
-            check_initial_state(self.network, initial, self.env)
             engine.update_module(self.network, initial.params, initial.variables)
             fresh = self.network.initialize_state(self.env.num_envs)  # a carry may be made of parameters
         network_state = reseed(random, fresh, random.fold_in(roots[1], self.iteration))
@@ -162,12 +165,14 @@ class _Run:
         every = self.config.checkpoint_every_steps
         next_checkpoint = self._next(every) if every else math.inf
         saved_at = -1
-        with DeferredInterrupt() as interrupt, self.engine.training(*self._work()):
+        with DeferredInterrupt() as interrupt, self.engine.training(*self._work()), self._saved_if_abandoned(interrupt):
+            self.trainer.rollout_context = interrupt.abandonable
             while self.iteration < total:
                 self._advance(min(self.trainer.iterations_per_call, total - self.iteration))
                 due = self.step >= next_eval or self.iteration >= total
                 if self.evaluator is not None and due and not interrupt.requested:
-                    self._evaluate()
+                    with interrupt.abandonable():
+                        self._evaluate()
                     next_eval = self._next(self.config.eval.every_steps)
                 if self.step >= next_checkpoint or interrupt.requested:
                     self._checkpoint()
@@ -176,9 +181,10 @@ class _Run:
                 if interrupt.requested:
                     self._publish()
                 interrupt.raise_if_requested()
-        state = self._publish()
-        if self.checkpoint_fn is not None and saved_at != self.iteration:
-            self.checkpoint_fn(state, self.step)
+            state = self._publish()
+            if self.checkpoint_fn is not None and saved_at != self.iteration:
+                self.checkpoint_fn(state, self.step)
+            interrupt.raise_if_requested()
         return TrainResult(
             training_state=state,
             final_metrics=self.final_metrics,
@@ -186,6 +192,17 @@ class _Run:
             total_steps=self.step,
             total_iterations=self.iteration,
         )
+
+    @contextlib.contextmanager
+    def _saved_if_abandoned(self, interrupt: DeferredInterrupt) -> Generator[None]:
+        """A rollout or an evaluation that was given up leaves the last finished iteration, which is saved."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if interrupt.abandoned:
+                self._checkpoint()
+                self._publish()
+            raise
 
     def _work(self) -> tuple[int, int]:
         """Samples in one gradient step, and features of the widest layer."""

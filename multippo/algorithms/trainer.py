@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from multippo.algorithms.config import PPOConfig
@@ -76,6 +78,8 @@ class Trainer:
             self._inlined = self.engine.jit(self._iteration)
         else:
             self._finish_call = self.engine.jit(self._finish, donate=(0,))
+        # What a rollout stepped from Python is run in; it may be left by an exception without harm to the state.
+        self.rollout_context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
     def initial_learner(self) -> LearnerState:
         """The network's weights and statistics, and a fresh optimiser."""
@@ -178,7 +182,8 @@ class Trainer:
     def _stepped(self, state: RunState, key: Any, coefficients: Coefficients) -> tuple[RunState, dict[str, Any]]:
         env_key, update_key = self._keys(key)
         learner = state.learner
-        network_state, env_state, transition, starts = self._collect(state, self.env.draw_starts(env_key))
+        with self.rollout_context():
+            network_state, env_state, transition, starts = self._collect(state, self.env.draw_starts(env_key))
         obs = (
             self.engine.from_jax(env_state.obs) if self.env.functional else tree_map(self.engine.asarray, env_state.obs)
         )

@@ -131,7 +131,7 @@ class TrainResult:
         total_iterations: Iterations, likewise.
     """
 
-    training_state: TrainingState
+    training_state: TrainingState = dataclasses.field(repr=False)
     final_metrics: dict[str, float]
     eval_history: list[dict[str, float]]
     total_steps: int

@@ -28,7 +28,7 @@ class ActionMap(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, action: Any) -> Any:
-        """Maps a tree of ``[B, ...]`` arrays. Shapes and kinds are checked; values are not."""
+        """Maps a tree of ``[B, ...]`` arrays. Shapes and kinds are checked, and where they are known choices."""
 
 
 def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np) -> ActionMap:
@@ -54,11 +54,11 @@ def _make(space: spaces.Space[Any], num_envs: int, xp: Any, path: str) -> Action
             )
         return _BoxMap(space, num_envs, xp, path)
     if isinstance(space, spaces.Discrete):
-        return _IntegerMap(space, int(space.start), num_envs, xp, path)
+        return _IntegerMap(space, int(space.n), int(space.start), num_envs, xp, path)
     if isinstance(space, spaces.MultiDiscrete):
-        return _IntegerMap(space, space.start, num_envs, xp, path)
+        return _IntegerMap(space, space.nvec, space.start, num_envs, xp, path)
     if isinstance(space, spaces.MultiBinary):
-        return _IntegerMap(space, 0, num_envs, xp, path)
+        return _IntegerMap(space, 2, 0, num_envs, xp, path)
     if isinstance(space, spaces.Dict):
         return _DictMap({key: _make(sub, num_envs, xp, f"{path}[{key!r}]") for key, sub in space.spaces.items()}, path)
     raise ValueError(
@@ -100,11 +100,12 @@ class _BoxMap(ActionMap):
 
 
 class _IntegerMap(ActionMap):
-    def __init__(self, space: spaces.Space[Any], start: Any, num_envs: int, xp: Any, path: str) -> None:
+    def __init__(self, space: spaces.Space[Any], count: Any, start: Any, num_envs: int, xp: Any, path: str) -> None:
         assert space.shape is not None
         assert space.dtype is not None
         self._start = np.asarray(start, space.dtype) if np.any(start) else None
         self._dtype = space.dtype if xp is np else np.dtype(np.int32)
+        self._count = np.asarray(count)
         self._shape, self._xp, self._path = (num_envs, *space.shape), xp, path
 
     def __call__(self, action: Any) -> Any:
@@ -114,6 +115,12 @@ class _IntegerMap(ActionMap):
             raise ValueError(
                 f"The action for {self._path} was expected as integers that count from 0, received {action.dtype}: "
                 "use a sampler for discrete actions."
+            )
+        # A traced value is not known.
+        if self._xp is np and ((action < 0) | (action >= self._count)).any():
+            raise ValueError(
+                f"The action for {self._path} was expected to count from 0 to below {self._count.tolist()}, received "
+                f"{action.tolist()}: the network's action head has another number of choices than the action space."
             )
         action = action.astype(self._dtype)
         return action if self._start is None else action + self._start.astype(self._dtype)

@@ -161,6 +161,40 @@ def test_a_carry_without_a_batch_axis(engine):
     assert "batch axis (2)" in message
 
 
+@pytest.mark.parametrize(
+    ("reset", "parts"),
+    [
+        (lambda net, state: {**state, "memory": net.zeros((3,))}, ["reset_state", "memory", "(2,)", "(3,)"]),
+        (lambda net, state: {**state, "memory": None}, ["reset_state", "changed its structure"]),
+        (
+            lambda net, state: {**state, "memory": state["nothing"]},
+            ["reset_state failed", "Sequential.layers[0]", "nothing"],
+        ),
+    ],
+)
+def test_a_reset_of_another_shape(engine, reset, parts):
+    class Bad(CountNet):
+        def reset_state(self, prev_state: Any) -> Any:
+            return reset(self, prev_state)
+
+    message = refusal(mp.Sequential([Bad()]))
+    assert all(part in message for part in parts), message
+
+
+def test_what_is_no_state_to_go_on_from():
+    with mp.use_backend("torch"):
+        env, network = Clock(3, num_envs=2), TableNet([0.0] * 4)
+        run = training.train(env, network, iterations=1)
+        with pytest.raises(
+            TypeError, match=r"is a TrainResult; expected a TrainingState, such as result.training_state"
+        ):
+            training.train(Clock(3, num_envs=2), network, initial_state=run.result)
+    with mp.use_backend("jax"):
+        other = TableNet([0.0] * 4)
+    with pytest.raises(TypeError, match="which are none of the jax engine's"):
+        training.train(Clock(3, num_envs=2), other, initial_state=run.state)
+
+
 def test_separate_advantages_need_the_same_keys(engine):
     message = refusal(TableNet([0.0] * 4), combine_advantages="separate", env=TwoRewards(3, num_envs=2))
     assert "['']" in message

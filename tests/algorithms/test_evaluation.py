@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import training
+from gymnasium import spaces
 
 import multippo as mp
 from multippo.algorithms.evaluation import evaluation_mode
@@ -27,6 +28,7 @@ def test_one_episode_in_each_environment_by_hand(engine):
         "eval/episode_reward/max": 3.0,
         "eval/lifespan/mean": 2.0,
         "eval/episodes": 3.0,
+        "eval/nonfinite_episodes": 0.0,
     }
 
 
@@ -166,3 +168,12 @@ def test_when_it_is_due(torch_engine):
     assert run.result.final_metrics["eval/lifespan/mean"] == 5.0
     # Also logged, each with its step.
     assert [line["step"] for line in run.logs if "eval/episodes" in line] == [24, 40, 48]
+
+
+def test_an_environment_by_name_and_an_integer_for_a_key(torch_engine):
+    network = mp.make_mlp_actor_critic(4, spaces.Discrete(2), rngs=mp.Rngs(0))
+    found = mp.eval_rollout("CartPole-v1", network, num_episodes=2, key=3)
+    env = mp.make_env("CartPole-v1", num_envs=2)
+    assert found == mp.eval_rollout(env, network, num_episodes=2, key=torch_engine.random.key(3))
+    assert found != mp.eval_rollout(env, network, num_episodes=2, key=4)
+    env.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -97,3 +98,63 @@ def test_the_last_finished_iteration_is_saved(name, kind):
         np.testing.assert_array_equal(support.to_numpy(got), support.to_numpy(expected))
     assert np.abs(mp.to_portable(network)["logits"]).max() > 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class Slow(Clock):
+    """Its steps take their time from the third iteration on; one of them is interrupted as often as is asked for."""
+
+    def __init__(self, presses: int) -> None:
+        super().__init__(3, num_envs=2)
+        self.count, self.presses = 0, presses
+
+    def step(self, env_state: Any, action: Any) -> Any:
+        self.count += 1
+        if self.count > 8:
+            for _ in range(self.presses):
+                press_ctrl_c()
+            self.presses = 0
+            time.sleep(30)
+        return super().step(env_state, action)
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_a_slow_rollout_is_given_up(torch_engine, presses, monkeypatch):
+    monkeypatch.setattr(DeferredInterrupt.__init__, "__defaults__", (0.2,))
+    network, start = TableNet([0.0] * 4), time.monotonic()
+    run = training.train(Slow(presses), network, iterations=5, lr_schedule="constant", catch=(KeyboardInterrupt,))
+    assert isinstance(run.error, KeyboardInterrupt)
+    assert time.monotonic() - start < 20
+    (state, step) = run.checkpoints[-1]
+    assert (len(run.checkpoints), state.iteration, step) == (1, 2, 16)
+    expected = TableNet([0.0] * 4)
+    training.train(Clock(3, num_envs=2), expected, iterations=2, lr_schedule="constant")
+    support.assert_trees_close(mp.to_portable(network), mp.to_portable(expected), 0.0)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+
+
+def test_a_slow_evaluation_is_given_up(torch_engine, monkeypatch):
+    monkeypatch.setattr(DeferredInterrupt.__init__, "__defaults__", (0.2,))
+    network, slow = TableNet([0.0] * 4), Slow(1)
+    slow.count = 8
+    config = {"eval": mp.EvalConfig(enabled=True, every_steps=8, num_episodes=2)}
+    run = training.train(
+        Clock(3, num_envs=2), network, iterations=5, config=config, eval_env=slow, catch=(KeyboardInterrupt,)
+    )
+    assert isinstance(run.error, KeyboardInterrupt)
+    assert [state.iteration for state, _ in run.checkpoints] == [1]
+    assert not network.sampler.deterministic
+
+
+def test_an_interrupt_while_the_last_state_is_saved(torch_engine):
+    # The save is finished first.
+    saved: list[int] = []
+
+    def save(state: Any, step: int) -> None:
+        press_ctrl_c()
+        saved.append(state.iteration)
+
+    config = mp.TrainConfig(ppo=mp.PPOConfig(rollout_length=4, total_steps=16, num_minibatches=2))
+    with pytest.raises(KeyboardInterrupt):
+        mp.train_ppo(Clock(3, num_envs=2), TableNet([0.0] * 4), config, checkpoint_fn=save)
+    assert saved == [2]

@@ -59,6 +59,10 @@ def test_integers_count_from_the_start_of_their_space(xp):
     action = xp.asarray([0, 1, 2])
     np.testing.assert_array_equal(make_action_map(spaces.Discrete(3, start=-1), 3, xp)(action), [-1, 0, 1])
     np.testing.assert_array_equal(make_action_map(spaces.Discrete(1, start=2), 1, xp)(action[:1]), [2])
+    with pytest.raises(ValueError, match=r"count from 0 to below 3, received \[0, 1, 3\]: the network's"):
+        make_action_map(spaces.Discrete(3, start=-1), 3)(np.array([0, 1, 3]))
+    with pytest.raises(ValueError, match=r"below \[2, 5\]"):
+        make_action_map(spaces.MultiDiscrete([2, 5]), 1)(np.array([[2, 4]]))
     multi = spaces.MultiDiscrete([2, 5], start=[10, 0])
     np.testing.assert_array_equal(make_action_map(multi, 1, xp)(xp.asarray([[1, 4]])), [[11, 4]])
     np.testing.assert_array_equal(make_action_map(spaces.MultiBinary(3), 1, xp)(xp.asarray([[1, 0, 1]])), [[1, 0, 1]])
