@@ -131,7 +131,7 @@ def test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit
             "table",
             {
                 "lr_schedule": "adaptive_kl",
-                "desired_kl": 1e-4,
+                "desired_kl": 1e-8,
                 "learning_rate_warmup": 1,
                 "entropy_weight": 0.01,
                 "entropy_schedule": "linear",
@@ -170,7 +170,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(network: str, options: dict[
     ):
         assert rest.column(name) == run.column(name)[3:], name
     if options["lr_schedule"] == "adaptive_kl":
-        assert len({run.checkpoints[0][0].learning_rate, 1e-2, run.state.learning_rate}) == 3  # it moves
+        assert run.state.learning_rate < state.learning_rate < 0.9e-2  # it moves
     assert rest.state.learning_rate == run.state.learning_rate
     support.assert_trees_close(mp.to_portable(again), weights, 0.0)
     for got, expected in zip(
