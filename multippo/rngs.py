@@ -6,7 +6,7 @@ import numpy as np
 
 from multippo.random import host
 
-__all__ = ["Rngs"]
+__all__ = ["Rngs", "check_rngs"]
 
 
 class Rngs:
@@ -34,3 +34,10 @@ class Rngs:
 
     def __repr__(self) -> str:
         return f"Rngs(key={self._root.tolist()}, count={self._count})"
+
+
+def check_rngs(owner: str, rngs: object) -> Rngs:
+    """``rngs``; TypeError if it is none."""
+    if not isinstance(rngs, Rngs):
+        raise TypeError(f"{owner}(rngs={rngs!r}) is not possible: expected a stream of keys, such as multippo.Rngs(0).")
+    return rngs

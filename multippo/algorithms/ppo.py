@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import math
 import time
 from collections.abc import Callable, Generator
@@ -27,6 +28,10 @@ from multippo.networks.types import StatefulModule
 from multippo.networks.utils import tree_map
 
 __all__ = ["train_ppo"]
+
+_LOG = logging.getLogger("multippo")
+# Far above what rounding does in float32, far below what drawing afresh does.
+_REPLAY_TOLERANCE = 1e-2
 
 CheckpointFn = Callable[[TrainingState, int], None]
 """``checkpoint_fn(training_state, step)``."""
@@ -114,6 +119,7 @@ class _Run:
         if self.evaluator is not None and (eval_env is None or isinstance(eval_env, str)):
             made.callback(self.evaluator.close)
         self._start(fresh, initial_state)
+        self._warned = False
         self.eval_history: list[dict[str, float]] = []
         self.final_metrics: dict[str, float] = {}
 
@@ -235,7 +241,20 @@ class _Run:
             metrics["throughput/train_sps"] = steps / seconds
             metrics["time/compile_s"] = self.engine.compile_seconds()
             self.final_metrics = metrics
+            self._warn_of_replay(metrics["ratio/first_max_dev"])
             self.log_fn(metrics)
+
+    def _warn_of_replay(self, deviation: float) -> None:
+        """Says once that the network is not what it was in the rollout: nothing else would show it."""
+        if deviation > _REPLAY_TOLERANCE and not self._warned:
+            self._warned = True
+            _LOG.warning(
+                "Before any update the ratio of new to old likelihood was off by %.2g in iteration %d: replayed, the "
+                "network does not repeat what it did in the rollout. A module draws its noise afresh, keeps something "
+                "outside its state, or resets it at another time; `multippo conformance` checks the library's own.",
+                deviation,
+                self.iteration,
+            )
 
     def _evaluate(self) -> None:
         assert self.evaluator is not None

@@ -22,8 +22,8 @@ __all__ = ["Member", "MemberConstructor"]
 class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Guards a single environment against what a vector environment would not notice.
 
-    * Its first observation of each episode is compared with its declared space, by name. A vector environment reports a
-      wrong one as an error of the buffer it does not fit into.
+    * Its first observation of each episode is compared with its declared space, by name, and later ones and rewards by
+      their shape. A vector environment reports a wrong one as an error of the buffer it does not fit into.
     * Its last observation of each episode is copied. An environment that returns one array again and again would
       overwrite it in the reset that follows in the same step, and the truncated episode would be valued by the next.
 
@@ -37,6 +37,7 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._index, self._in_worker = index, in_worker
         self._observations = make_observation_map(env.observation_space)
+        self._shape = env.observation_space.shape if isinstance(env.observation_space, gymnasium.spaces.Box) else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """As ``gymnasium.Env.reset``."""
@@ -52,6 +53,13 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
         """As ``gymnasium.Env.step``."""
         try:
             obs, reward, terminated, truncated, info = self.env.step(action)
+            # A vector environment reports these as errors of the buffers they do not fit into.
+            if self._shape is not None and getattr(obs, "shape", self._shape) != self._shape:
+                self._observations(self._observations.stack([obs]), 1)
+            if getattr(reward, "shape", ()):
+                raise ValueError(
+                    f"step returned a reward of shape {reward.shape}, expected one number: return float(reward)."
+                )
         except Exception as error:
             self._add_note(error)
             raise

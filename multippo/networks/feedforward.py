@@ -10,7 +10,7 @@ import numpy as np
 from multippo.networks.initializers import Initializer, lecun_normal, zeros
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import check_features, check_size
-from multippo.rngs import Rngs
+from multippo.rngs import Rngs, check_rngs
 
 __all__ = ["Dense", "resolve_activation"]
 
@@ -45,6 +45,7 @@ class Dense(StatefulModule):
 
     Raises:
         ValueError: If a size is no integer of at least 1, or the activation unknown.
+        TypeError: If ``rngs`` is no ``Rngs``.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Dense(StatefulModule):
     ) -> None:
         self.in_features = check_size("Dense", "in_features", in_features)
         self.out_features = check_size("Dense", "out_features", out_features)
+        check_rngs("Dense", rngs)
         self.activation = resolve_activation(self.engine, activation)
         kernel = (kernel_init or lecun_normal())(rngs, (self.in_features, self.out_features))
         bias = (bias_init or zeros())(rngs, (self.out_features,)) if use_bias else None

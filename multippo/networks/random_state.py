@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from multippo.networks.variables import Variable
-from multippo.rngs import Rngs
+from multippo.rngs import Rngs, check_rngs
 
 __all__ = [
     "RandomState",
@@ -45,7 +45,7 @@ class RandomState(NamedTuple):
 
 def base_key(rngs: Rngs) -> Any:
     """The persistent key a module derives its carries from."""
-    return Variable(rngs.key())
+    return Variable(check_rngs("base_key", rngs).key())
 
 
 def new_random_state(module: Any, key: Any, batch_size: int) -> RandomState:

@@ -10,7 +10,7 @@ from multippo.networks.initializers import lecun_normal, orthogonal
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import check_features, check_size
 from multippo.networks.variables import Param
-from multippo.rngs import Rngs
+from multippo.rngs import Rngs, check_rngs
 
 __all__ = ["LSTM"]
 
@@ -42,6 +42,7 @@ class LSTM(StatefulModule):
     ) -> None:
         self.in_features = check_size("LSTM", "in_features", in_features)
         self.hidden_features = check_size("LSTM", "hidden_features", hidden_features)
+        check_rngs("LSTM", rngs)
         hidden = self.hidden_features
         input_kernel = lecun_normal()(rngs, (self.in_features, 4 * hidden))
         recurrent_kernel = np.concatenate([orthogonal()(rngs, (hidden, hidden)) for _ in range(4)], axis=1)

@@ -276,3 +276,22 @@ def test_environments_made_by_name_are_made_and_closed(torch_engine, monkeypatch
     with pytest.raises(ValueError, match="num_minibatches"):
         mp.train_ppo("CartPole-v1", network, mp.TrainConfig(ppo=mp.PPOConfig(rollout_length=1, num_minibatches=3)))
     assert [e.num_envs for e in closed[3:]] == [8]
+
+
+def test_a_network_that_replay_does_not_repeat_is_told_of_once(torch_engine, caplog):
+    class Afresh(CountNet):
+        """Its logits are noise from outside its state."""
+
+        def heads(self, memory: Any, x: Any) -> Any:
+            memory, logits, value = super().heads(memory, x)
+            noise = torch_engine.asarray(np.random.default_rng().normal(size=logits.shape).astype(np.float32))
+            return memory, logits + noise, value
+
+    def warnings_of(network: Any) -> list[str]:
+        caplog.clear()
+        training.train(Clock(3, num_envs=2), network, iterations=3)
+        return [record.getMessage() for record in caplog.records if record.name == "multippo"]
+
+    assert warnings_of(CountNet()) == []
+    (message,) = warnings_of(Afresh())
+    assert "in iteration 1: replayed, the network does not repeat what it did in the rollout" in message

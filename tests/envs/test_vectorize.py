@@ -6,6 +6,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 
+from multippo.envs import make_env
 from multippo.envs.vectorize import vectorize, vectorize_id
 
 CARTPOLE = gymnasium.spec("CartPole-v1")
@@ -124,3 +125,30 @@ def test_an_unsupported_observation_space_is_named_at_construction(spy):
 
     with pytest.raises(ValueError, match="Text"):
         vectorize([Talker])
+
+
+@pytest.mark.parametrize(
+    ("obs", "reward", "message"),
+    [
+        (np.zeros(3, np.float32), 1.0, r"shape \(3,\), expected shape \(2,\)"),
+        (np.zeros(2, np.float32), np.ones(1), r"a reward of shape \(1,\), expected one number"),
+    ],
+)
+def test_what_does_not_fit_in_a_later_step_is_named(obs, reward, message):
+    class Late(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            return obs, reward, False, False, {}
+
+    env = make_env(Late, num_envs=2)
+    state = env.reset(0)
+    with pytest.raises(ValueError, match=message) as error:
+        env.step(state, np.zeros(2, np.int64))
+    assert "Raised by environment 0 of the batch." in error.value.__notes__
+    env.close()

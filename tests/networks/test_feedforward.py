@@ -75,3 +75,9 @@ def test_whole_numbers_are_taken_too(engine):
     layer = mp.Dense(2, 1, mp.Rngs(0))
     mp.load_portable(layer, {"kernel": np.asarray([[1.0], [0.5]]), "bias": np.zeros(1)})
     assert to_numpy(layer((), engine.asarray(np.asarray([[3, 4]], np.int32))).output).tolist() == [[5.0]]
+
+
+@pytest.mark.parametrize("make", [lambda r: mp.Dense(4, 2, r), lambda r: mp.LSTM(4, 2, r), mp.CategoricalSampler])
+def test_no_stream_of_keys(engine, make):
+    with pytest.raises(TypeError, match=r"rngs='tanh'\) is not possible: expected a stream of keys"):
+        make("tanh")
