@@ -1,0 +1,152 @@
+"""Discrete actions count from where their space does; several choices at once have the product of their probabilities.
+
+Seen in DLR-RM/stable-baselines3#2052, #2241, #1295, #2207, ray-project/ray#4866, #42196.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium
+import numpy as np
+import probing
+import pytest
+import support
+import training
+from gymnasium import spaces
+
+import multippo as mp
+
+NUM_ENVS, STEPS = 4, 8
+SPACES: dict[str, Any] = {
+    "plain": spaces.Discrete(3),
+    "offset": spaces.Discrete(3, start=-1),
+    "single": spaces.Discrete(1, start=2),
+    "several": spaces.MultiDiscrete([2, 5]),
+    "several, offset": spaces.MultiDiscrete([2, 5], start=[-1, 3]),
+    "several in two axes": spaces.MultiDiscrete([[2], [5]]),
+}
+
+
+class Receiver(gymnasium.Env[Any, Any]):
+    """Keeps the actions it receives, and refuses those that are none of its space's."""
+
+    observation_space = spaces.Box(0, 1, (2,), np.float32)
+
+    def __init__(self, action_space: spaces.Space[Any]) -> None:
+        self.action_space = action_space
+        self.actions: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.array([0.3, 0.9], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.actions.append(np.array(action))
+        return np.array([0.9, 0.3], np.float32), 1.0, False, len(self.actions) % 5 == 0, {}
+
+
+def make_network(action_space: spaces.Space[Any]) -> Any:
+    network = mp.make_mlp_actor_critic(2, action_space, (4,), (4,), mp.Rngs(0), normalize_obs=False)
+    support.fill_randomly(network)
+    return network
+
+
+@functools.cache
+def rolled(name: str, which: str) -> tuple[np.ndarray, Any, Any]:
+    """What the environments received ``[T, B, ...]``, the rollout, and its replay."""
+    space = SPACES[which]
+    with mp.use_backend(name):
+        members = [Receiver(space) for _ in range(NUM_ENVS)]
+        env = probing.gymnasium_env(lambda index: members[index], num_envs=NUM_ENVS)
+        network = make_network(space)
+        state = network.initialize_state(NUM_ENVS)
+        _, _, transition = mp.unroll_env(env, env.reset(0), network, state, STEPS, mp.random.key(0))
+        run = support.compiled(network, lambda net, s, t: mp.replay(net, s, t))
+        replayed = support.to_numpy(run(state, transition))
+        return np.stack([member.actions for member in members], axis=1), support.to_numpy(transition), replayed
+
+
+@pytest.mark.parametrize("which", SPACES)
+def test_only_valid_values_arrive_and_replay_repeats_them(engine: Any, which: str):
+    space = SPACES[which]
+    received, transition, replayed = rolled(engine.name, which)
+    start = np.asarray(space.start)
+    np.testing.assert_array_equal(received, transition.network_output.actions + start)
+    assert received.shape == (STEPS, NUM_ENVS, *space.shape)
+    # Every choice is made at some time, as far as 32 steps go.
+    sizes = np.asarray(space.nvec if isinstance(space, spaces.MultiDiscrete) else space.n)
+    assert (received.min((0, 1)) == start).all()
+    assert (received.max((0, 1)) >= start + np.minimum(sizes, 3) - 1).all()
+    assert transition.network_output.loglikelihoods.shape == (STEPS, NUM_ENVS)
+    np.testing.assert_allclose(replayed.loglikelihoods, transition.network_output.loglikelihoods, atol=1e-6)
+
+
+@pytest.mark.parametrize(("plain", "offset"), [("plain", "offset"), ("several", "several, offset")])
+def test_an_offset_changes_no_likelihood(engine: Any, plain: str, offset: str):
+    _, expected, _ = rolled(engine.name, plain)
+    _, found, replayed = rolled(engine.name, offset)
+    np.testing.assert_array_equal(found.network_output.actions, expected.network_output.actions)
+    np.testing.assert_array_equal(found.network_output.loglikelihoods, expected.network_output.loglikelihoods)
+    np.testing.assert_allclose(replayed.loglikelihoods, expected.network_output.loglikelihoods, atol=1e-6)
+
+
+def test_the_number_of_axes_changes_nothing(engine: Any):
+    _, expected, _ = rolled(engine.name, "several")
+    _, found, _ = rolled(engine.name, "several in two axes")
+    np.testing.assert_array_equal(found.network_output.actions[..., 0], expected.network_output.actions)
+    np.testing.assert_array_equal(found.network_output.loglikelihoods, expected.network_output.loglikelihoods)
+
+
+def test_an_action_without_a_choice_is_certain(engine: Any):
+    _, transition, replayed = rolled(engine.name, "single")
+    np.testing.assert_allclose(transition.network_output.loglikelihoods, 0.0, atol=1e-7)
+    np.testing.assert_allclose(replayed.loglikelihoods, 0.0, atol=1e-7)
+
+
+def test_a_joint_likelihood_is_the_sum(engine: Any):
+    # Logits 0.5, -0.2 for the first choice; 1, 0, -1, 0.3, 2 for the second.
+    logits = np.array([0.5, -0.2, 1.0, 0.0, -1.0, 0.3, 2.0], np.float32)
+    sampler = mp.MultiCategoricalSampler([2, 5], mp.Rngs(0))
+    x = engine.asarray(np.tile(logits, (10, 1)))
+    actions = np.array([[i % 2, i % 5] for i in range(10)])
+    out = sampler(sampler.initialize_state(10), x, engine.asarray(actions)).output
+    first, second = (part - np.log(np.exp(part).sum()) for part in (logits[:2], logits[2:]))
+    expected = first[actions[:, 0]] + second[actions[:, 1]]
+    np.testing.assert_allclose(support.to_numpy(out["log_likelihood"]), expected, atol=1e-6)
+    # All ten together are certain.
+    assert np.exp(support.to_numpy(out["log_likelihood"])).sum() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_training(torch_engine: Any):
+    for space in (SPACES["offset"], SPACES["several in two axes"]):
+        env = probing.gymnasium_env(lambda _, space=space: Receiver(space), num_envs=NUM_ENVS)
+        run = training.train(env, make_network(space), learning_rate=1e-3)
+        assert max(run.column("ratio/first_max_dev")) <= 1e-6
+
+
+def test_engines_agree():
+    for which in ("offset", "several, offset"):
+        (received, _, _), (expected, _, _) = (rolled(name, which) for name in support.ENGINES)
+        np.testing.assert_array_equal(received, expected)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]),
+        spaces.Text(5),
+        spaces.Sequence(spaces.Discrete(2)),
+        spaces.Box(0, 10, (2,), np.int32),
+        spaces.Dict(a=spaces.Text(5)),
+    ],
+    ids=str,
+)
+def test_an_unsupported_space_is_refused_by_name_before_any_step(engine: Any, space: spaces.Space[Any]):
+    member = Receiver(space)
+    with pytest.raises(ValueError, match=r"(?s)(Multi|Tuple|Text|Sequence|Box).*(supported|expected|take)"):
+        env = mp.make_env(lambda: member)
+        mp.make_mlp_actor_critic(env.observation_space, env.action_space, (4,), (4,), mp.Rngs(0))
+    assert not member.actions
