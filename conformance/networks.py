@@ -165,7 +165,7 @@ NETWORKS: tuple[NetworkSpecimen, ...] = (
             _MASKED, DISCRETE, 5, Rngs(0), encoder_sizes=(4,), shared=True, entropy_weight=0.02
         ),
         env=lambda: ScriptedEnv({"position": (_F,)}, DISCRETE, may_skip=True, mask_size=3),
-        ppo=ppo_config(num_epochs=1),
+        ppo=ppo_config(clip_range=0.005),
     ),
     NetworkSpecimen(
         name="MLP, several choices, masked",
