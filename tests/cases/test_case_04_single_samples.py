@@ -38,8 +38,15 @@ def assert_finite(network: Any, run: training.Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("time", "num_envs", "minibatches"),
-    [(1, 1, 1), (2, 1, 2)],  # one sample in all; one in each minibatch
+    ("engine", "time", "num_envs", "minibatches"),
+    [
+        # One sample in all; one in each minibatch.
+        ("jax", 1, 1, 1),
+        ("torch", 1, 1, 1),
+        ("torch", 2, 1, 2),
+        pytest.param("jax", 2, 1, 2, marks=pytest.mark.slow),
+    ],
+    indirect=["engine"],
 )
 def test_a_minibatch_of_one_sample(engine: Any, time: int, num_envs: int, minibatches: int):
     env = probing.Script(np.zeros((time, num_envs), int))

@@ -34,7 +34,13 @@ def test_the_second_rollout_is_replayed_from_its_stored_carry(engine: Any):
 
 @pytest.mark.parametrize(
     ("name", "sequence_length", "minibatches"),
-    [("jax", 2, 2), ("torch", 2, 2), ("torch", 4, 1), ("torch", 4, 2), ("torch", 1, 4)],
+    [
+        pytest.param("jax", 2, 2, marks=pytest.mark.slow),
+        ("torch", 2, 2),
+        ("torch", 4, 1),
+        ("torch", 4, 2),
+        ("torch", 1, 4),
+    ],
 )
 def test_in_every_epoch_alike(name: str, sequence_length: int, minibatches: int):
     with mp.use_backend(name):

@@ -82,7 +82,16 @@ def assert_statistics(normalizer: Any, samples: np.ndarray) -> None:
     np.testing.assert_allclose(support.to_numpy(normalizer.variance), samples.var(0), rtol=1e-4)
 
 
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+@pytest.mark.parametrize(
+    ("engine", "autoreset"),
+    [
+        ("jax", "next_step"),
+        ("torch", "next_step"),
+        ("torch", "same_step"),
+        pytest.param("jax", "same_step", marks=pytest.mark.slow),
+    ],
+    indirect=["engine"],
+)
 def test_at_the_front(engine: Any, autoreset: str):
     rngs = mp.Rngs(0)
     network = mp.Sequential([mp.Normalizer(FEATURES), actor_critic(FEATURES, rngs)])

@@ -112,6 +112,11 @@ def test_a_careless_environment(bits: str):
     np.testing.assert_array_equal(transition.truncated[:, 0], [False, False, True, False])
 
 
+@pytest.mark.parametrize(
+    ("engine", "bits"),
+    [("torch", "as it is"), ("jax", "64-bit"), pytest.param("jax", "as it is", marks=pytest.mark.slow)],
+    indirect=True,
+)
 def test_training_in_it(bits: str):
     env, network = mp.make_env([Careless, Careless]), TableNet(np.linspace(0.5, 1.0, SIZE))
     run = training.train(env, network, **{**probing.ONE_STEP, "learning_rate": 0.01}, rollout_length=4)

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import probing
 import pytest
 import support
 import training
@@ -50,6 +51,7 @@ def without_orbax(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
 
 
+@probing.jax_compiles_for_long
 def test_keys_in_the_carry(engine: Any, tmp_path: Path):
     network, other = (NoisyNet(4, 2, mp.Rngs(seed)) for seed in (0, 1))
     run = training.train(Clock(3, "truncated", 2), network, iterations=1)
