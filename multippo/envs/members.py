@@ -56,10 +56,9 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
             # A vector environment reports these as errors of the buffers they do not fit into.
             if self._shape is not None and getattr(obs, "shape", self._shape) != self._shape:
                 self._observations(self._observations.stack([obs]), 1)
-            if getattr(reward, "shape", ()):
-                raise ValueError(
-                    f"step returned a reward of shape {reward.shape}, expected one number: return float(reward)."
-                )
+            shape = getattr(reward, "shape", ())
+            if shape:
+                raise ValueError(f"step returned a reward of shape {shape}, expected one number: return float(reward).")
         except Exception as error:
             self._add_note(error)
             raise
