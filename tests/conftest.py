@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,3 +49,23 @@ def jax_engine() -> Iterator[Engine]:
     """JAX, made the active engine."""
     with mp.use_backend("jax") as active:
         yield active
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What JAX has compiled for one test is not compiled again for the next: most networks here have the same shapes."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache as cache
+
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent  # of all workers
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update(names[0], str(shared / "xla"))
+    jax.config.update(names[1], 0.1)
+    cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    cache.reset_cache()

@@ -392,7 +392,7 @@ def test_arrays_that_do_not_fit_are_named_and_change_nothing(file: str, change: 
 def test_an_environment_of_another_size_is_refused(engine: Any, tmp_path: Path):
     saved(tmp_path / "a")
     state = mp.load_checkpoint(tmp_path / "a", table_net())
-    with pytest.raises(ValueError, match=r"obs.*shape \(4, 4\).*expected \(2, 4\)"):
+    with pytest.raises(ValueError, match="initial_state is of 4 environments, but there are 2"):
         training.train(clock(2), table_net(), iterations=3, initial_state=state)
     with pytest.raises(ValueError, match="host environment"):
         mp.load_checkpoint(tmp_path / "a", table_net(), env=Clock(3, num_envs=4))
