@@ -53,7 +53,7 @@ def jax_engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What JAX has compiled for one test is not compiled again for the next: most networks here have the same shapes."""
+    """What JAX has compiled for one test is not compiled again for the next: most networks here are of one shape."""
     import jax
     from jax.experimental.compilation_cache import compilation_cache as cache
 
