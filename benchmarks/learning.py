@@ -1,6 +1,6 @@
 """Runs the learning benchmark through the command line and prints a table for RESULTS.md.
 
-    python benchmarks/learning.py                       everything (about an hour on two cores)
+    python benchmarks/learning.py                       everything (several hours on two cores)
     python benchmarks/learning.py cartpole pendulum     some tasks
     python benchmarks/learning.py --backend jax --seeds 0
 
@@ -48,6 +48,26 @@ INVERTED_PENDULUM = (
     "--learning-rate=1e-3",
 )
 
+ACROBOT = (
+    "Acrobot-v1",
+    "--total-steps=300000",
+    "--num-envs=16",
+    "--rollout-length=128",
+    "--num-epochs=4",
+    "--num-minibatches=8",
+)
+# As much data and as many gradient steps in an iteration as PPO usually takes on MuJoCo's tasks.
+MUJOCO = (
+    "--total-steps=1000000",
+    "--num-envs=8",
+    "--rollout-length=256",
+    "--num-minibatches=32",
+    "--num-epochs=10",
+    "--learning-rate=3e-4",
+)
+HALF_CHEETAH = ("HalfCheetah-v5", *MUJOCO, "--discounting-factor=0.98", "--gae-lambda=0.92")
+HOPPER = ("Hopper-v5", *MUJOCO)
+
 TASKS = {
     "cartpole": Task(arguments=("CartPole-v1",), goal=475, seeds=(0, 1, 2)),
     "cartpole-novel-lstm": Task(
@@ -58,6 +78,9 @@ TASKS = {
     ),
     "pendulum": Task(arguments=PENDULUM, goal=-200),
     "inverted-pendulum": Task(arguments=INVERTED_PENDULUM, goal=950),
+    "acrobot": Task(arguments=ACROBOT, goal=-90, seeds=(0, 1, 2)),
+    "half-cheetah": Task(arguments=HALF_CHEETAH, goal=3000, seeds=(0, 1, 2)),
+    "hopper": Task(arguments=HOPPER, goal=2300, seeds=(0, 1, 2)),
 }
 
 
