@@ -85,10 +85,6 @@ class Script(HostEnv):
         size = self.num_envs * self.per_env
         return np.eye(size, dtype=np.float32)[np.arange(self.num_envs) * self.per_env + self.number]
 
-    def similar(self, num_envs: int) -> Script:
-        """See ``Env.similar``."""
-        raise NotImplementedError
-
 
 class Numbered(gymnasium.Env[Any, Any]):
     """A gymnasium environment that ends after ``length`` steps; every observation has its own number, shown one-hot.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 from multippo.algorithms.config import PPOConfig
@@ -11,7 +10,7 @@ from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env, EnvState
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import named_leaves, tree_leaves, tree_structure
+from multippo.networks.utils import all_modules, named_leaves, tree_leaves, tree_structure
 
 __all__ = ["check_initial_state", "check_network", "path_of", "where_it_failed"]
 
@@ -94,6 +93,19 @@ def _expect_output(out: Any) -> StatefulModuleOutput:
     return out
 
 
+def _check_numbers(what: str, leaves: list[tuple[str, Any]], num_envs: int, remedy: str) -> None:
+    """One number for each environment in every leaf."""
+    for name, leaf in leaves:
+        if tuple(leaf.shape) != (num_envs,):
+            raise ValueError(
+                f"The network's {what}{f' {name!r}' if name else ''} has shape {tuple(leaf.shape)}; expected one "
+                f"number for each environment, ({num_envs},){remedy}."
+            )
+
+
+_SUMMED = ": the sum over an action's dimensions"
+
+
 def _check_values(output: PPONetworkOutput, env_state: EnvState, num_envs: int) -> None:
     rewards, values = named_leaves(env_state.reward), named_leaves(output.value_estimates)
     if tree_structure(env_state.reward) != tree_structure(output.value_estimates):
@@ -102,22 +114,12 @@ def _check_values(output: PPONetworkOutput, env_state: EnvState, num_envs: int) 
             f"{[name for name, _ in values]}; they must be the same. Give PPOAdapter a value port that yields one "
             "value for each reward key."
         )
-    for name, value in values:
-        if tuple(value.shape) != (num_envs,):
-            raise ValueError(
-                f"The network's value estimate{f' {name!r}' if name else ''} has shape {tuple(value.shape)}; expected "
-                f"one number for each environment, ({num_envs},)."
-            )
+    _check_numbers("value estimate", values, num_envs, "")
 
 
 def _check_likelihoods(output: PPONetworkOutput, num_envs: int, config: PPOConfig) -> None:
     likelihoods, values = named_leaves(output.loglikelihoods), named_leaves(output.value_estimates)
-    for name, leaf in likelihoods:
-        if tuple(leaf.shape) != (num_envs,):
-            raise ValueError(
-                f"The network's log-likelihood{f' {name!r}' if name else ''} has shape {tuple(leaf.shape)}; expected "
-                f"one number for each environment, ({num_envs},): the sum over an action's dimensions."
-            )
+    _check_numbers("log-likelihood", likelihoods, num_envs, _SUMMED)
     names, value_names = [name for name, _ in likelihoods], [name for name, _ in values]
     if config.combine_advantages == "separate" and names != value_names:
         raise ValueError(
@@ -128,30 +130,18 @@ def _check_likelihoods(output: PPONetworkOutput, num_envs: int, config: PPOConfi
 
 def _check_entropies(network: Any, output: PPONetworkOutput, num_envs: int, config: PPOConfig) -> None:
     entropies = named_leaves(output.entropies)
-    for name, leaf in entropies:
-        if tuple(leaf.shape) != (num_envs,):
-            raise ValueError(
-                f"The network's entropy{f' {name!r}' if name else ''} has shape {tuple(leaf.shape)}; expected one "
-                f"number for each environment, ({num_envs},): the sum over an action's dimensions."
-            )
+    _check_numbers("entropy", entropies, num_envs, _SUMMED)
     if config.entropy_weight is None:
         return
     if not entropies:
         raise ValueError(WITHOUT_ENTROPY.format(config.entropy_weight))
-    own = [module for module in _modules(network) if getattr(module, "entropy_weight", 0.0)]
+    own = [module for module in all_modules(network) if getattr(module, "entropy_weight", 0.0)]
     if own:
         raise ValueError(
             f"PPOConfig.entropy_weight={config.entropy_weight!r} is the weight for every sampler, but "
             f"{path_of(network, own[0])} has an entropy_weight={own[0].entropy_weight!r} of its own; make it with 0, "
             "or leave PPOConfig.entropy_weight unset."
         )
-
-
-def _modules(module: Any) -> Iterator[Any]:
-    yield module
-    for _, child in module.engine.children(module):
-        if isinstance(child, StatefulModule):
-            yield from _modules(child)
 
 
 def _check_carry(what: str, before: Any, after: Any, num_envs: int) -> None:
@@ -176,7 +166,7 @@ def _check_carry(what: str, before: Any, after: Any, num_envs: int) -> None:
 
 
 def _check_reset(network: Any, network_state: Any, num_envs: int) -> None:
-    """``reset_state`` must return what it got, of every module by itself, so that the one to blame is named."""
+    """The network's ``reset_state`` must return a carry like the one it got."""
     engine = network.engine
     try:
         after = engine.shapes(network.reset_state, network_state)

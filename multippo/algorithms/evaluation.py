@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from multippo.algorithms.config import DEFAULT_NUM_ENVS, EvalConfig, TrainConfig
 from multippo.algorithms.rollout import Actor, collect, is_traced
 from multippo.envs.api import Env
 from multippo.networks.random_state import reseed
-from multippo.networks.utils import tree_leaves, tree_map
+from multippo.networks.utils import all_modules, tree_leaves, tree_map
 
 __all__ = ["Evaluator", "eval_rollout", "evaluation_mode"]
 
@@ -185,10 +185,7 @@ class _Tally:
 def evaluation_mode(network: Any, deterministic: bool) -> Generator[None]:
     """The network acting by the mode of its distributions inside a ``with`` block; its flags are put back after."""
     before = [
-        (module, flag, vars(module)[flag])
-        for module in _modules(network.engine, network)
-        for flag in _FLAGS
-        if flag in vars(module)
+        (module, flag, vars(module)[flag]) for module in all_modules(network) for flag in _FLAGS if flag in vars(module)
     ]
     try:
         if deterministic:
@@ -199,9 +196,3 @@ def evaluation_mode(network: Any, deterministic: bool) -> Generator[None]:
         for module, flag, value in before:
             if vars(module)[flag] != value:
                 setattr(module, flag, value)
-
-
-def _modules(engine: Any, module: Any) -> Iterator[Any]:
-    yield module
-    for _, child in engine.children(module):
-        yield from _modules(engine, child)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from multippo.networks.utils import named_leaves, select, tree_map
+from multippo.networks.utils import named_leaves, select, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from multippo.envs.api import Env, EnvState
@@ -52,7 +52,9 @@ def restart_broken(env: Env, env_state: EnvState) -> EnvState:
     """
     if env_state.broken is not None:
         return env_state
-    if all(np.isfinite(leaf).all() for _, leaf in _leaves((env_state.obs, env_state.final_obs), env_state.reward)):
+    # In every step: without the leaves' names, and no array twice.
+    looked_at = (env_state.reward, env_state.obs, () if env_state.final_obs is env_state.obs else env_state.final_obs)
+    if all(leaf.dtype.kind != "f" or np.isfinite(leaf).all() for leaf in tree_leaves(looked_at)):
         return env_state._replace(broken=np.zeros(env_state.valid.shape, np.int32))
     # With skipped steps a terminated episode's last observation is shown once more, and nothing hangs on it.
     seen = ~env_state.terminated if env.may_skip else np.ones_like(env_state.valid)

@@ -6,7 +6,7 @@ as JAX's own trees, so a structure means the same to both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,18 @@ def canonical_leaves(tree: Any) -> list[Any]:
     if isinstance(tree, tuple | list):
         return [leaf for entry in tree for leaf in canonical_leaves(entry)]
     return [] if tree is None else [tree]
+
+
+def all_modules(module: Any) -> Iterator[Any]:
+    """A bound module and everything below it, native modules included."""
+    engine = module.engine
+
+    def walk(node: Any) -> Iterator[Any]:
+        yield node
+        for _, child in engine.children(node):
+            yield from walk(child)
+
+    return walk(module)
 
 
 def select(xp: Any, condition: Any, if_true: Any, if_false: Any) -> Any:

@@ -1,10 +1,8 @@
-"""A checkpoint holds all of a run, on either engine; only a whole and fitting one is loaded, and nothing is run."""
+"""A checkpoint holds all of a run, on either engine."""
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -15,70 +13,14 @@ import numpy as np
 import pytest
 import support
 import training
-from safetensors.numpy import load_file, save_file
+from checkpoints import assert_same_state, clock, files_of, saved, table_net
 
 import multippo as mp
 from multippo.algorithms.checkpointing import Checkpoint, latest_checkpoint, step_directory
-from multippo.algorithms.types import EpisodeState
-from multippo.testing import Clock, CountNet, FunctionalClock, FunctionalGoal, Goal, NoisyNet, Spy, TableNet
+from multippo.testing import Clock, CountNet, FunctionalGoal, Goal, NoisyNet, Spy, TableNet
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHER = {"jax": "torch", "torch": "jax"}
-
-
-def clock(num_envs: int = 4) -> Any:
-    return mp.make_env(FunctionalClock(3, "truncated"), num_envs=num_envs)
-
-
-def table_net(seed: int = 0) -> Any:
-    return TableNet([0.5, 0.25, 0.0, -0.5], rngs=mp.Rngs(seed))
-
-
-def state_of(network: Any, env: Any = None) -> mp.TrainingState:
-    """The state of a run of 4 environments that has not been trained, with numbers that tell arrays apart."""
-    engine = network.engine
-    split, leaves = engine.split(network), engine.leaves(network).values()
-    moments = {
-        leaf.native_path: leaf.from_portable(np.arange(leaf.read().size, dtype=np.float32).reshape(leaf.read().shape))
-        for leaf in leaves
-        if leaf.trained
-    }
-    return mp.TrainingState(
-        definition=split.definition,
-        params=engine.snapshot(split.params),
-        variables=engine.snapshot(split.variables),
-        optimizer_state=(moments, {name: 2 * value for name, value in moments.items()}, 8),
-        network_state=network.initialize_state(4),
-        env_state=(env or clock()).reset(1),
-        episodes=EpisodeState(engine.zeros((4,)) + 1, engine.zeros((4,)) + 2),
-        key=engine.random.key(2**40 + 1),
-        iteration=2,
-        step=32,
-    )
-
-
-def saved(path: Path, network: Any = None, **options: Any) -> mp.TrainingState:
-    """Saves such a state."""
-    network = network or table_net()
-    state = state_of(network)
-    mp.save_checkpoint(path, state, network, **options)
-    return state
-
-
-def files_of(path: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
-
-
-def assert_same_state(a: Any, b: Any, tolerance: float = 0.0) -> None:
-    """Everything but parameters and statistics, which the networks hold."""
-    for field in ("network_state", "episodes", "key"):
-        support.assert_trees_close(words(getattr(a, field)), words(getattr(b, field)), tolerance, field)
-    assert (a.iteration, a.step, a.optimizer_state[2]) == (b.iteration, b.step, b.optimizer_state[2])
-
-
-def words(tree: Any) -> Any:
-    """Words of keys are 32-bit on one engine and 64-bit on the other."""
-    return support.tree_map(lambda x: x.astype(np.int64) if x.dtype == np.uint32 else x, support.to_numpy(tree))
 
 
 # -- resuming
@@ -357,124 +299,3 @@ def test_where_there_is_none_the_error_says_so(tmp_path: Path):
         mp.load_checkpoint(tmp_path / "a")
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         mp.load_checkpoint(tmp_path)
-
-
-# -- what is refused
-
-
-@pytest.mark.parametrize(
-    ("file", "change", "message"),
-    [
-        ("weights", lambda t: t.pop("logits"), "missing in it: logits"),
-        ("weights", lambda t: t.update(stray=np.zeros(1)), "left over in it: stray"),
-        ("weights", lambda t: t.update(logits=np.zeros((2, 4))), r"'logits' has shape \(2, 4\).*\(4, 2\)"),
-        ("optimizer", lambda t: t.pop("first/values"), "missing in it: first/values"),
-        ("optimizer", lambda t: t.update({"second/values": np.zeros(3)}), "second/values"),
-        ("carry", lambda t: t.pop("network_state['sampler'].key"), "network_state"),
-        ("carry", lambda t: t.update(key=np.zeros(3, np.int64)), "'key'"),
-        ("carry", lambda t: t.pop("episodes.length"), "episodes.length"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_named_and_change_nothing(file: str, change: Any, message: str, tmp_path: Path):
-    with mp.use_backend("torch"):
-        saved(tmp_path / "a")
-        path = tmp_path / f"a/{file}.safetensors"
-        tensors = load_file(path)
-        change(tensors)
-        save_file(tensors, path)
-        network = table_net(1)
-        before = mp.to_portable(network)
-        with pytest.raises(ValueError, match=message):
-            mp.load_checkpoint(tmp_path / "a", network)
-        support.assert_trees_close(mp.to_portable(network), before, 0.0)
-
-
-def test_an_environment_of_another_size_is_refused(engine: Any, tmp_path: Path):
-    saved(tmp_path / "a")
-    state = mp.load_checkpoint(tmp_path / "a", table_net())
-    with pytest.raises(ValueError, match="initial_state is of 4 environments, but there are 2"):
-        training.train(clock(2), table_net(), iterations=3, initial_state=state)
-    with pytest.raises(ValueError, match="host environment"):
-        mp.load_checkpoint(tmp_path / "a", table_net(), env=Clock(3, num_envs=4))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda m: m.update(format_version=2, multippo_version="9.9"), r"format 2.*'9\.9'.*upgrade"),
-        (lambda m: m.update(format_version=0), "format_version is 0"),
-        (lambda m: m.update(format="something"), "not describe a checkpoint"),
-        (lambda m: m.pop("step"), "step is None"),
-        (lambda m: m.update(iteration=-1), "iteration is -1"),
-        (lambda m: m.update(num_envs=True), "num_envs is True"),
-        (lambda m: m.update(learning_rate="fast"), "learning_rate is 'fast'"),
-        (lambda m: m.update(learning_rate=-1e-3), r"learning_rate is -0\.001"),
-        (lambda m: m.update(learning_rate=float("nan")), "learning_rate is nan"),
-        (lambda m: m.update(environment="yes"), "environment is 'yes'"),
-        (lambda m: m.update(extra=[]), "extra is"),
-        (lambda m: m.update(episodes={"os.system": {"reward": "array"}}), "damaged.*structure"),
-        (lambda m: m.update(episodes={"EpisodeState": {"nothing": "array"}}), "damaged.*structure"),
-    ],
-)
-def test_a_description_that_is_wrong_is_refused_in_one_line(change: Any, message: str, tmp_path: Path):
-    with mp.use_backend("torch"):
-        saved(tmp_path / "a")
-        path = tmp_path / "a/checkpoint.json"
-        manifest = json.loads(path.read_text())
-        change(manifest)
-        path.write_text(json.dumps(manifest))
-        with pytest.raises(ValueError, match=message) as caught:
-            mp.load_checkpoint(tmp_path / "a", table_net())
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, '{"format": "multippo.checkpoint"', "\x00"])
-def test_a_description_that_is_no_json_is_refused(text: str, tmp_path: Path):
-    (tmp_path / "checkpoint.json").write_text(text)
-    with pytest.raises(ValueError, match=r"checkpoint\.json"):
-        mp.load_checkpoint(tmp_path)
-
-
-class Marker:
-    """Unpickling it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return (open, (str(self.path), "w"))
-
-
-NAMES = ["checkpoint.json", *(f"{n}.safetensors" for n in ("weights", "optimizer", "carry", "environment"))]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_pickle_in_place_of_any_file_is_refused_and_not_run(name: str, tmp_path: Path):
-    marker = tmp_path / "marker"
-    with mp.use_backend("torch"):
-        saved(tmp_path / "a")
-        assert sorted(NAMES) == sorted(os.listdir(tmp_path / "a"))
-        (tmp_path / "a" / name).write_bytes(pickle.dumps(Marker(marker)))
-        with pytest.raises(ValueError, match=name):
-            mp.load_checkpoint(tmp_path / "a", table_net(), env=clock())
-    assert not marker.exists()
-    pickle.loads(pickle.dumps(Marker(marker))).close()
-    assert marker.exists()  # so it would have been seen
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_link_is_followed(name: str, tmp_path: Path):
-    with mp.use_backend("torch"):
-        saved(tmp_path / "a")
-        (tmp_path / "a" / name).rename(tmp_path / "elsewhere")
-        (tmp_path / "a" / name).symlink_to("../elsewhere")
-        with pytest.raises(ValueError, match="link"):
-            mp.load_checkpoint(tmp_path / "a", table_net(), env=clock())
-
-
-def test_a_file_that_is_missing_is_named(tmp_path: Path):
-    with mp.use_backend("torch"):
-        saved(tmp_path / "a")
-        (tmp_path / "a/optimizer.safetensors").unlink()
-        with pytest.raises(FileNotFoundError, match="optimizer"):
-            mp.load_checkpoint(tmp_path / "a", table_net())

@@ -30,7 +30,7 @@ class Fixed(mp.StatefulModule):
         self.regularization = regularization
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        raise NotImplementedError
+        return self.unroll(state, x, None, rollout_extras)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
         read = lambda held, names: held[...] if names is None else {n: held[n][...] for n in names}  # noqa: E731

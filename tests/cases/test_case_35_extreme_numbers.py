@@ -63,7 +63,7 @@ class Fixed(mp.StatefulModule):
         self.log_likelihoods, self.values = mp.Param(log_likelihoods), mp.Param(values)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        raise NotImplementedError
+        return self.unroll(state, x, None, rollout_extras)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
         return mp.StatefulModuleOutput((), mp.PPONetworkOutput(None, self.log_likelihoods[...], self.values[...]))

@@ -87,6 +87,14 @@ DENSE: dict[str, Any] = {
     "actor": [("action.layers.0", True), ("action.layers.1", False)],
     "critic": [("value.layers.0", True), ("value.layers.1", False)],
 }
+RECURRENT = numpy_ppo.Network(
+    actor=[("layers.1.action.layers.0", False)],
+    critic=[("layers.1.value", False)],
+    head=numpy_ppo.categorical,
+    lstm="layers.0",
+    hidden=4,
+)
+
 CASES = {
     "discrete": Case(
         functools.partial(side_by_side, mp.CategoricalSampler),
@@ -110,25 +118,13 @@ CASES = {
     # 6 environments x 2 chunks of 4 steps, 3 sequences in a minibatch.
     "recurrent": Case(
         recurrent,
-        numpy_ppo.Network(
-            actor=[("layers.1.action.layers.0", False)],
-            critic=[("layers.1.value", False)],
-            head=numpy_ppo.categorical,
-            lstm="layers.0",
-            hidden=4,
-        ),
+        RECURRENT,
         choose,
         dataclasses.replace(CONFIG, sequence_length=4, advantage_normalization="batch"),
     ),
     "recurrent, targets anew": Case(
         recurrent,
-        numpy_ppo.Network(
-            actor=[("layers.1.action.layers.0", False)],
-            critic=[("layers.1.value", False)],
-            head=numpy_ppo.categorical,
-            lstm="layers.0",
-            hidden=4,
-        ),
+        RECURRENT,
         choose,
         dataclasses.replace(CONFIG, sequence_length=8, num_minibatches=3, num_epochs=2, recompute_advantages=True),
     ),

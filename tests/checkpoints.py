@@ -1,0 +1,68 @@
+"""What the tests of checkpoints share: a small run's state, saved and compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import support
+
+import multippo as mp
+from multippo.algorithms.types import EpisodeState
+from multippo.testing import FunctionalClock, TableNet
+
+
+def clock(num_envs: int = 4) -> Any:
+    return mp.make_env(FunctionalClock(3, "truncated"), num_envs=num_envs)
+
+
+def table_net(seed: int = 0) -> Any:
+    return TableNet([0.5, 0.25, 0.0, -0.5], rngs=mp.Rngs(seed))
+
+
+def state_of(network: Any, env: Any = None) -> mp.TrainingState:
+    """The state of a run of 4 environments that has not been trained, with numbers that tell arrays apart."""
+    engine = network.engine
+    split, leaves = engine.split(network), engine.leaves(network).values()
+    moments = {
+        leaf.native_path: leaf.from_portable(np.arange(leaf.read().size, dtype=np.float32).reshape(leaf.read().shape))
+        for leaf in leaves
+        if leaf.trained
+    }
+    return mp.TrainingState(
+        definition=split.definition,
+        params=engine.snapshot(split.params),
+        variables=engine.snapshot(split.variables),
+        optimizer_state=(moments, {name: 2 * value for name, value in moments.items()}, 8),
+        network_state=network.initialize_state(4),
+        env_state=(env or clock()).reset(1),
+        episodes=EpisodeState(engine.zeros((4,)) + 1, engine.zeros((4,)) + 2),
+        key=engine.random.key(2**40 + 1),
+        iteration=2,
+        step=32,
+    )
+
+
+def saved(path: Path, network: Any = None, **options: Any) -> mp.TrainingState:
+    """Saves such a state."""
+    network = network or table_net()
+    state = state_of(network)
+    mp.save_checkpoint(path, state, network, **options)
+    return state
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+
+
+def assert_same_state(a: Any, b: Any, tolerance: float = 0.0) -> None:
+    """Everything but parameters and statistics, which the networks hold."""
+    for field in ("network_state", "episodes", "key"):
+        support.assert_trees_close(words(getattr(a, field)), words(getattr(b, field)), tolerance, field)
+    assert (a.iteration, a.step, a.optimizer_state[2]) == (b.iteration, b.step, b.optimizer_state[2])
+
+
+def words(tree: Any) -> Any:
+    """Words of keys are 32-bit on one engine and 64-bit on the other."""
+    return support.tree_map(lambda x: x.astype(np.int64) if x.dtype == np.uint32 else x, support.to_numpy(tree))
