@@ -1,6 +1,6 @@
 """Containers: modules made of modules.
 
-All of them share one piece of routing code, ``Container``, so that state, snapshots, resets, statistics and time all
+All of them share one piece of routing code, ``Parent``, so that state, snapshots, resets, statistics and time all
 go the same way. A container says how inputs reach its children and outputs leave them; it works alike on one step
 (``[B, ...]``) and on many (``[T, B, ...]``), so it touches trailing axes only.
 """
@@ -8,12 +8,12 @@ go the same way. A container says how inputs reach its children and outputs leav
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from multippo.networks.parent import Parent, Run
 from multippo.networks.structure import Filter, Flattener, Scale
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.updating import update_child
 from multippo.networks.utils import check_size
 
 __all__ = [
@@ -22,17 +22,15 @@ __all__ = [
     "Filter",
     "Flattener",
     "Map",
+    "Merge",
     "Parallel",
     "Scale",
     "Sequential",
     "Splitter",
 ]
 
-Run = Callable[[Any, Any], StatefulModuleOutput]
-"""``run(key, x)``: runs one child on an input."""
 
-
-class Container(StatefulModule):
+class Container(Parent):
     """A module whose state and snapshots are those of its children, keyed as the children are.
 
     A subclass calls ``_adopt`` in its constructor and implements ``_route``.
@@ -69,56 +67,15 @@ class Container(StatefulModule):
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Runs the children on one step."""
-        return self._run_all(lambda child, s, x, extras: child(s, x, extras), state, x, rollout_extras)
+        run, outs = self._start(lambda child, *args: child(*args), state, rollout_extras)
+        output = self._route(run, x)
+        return self._collect(outs, output)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Runs each child over all steps before the next one."""
-        return self._run_all(lambda child, s, x, extras: child.unroll(s, x, done, extras), state, xs, rollout_extras)
-
-    def _run_all(self, apply: Callable[..., StatefulModuleOutput], state: Any, x: Any, extras: Any) -> Any:
-        children = self.children_by_key
-        outs: dict[Any, StatefulModuleOutput] = {}
-
-        def run(key: Any, child_input: Any) -> StatefulModuleOutput:
-            outs[key] = apply(children[key], state[key], child_input, None if extras is None else extras[key])
-            return outs[key]
-
-        output = self._route(run, x)
-        loss: Any = 0.0
-        for key in self.keys:
-            loss = loss + outs[key].regularization_loss
-        return StatefulModuleOutput(
-            next_state=self._gather({key: out.next_state for key, out in outs.items()}),
-            output=output,
-            regularization_loss=loss,
-            metrics={str(key): outs[key].metrics for key in self.keys if outs[key].metrics},
-            rollout_extras=self._gather({key: out.rollout_extras for key, out in outs.items()}),
-        )
-
-    def _gather(self, by_key: dict[Any, Any]) -> Any:
-        return [by_key[key] for key in self.keys] if self.is_list else {key: by_key[key] for key in self.keys}
-
-    def initialize_state(self, batch_size: int) -> Any:
-        """The children's carries."""
-        return self._gather({k: child.initialize_state(batch_size) for k, child in self.children_by_key.items()})
-
-    def reset_state(self, prev_state: Any) -> Any:
-        """The children's carries, each reset."""
-        return self._gather({k: child.reset_state(prev_state[k]) for k, child in self.children_by_key.items()})
-
-    def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int, replay: bool = False) -> Any:
-        """The children's carries, each with its noise drawn."""
-        return self._gather(
-            {
-                key: child.draw_ahead(state[key], rollout_extras[key], num_steps, replay)
-                for key, child in self.children_by_key.items()
-            }
-        )
-
-    def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
-        """Hands every child its own snapshots."""
-        for key, child in self.children_by_key.items():
-            update_child(child, rollout_extras[key], valid)
+        run, outs = self._start(lambda child, s, x, extras: child.unroll(s, x, done, extras), state, rollout_extras)
+        output = self._route(run, xs)
+        return self._collect(outs, output)
 
 
 def check_child(engine: Any, where: str, child: Any) -> None:
@@ -186,6 +143,37 @@ class Parallel(Container):
 
     def _route(self, run: Run, x: Any) -> Any:
         return {key: run(key, x).output for key in self.keys}
+
+
+class Merge(Container):
+    """Runs named modules on the same input, each of which yields a dict, and joins these to one dict.
+
+    Like ``Parallel`` without the level of names: for heads that come from separate networks.
+
+    Args:
+        modules: Dict of modules, for names that are no identifiers.
+        **keywords: The same, as keyword arguments.
+    """
+
+    def __init__(self, modules: Mapping[str, StatefulModule] | None = None, /, **keywords: StatefulModule) -> None:
+        self._adopt(named_children("Merge", modules, keywords), "components")
+
+    def _route(self, run: Run, x: Any) -> Any:
+        merged: dict[Any, Any] = {}
+        origin: dict[Any, Any] = {}
+        for key in self.keys:
+            output = run(key, x).output
+            if not isinstance(output, Mapping):
+                raise TypeError(f"Merge.components[{key!r}] yielded a {type(output).__name__}; expected a dict.")
+            for name in output:
+                if name in origin:
+                    raise ValueError(
+                        f"Merge got the entry {name!r} from both components[{origin[name]!r}] and "
+                        f"components[{key!r}]; rename one, or use Parallel."
+                    )
+                origin[name] = key
+            merged.update(output)
+        return merged
 
 
 class Concat(Container):

@@ -9,7 +9,7 @@ from multippo.networks.utils import select, tree_leaves, tree_map
 if TYPE_CHECKING:
     from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
-__all__ = ["fold_time", "fold_unroll", "reset_where", "scan_unroll", "step_unroll", "unfold_time"]
+__all__ = ["fold_time", "fold_unroll", "reset_where", "scan_unroll", "shift_in_time", "step_unroll", "unfold_time"]
 
 
 def reset_where(module: StatefulModule, done: Any, state: Any) -> Any:
@@ -65,6 +65,30 @@ def fold_time(xp: Any, tree: Any) -> Any:
 def unfold_time(xp: Any, tree: Any, time: int, batch: int) -> Any:
     """``[T * B, ...]`` to ``[T, B, ...]``, leaf by leaf; scalars stay."""
     return tree_map(lambda x: xp.reshape(x, (time, batch, *x.shape[1:])) if x.ndim else x, tree)
+
+
+def shift_in_time(xp: Any, past: Any, xs: Any, done: Any) -> Any:
+    """What there was K steps before each of T steps and after them, zeros where another episode has begun since.
+
+    Args:
+        xp: Array namespace.
+        past: ``[K, B, ...]``, the K steps before the first one, the oldest first; zeros where there was none.
+        xs: ``[T, B, ...]``.
+        done: ``[T, B]`` bool; an episode ends after that step.
+
+    Returns:
+        ``[T + K, B, ...]``: entry t is step t - K as seen at step t, for t < T; the last K are what the next T steps
+        would be given as ``past``.
+    """
+    delay, time = past.shape[0], done.shape[0]
+    ended = xp.cumulative_sum(xp.astype(done, xp.int32), axis=0)
+    ended = xp.concat((xp.zeros_like(ended[:1]), ended), axis=0)
+    # A step is of the same episode if as many have ended before it; the past is of the first step's, or zeros.
+    at_source = xp.concat((*[ended[:1]] * delay, ended[:time]), axis=0)
+    at_reader = xp.concat((ended[:time], *[ended[time:]] * delay), axis=0)
+    values = xp.concat((past, xs), axis=0)
+    kept = xp.reshape(at_source == at_reader, (time + delay, -1) + (1,) * (values.ndim - 2))
+    return xp.where(kept, values, xp.zeros_like(values))
 
 
 def _batched(module: StatefulModule, loss: Any, done: Any) -> Any:
