@@ -12,11 +12,13 @@ from multippo.networks.containers import (
     Filter,
     Flattener,
     Map,
+    Merge,
     Parallel,
     Scale,
     Sequential,
     Splitter,
 )
+from multippo.networks.delay import Delay
 from multippo.networks.feedforward import Dense
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.recurrent import LSTM
@@ -28,6 +30,7 @@ from multippo.networks.sampling_layers import (
     NormalTanhSampler,
 )
 from multippo.networks.types import StatefulModule
+from multippo.networks.variational import AR1VariationalBottleneck, VariationalBottleneck
 from multippo.random import host
 from multippo.rngs import Rngs
 
@@ -75,6 +78,20 @@ def _rearranged() -> StatefulModule:
     taken = Filter({"z": ("deep", "joints"), "bytes": "camera"})
     scaled = Sequential([taken, Scale({"z": 0.5, "bytes": 1 / 255})])
     return Sequential([scaled, Map(bytes=Normalizer((2, 3)), z=LSTM(4, 3, Rngs(1))), Flattener()])
+
+
+def _delays() -> StatefulModule:
+    """Shorter than a rollout, as long as one, and longer."""
+    example = {"camera": np.zeros((2, 3), np.uint8), "deep": {"joints": np.zeros(4, np.float32)}}
+    delays = [Delay(example, k, {"camera": k, "deep": {"joints": np.arange(4) - k}}) for k in (1, 3, NUM_STEPS)]
+    return Parallel({f"by {delay.k_steps}": delay for delay in [*delays, Delay(example, NUM_STEPS + 2)]})
+
+
+def _codes() -> StatefulModule:
+    """A delay, and heads of separate networks joined, one of them of a noisy code."""
+    smooth = AR1VariationalBottleneck(3, Rngs(1), 0.1, 1e-3, 0.5, prior_correlation=0.8)
+    code = Sequential([Dense(_F, 6, Rngs(2)), smooth, Dense(3, 2, Rngs(3)), Splitter(a=1, b=1)])
+    return Sequential([Delay(np.zeros(_F), 2), Merge(code=code, sum=Parallel(c=LSTM(_F, 2, Rngs(4)))), Flattener(1)])
 
 
 def _bytes_and_joints(key: Any) -> Any:
@@ -172,6 +189,26 @@ MODULES: tuple[ModuleSpecimen, ...] = (
         sample=_bytes_and_joints,
         emits=True,
         learns_statistics=True,
+    ),
+    ModuleSpecimen(name="Delay", build=_delays, sample=_bytes_and_joints, carries=True),
+    ModuleSpecimen(
+        name="VariationalBottleneck",
+        build=lambda: VariationalBottleneck(2, Rngs(1), 0.3),
+        sample=normal_inputs((4,)),
+        carries=True,
+    ),
+    ModuleSpecimen(
+        name="AR1VariationalBottleneck",
+        build=lambda: AR1VariationalBottleneck(2, Rngs(1), 0.3, prior_correlation=0.9),
+        sample=normal_inputs((4,)),
+        carries=True,
+    ),
+    ModuleSpecimen(
+        name="Delay, Merge, AR1VariationalBottleneck, Flattener",
+        build=_codes,
+        sample=_flat,
+        carries=True,
+        differentiated=True,
     ),
     ModuleSpecimen(name="Splitter", build=lambda: Splitter(mean=2, rest=1), sample=_flat),
     ModuleSpecimen(

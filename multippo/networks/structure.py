@@ -44,22 +44,49 @@ class Filter(StatefulModule):
 
 
 class Flattener(StatefulModule):
-    """Joins all leaves of a tree to one array ``[B, F]``.
+    """Joins all leaves of a tree to one array ``[B, F]``, or those of each subtree below some level.
 
     Entries of dicts come in the order of their sorted keys, whichever order they were given in, those of tuples in
     theirs; each leaf is flattened (row-major) and joined on the last axis. Integers, booleans and other floating-point
     types become numbers of the engine's floating-point type.
+
+        Flattener()                     {"a": {"p": [B, 4], "t": [B, 2, 3]}, "b": [B, 6]}  to  [B, 16]
+        Flattener(preserve_levels=1)    the same  to  {"a": [B, 10], "b": [B, 6]}
+
+    Args:
+        preserve_levels: How many levels of dicts, lists and tuples, counted from the top, are kept.
+
+    Raises:
+        ValueError: If ``preserve_levels`` is no integer of at least 0.
     """
 
+    def __init__(self, preserve_levels: int = 0) -> None:
+        if isinstance(preserve_levels, bool) or not isinstance(preserve_levels, int) or preserve_levels < 0:
+            raise ValueError(
+                f"Flattener(preserve_levels={preserve_levels!r}) is not possible: expected an integer of at least 0."
+            )
+        self.preserve_levels = preserve_levels
+
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """A tree of ``[B, ...]`` to ``[B, F]``."""
+        """A tree of ``[B, ...]`` to ``[B, F]``, or to a tree of them."""
+        return StatefulModuleOutput(state, self._flat(x, self.preserve_levels))
+
+    def _flat(self, x: Any, levels: int) -> Any:
+        if levels:
+            kept = _map_entries(lambda entry: self._flat(entry, levels - 1), x)
+            if kept is None:
+                raise ValueError(
+                    f"Flattener(preserve_levels={self.preserve_levels}) got {_describe(x)} "
+                    f"{self.preserve_levels - levels} levels below the top; expected dicts, lists or tuples there."
+                )
+            return kept
         leaves = canonical_leaves(x)
         if not leaves:
             raise ValueError(f"Flattener got {x!r}; expected a tree with at least one array.")
         # Not -1: a leaf may hold no number.
         sizes = [(leaf.shape[0], math.prod(leaf.shape[1:])) for leaf in leaves]
         flat = [self.xp.reshape(_as_float(self, leaf), size) for leaf, size in zip(leaves, sizes, strict=True)]
-        return StatefulModuleOutput(state, flat[0] if len(flat) == 1 else self.xp.concat(flat, axis=-1))
+        return flat[0] if len(flat) == 1 else self.xp.concat(flat, axis=-1)
 
 
 class Scale(StatefulModule):
@@ -88,6 +115,16 @@ class Scale(StatefulModule):
 
     def _scaled(self, leaf: Any, factor: Any) -> Any:
         return leaf if factor is None else _as_float(self, leaf) * factor
+
+
+def _map_entries(function: Callable[[Any], Any], x: Any) -> Any:
+    """A dict, list or tuple of the same kind, of what its entries become; None where ``x`` is none of them."""
+    if isinstance(x, Mapping):
+        return {key: function(entry) for key, entry in x.items()}
+    if isinstance(x, tuple | list):
+        entries = [function(entry) for entry in x]
+        return type(x)(*entries) if hasattr(x, "_fields") else type(x)(entries)
+    return None
 
 
 def _as_float(module: StatefulModule, x: Any) -> Any:

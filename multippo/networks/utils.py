@@ -1,4 +1,4 @@
-"""Trees of arrays: one vocabulary for both engines, over optree.
+"""Trees of arrays: one vocabulary for both engines, over optree; and the layers that rearrange trees, by name.
 
 Dicts are walked in sorted key order, None is an empty subtree, tuples and NamedTuples are nodes; the same conventions
 as JAX's own trees, so a structure means the same to both.
@@ -6,13 +6,23 @@ as JAX's own trees, so a structure means the same to both.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optree
 
+if TYPE_CHECKING:
+    from multippo.networks.containers import Map, Merge
+    from multippo.networks.structure import Filter, Flattener, Scale
+
 __all__ = [
+    "Filter",
+    "Flattener",
+    "Map",
+    "Merge",
+    "Scale",
     "canonical_leaves",
     "check_features",
     "check_size",
@@ -24,6 +34,21 @@ __all__ = [
     "tree_map",
     "tree_structure",
 ]
+
+_LAYERS = {
+    "Filter": "multippo.networks.structure",
+    "Flattener": "multippo.networks.structure",
+    "Map": "multippo.networks.containers",
+    "Merge": "multippo.networks.containers",
+    "Scale": "multippo.networks.structure",
+}
+"""Layers that are written elsewhere. They import this module, so it can't import them first."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAYERS:
+        return getattr(importlib.import_module(_LAYERS[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:

@@ -1,0 +1,187 @@
+"""``Delay``: what came in some steps ago."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import optree
+
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.utils import named_leaves, tree_leaves, tree_map
+
+__all__ = ["Delay"]
+
+_OWN_TYPES = ("float32", "float64")
+"""Of which the engine's own floating-point type takes the place."""
+
+_EXPECTED = "an example of one environment's input, a tree of arrays without a batch axis, such as np.zeros(3)"
+
+
+class Delay(StatefulModule):
+    """The input of ``k`` steps before: ``y_t = x_{t-k}`` within an episode, ``initial_value`` in its first k steps.
+
+    Whatever the input's tree and types, the output has the same; floating-point leaves of 32 and 64 bits are of the
+    engine's own type. The carry holds, for each leaf, the last k inputs ``[B, k, ...]``, the oldest first.
+
+    Args:
+        sample_input: Example of one environment's input: a tree of arrays without the batch axis, of which only
+            structure, shapes and types are kept.
+        k_steps: k. With 0 the output is the input.
+        initial_value: What comes out before the episode's first input does: a number, or a tree like
+            ``sample_input`` of numbers, or of arrays that broadcast to its leaves.
+
+    Raises:
+        ValueError: If ``k_steps`` is no integer of at least 0, ``sample_input`` has no array, or ``initial_value`` is
+            none of a leaf's numbers.
+        TypeError: If ``sample_input`` has a leaf that is no array.
+    """
+
+    def __init__(self, sample_input: Any, k_steps: int, initial_value: Any = 0.0) -> None:
+        if isinstance(k_steps, bool) or not isinstance(k_steps, int | np.integer) or k_steps < 0:
+            raise ValueError(f"Delay(k_steps={k_steps!r}) is not possible: expected an integer of at least 0.")
+        self.k_steps = int(k_steps)
+        leaves = named_leaves(sample_input)
+        if not leaves:
+            raise ValueError(f"Delay(sample_input={sample_input!r}) holds no array; expected {_EXPECTED}.")
+        for name, leaf in leaves:
+            if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+                raise TypeError(f"Delay(sample_input=...){_at(name)} is a {type(leaf).__name__}; expected {_EXPECTED}.")
+        self.structure = optree.tree_structure(sample_input)
+        # (name, shape, type) of each leaf: hashable, so that they are part of the module's structure.
+        self.leaves = tuple((name, tuple(map(int, leaf.shape)), _type_name(leaf.dtype)) for name, leaf in leaves)
+        self.initial = _initial_values(initial_value, self.structure, self.leaves)
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """A tree of ``[B, ...]`` to the same kind of tree, k steps older."""
+        self._check(x, 1)
+        if not self.k_steps:
+            return StatefulModuleOutput(state, x)
+        x = self._typed(x, state)
+        oldest = tree_map(lambda _, held: held[:, 0], x, state)
+        held = tree_map(lambda held, new: self.xp.concat((held[:, 1:], new[:, None]), axis=1), state, x)
+        return StatefulModuleOutput(held, oldest)
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """All steps at once: a shift, in which what comes from an earlier episode gives way to the initial value."""
+        xp, k, time = self.xp, self.k_steps, done.shape[0]
+        self._check(xs, 2)
+        if not k:
+            return StatefulModuleOutput(state, xs)
+        xs = self._typed(xs, state)
+        # An input still counts k steps later if as many episodes have ended before that step as before its own. The
+        # carry's inputs count as the first step's: they were reset with their episode.
+        ended = xp.cumulative_sum(xp.astype(done, xp.int32), axis=0)
+        ended = xp.concat((xp.zeros_like(ended[:1]), ended), axis=0)
+        ended_at_input = xp.concat((*[ended[:1]] * k, ended), axis=0)
+        over = ended_at_input[:time] != ended[:time]
+        over_after = ended_at_input[time : time + k] != ended[time:]
+        inputs = tree_map(lambda held, x: xp.concat((xp.moveaxis(held, 1, 0), x), axis=0), state, xs)
+        initial = self._initial(state)
+        ys = tree_map(lambda _, a, start: _where(xp, over, start, a[:time]), xs, inputs, initial)
+        held = tree_map(lambda a, start: _where(xp, over_after, start, a[time : time + k]), inputs, initial)
+        return StatefulModuleOutput(tree_map(lambda a: xp.moveaxis(a, 0, 1), held), ys)
+
+    def initialize_state(self, batch_size: int) -> Any:
+        """The initial value k times, for every leaf."""
+        if not self.k_steps:
+            return ()
+        held = [
+            self._as_kept(np.zeros((batch_size, self.k_steps, *shape), dtype), dtype) for _, shape, dtype in self.leaves
+        ]
+        return self.reset_state(optree.tree_unflatten(self.structure, held))
+
+    def reset_state(self, prev_state: Any) -> Any:
+        """The initial value k times: nothing passes from one episode to the next."""
+        if not self.k_steps:
+            return prev_state
+        return tree_map(lambda held, start: self.xp.zeros_like(held) + start, prev_state, self._initial(prev_state))
+
+    def _initial(self, state: Any) -> Any:
+        """The initial value of each leaf, without the batch axis."""
+        values: list[Any] = []
+        for held, (_, shape, dtype), value in zip(tree_leaves(state), self.leaves, self.initial, strict=True):
+            if isinstance(value, tuple):
+                values.append(self._as_kept(np.asarray(value, dtype).reshape(shape), dtype))
+            else:
+                values.append(self.xp.full_like(held[0, 0], value))
+        return optree.tree_unflatten(self.structure, values)
+
+    def _as_kept(self, array: np.ndarray, dtype: str) -> Any:
+        """An array in the type the leaf has on this engine."""
+        array = self.engine.asarray(array)
+        return self.xp.astype(array, self.engine.float_dtype) if dtype in _OWN_TYPES else array
+
+    def _typed(self, x: Any, state: Any) -> Any:
+        """The input in the carry's types.
+
+        Raises:
+            TypeError: If a leaf is of another kind; the error names it.
+        """
+        return tree_map(lambda leaf, held: self._cast(leaf, held.dtype), x, state)
+
+    def _cast(self, leaf: Any, dtype: Any) -> Any:
+        if leaf.dtype == dtype:
+            return leaf
+        if not (self.xp.isdtype(leaf.dtype, "real floating") and self.xp.isdtype(dtype, "real floating")):
+            raise TypeError(f"Delay got an input of type {leaf.dtype}; expected {dtype}, as in sample_input.")
+        return self.xp.astype(leaf, dtype)
+
+    def _check(self, x: Any, lead: int) -> None:
+        received, expected = dict(named_leaves(x)), [name for name, _, _ in self.leaves]
+        if sorted(received) != sorted(expected):
+            raise ValueError(f"Delay got an input with leaves {sorted(received)}; expected {sorted(expected)}.")
+        for name, shape, _ in self.leaves:
+            if not hasattr(received[name], "shape"):
+                raise TypeError(f"Delay got a {type(received[name]).__name__}{_at(name)}; expected an array.")
+            if tuple(received[name].shape[lead:]) != shape or len(received[name].shape) < lead:
+                raise ValueError(
+                    f"Delay got an input{_at(name)} of shape {tuple(received[name].shape)}; expected a batch of "
+                    f"{shape}, as in sample_input."
+                )
+
+
+def _at(name: str) -> str:
+    return f" at {name!r}" if name else ""
+
+
+def _type_name(dtype: Any) -> str:
+    """NumPy's name of any library's type."""
+    return getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
+
+
+def _where(xp: Any, condition: Any, start: Any, x: Any) -> Any:
+    """``start`` where ``condition`` ``[T, B]`` holds, ``x`` ``[T, B, ...]`` elsewhere."""
+    return xp.where(xp.reshape(condition, condition.shape + (1,) * (x.ndim - 2)), start, x)
+
+
+def _initial_values(initial_value: Any, structure: Any, leaves: tuple[Any, ...]) -> tuple[Any, ...]:
+    """One number, or a flat tuple of a leaf's numbers, for each leaf."""
+    if isinstance(initial_value, bool | int | float | np.generic):
+        values = [initial_value] * len(leaves)
+    else:
+        try:
+            values = structure.flatten_up_to(initial_value)
+        except ValueError as error:
+            raise ValueError(
+                f"Delay(initial_value={initial_value!r}) has not the structure of sample_input; expected a number, or "
+                f"a tree with the leaves {[name for name, _, _ in leaves]}."
+            ) from error
+    return tuple(_frozen(value, *leaf) for value, leaf in zip(values, leaves, strict=True))
+
+
+def _frozen(value: Any, name: str, shape: tuple[int, ...], dtype: str) -> Any:
+    try:
+        given = np.asarray(value)
+        fits = given.dtype.kind in "biuf" and bool(np.all(np.isfinite(given)))
+        kept = given.astype(dtype) if fits else np.zeros((), dtype)
+        fits = fits and (kept.dtype.kind == "f" or bool(np.all(kept == given)))
+        spread = np.broadcast_to(kept, shape)
+    except (TypeError, ValueError):
+        fits, kept, spread = False, np.zeros(()), np.zeros(())
+    if not fits:
+        raise ValueError(
+            f"Delay(initial_value=...){_at(name)} is {value!r}; expected finite numbers of type {dtype} that broadcast "
+            f"to {shape}."
+        )
+    return kept.item() if kept.ndim == 0 else tuple(spread.ravel().tolist())

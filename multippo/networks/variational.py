@@ -1,0 +1,226 @@
+"""Variational bottlenecks: a noisy code, and what it costs in information."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from multippo.networks import random_state
+from multippo.networks.random_state import RandomState
+from multippo.networks.samplers.distributions import Gaussian, gaussian_kl, softplus
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.unrolling import reset_where
+from multippo.networks.utils import check_features, check_size
+from multippo.rngs import Rngs, check_rngs
+
+__all__ = ["AR1VariationalBottleneck", "CodeState", "VariationalBottleneck"]
+
+_LARGEST = 1e8
+"""Where a mean or a standard deviation stops, so that its square is a number in either type."""
+
+_LEAST_STD = 1e-6
+
+
+class _Bottleneck(StatefulModule):
+    """What the two have in common: from an input to a code."""
+
+    def __init__(self, latent_size: int, rngs: Rngs, kl_weight: float = 1.0, min_std: float = 1e-6) -> None:
+        kind = type(self).__name__
+        self.latent_size = check_size(kind, "latent_size", latent_size)
+        self.kl_weight = _check_weight(kind, "kl_weight", kl_weight)
+        self.min_std = _check_weight(kind, "min_std", min_std)
+        self.base_key = random_state.base_key(check_rngs(kind, rngs))
+        self.deterministic = False
+
+    def _noise(self, state: RandomState) -> Any:
+        if self.deterministic:
+            return None
+        return random_state.noise(self, self._draw, state, (self.latent_size,))
+
+    def _noise_over_time(self, state: RandomState, time: int) -> Any:
+        if self.deterministic:
+            return None
+        return random_state.noise_over_time(self, self._draw, state, time, (self.latent_size,))
+
+    def _encode(self, x: Any, noise: Any) -> tuple[Gaussian, Any]:
+        """The code's distribution and a sample of it; its mean where there is no noise."""
+        check_features(type(self).__name__, x, 2 * self.latent_size)
+        mean = self._held(x[..., : self.latent_size])
+        std = self._held(softplus(self.xp, x[..., self.latent_size :]) + self.min_std)
+        if self.min_std < _LEAST_STD:  # softplus itself underflows to 0
+            std = self.xp.maximum(std, self.xp.full_like(std, _LEAST_STD))
+        return Gaussian(mean, std), mean if noise is None else mean + std * noise
+
+    def _held(self, x: Any) -> Any:
+        still = self.engine.stop_gradient(x)
+        return self.xp.clip(still, -_LARGEST, _LARGEST) + (x - still)
+
+    def _draw(self, key: Any, shape: tuple[int, ...]) -> Any:
+        return self.random.normal(key, shape)
+
+
+class VariationalBottleneck(_Bottleneck):
+    """A Gaussian code of the input, with the information it carries as a loss (Alemi et al., 2017, arXiv:1612.00410).
+
+    The input is the mean and the pre-softplus standard deviation ``s``, concatenated, ``[B, 2 L]``. With
+    ``std = softplus(s) + min_std`` the output is ``z = mean + std noise``, ``[B, L]``, and the regularisation loss
+    ``kl_weight sum_i KL(N(mean_i, std_i**2) || N(0, 1))``, ``[B]`` (equation 17 of the paper, for one sample).
+
+    The noise comes from a key for each environment in the carry, so a replay repeats it, and the gradient goes through
+    ``z`` to mean and standard deviation. ``eval()`` makes the output the mean, ``train()`` adds the noise again. A mean
+    or a standard deviation that leaves the range of 1e8 is held there, with the gradient at the bound.
+
+    Metrics: ``kl`` ``[B]`` in nats, before weighing, and ``std`` ``[B]``, the mean over the code.
+
+    Args:
+        latent_size: L, numbers in the code.
+        rngs: Where the key comes from.
+        kl_weight: Weight of the divergence in the loss.
+        min_std: Added to the softplus; a standard deviation below 1e-6 is taken as 1e-6.
+
+    Raises:
+        ValueError: If the size is no integer of at least 1, or a number negative or not finite.
+        TypeError: If ``rngs`` is no ``Rngs``.
+    """
+
+    def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[B, 2 L]`` to ``[B, L]``."""
+        return self._finish(random_state.advance(state), x, self._noise(state))
+
+    def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once: no step's noise depends on another's."""
+        time = done.shape[0]
+        return self._finish(random_state.advance(state, time), xs, self._noise_over_time(state, time))
+
+    def _finish(self, state: RandomState, x: Any, noise: Any) -> StatefulModuleOutput:
+        code, z = self._encode(x, noise)
+        standard = Gaussian(self.xp.zeros_like(z), self.xp.ones_like(z))
+        kl = self.xp.sum(gaussian_kl(self.xp, code, standard), axis=-1)
+        metrics = {"kl": kl, "std": self.xp.mean(code.std, axis=-1)}
+        return StatefulModuleOutput(state, z, self.kl_weight * kl, metrics)
+
+    def initialize_state(self, batch_size: int) -> RandomState:
+        """A key for each environment. It outlives episodes: resets keep it."""
+        return random_state.new_random_state(self, self.base_key[...], batch_size)
+
+    def draw_ahead(self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False) -> RandomState:
+        """The carry with the noise of the next steps, which a replay needs as well."""
+        return random_state.draw_ahead(self, self._draw, state, num_steps, (self.latent_size,))
+
+
+class CodeState(NamedTuple):
+    """Carry of an ``AR1VariationalBottleneck``.
+
+    Attributes:
+        random: Key and step count of every environment.
+        previous: ``[B, L]``, the code of the episode's step before; 0 where there is none.
+        has_previous: ``[B]`` bool, False before an episode's first step.
+    """
+
+    random: RandomState
+    previous: Any
+    has_previous: Any
+
+
+class AR1VariationalBottleneck(_Bottleneck):
+    """A variational bottleneck whose code should change little from step to step: a first-order autoregression.
+
+    The code ``z_t`` is that of ``VariationalBottleneck``. The regularisation loss is, with ``a = prior_correlation``,
+
+        kl_weight sum_i KL(N(mean_ti, std_ti**2) || N(a z_{t-1,i}, 1 - a**2)) + ar1_weight mean_i (z_ti - z_{t-1,i})**2
+
+    and in the first step of an episode ``kl_weight sum_i KL(N(mean_ti, std_ti**2) || N(0, 1))``. With ``a = 0``, the
+    default, the prior is the standard one throughout and ``ar1_weight`` alone smooths; with ``a > 0`` it is the
+    stationary autoregressive process whose every code by itself is standard normal (Merel et al., 2019,
+    arXiv:1811.11711, with a = 0.95; there ``ar1_weight`` is 0).
+
+    Metrics: ``kl`` and ``std`` as in ``VariationalBottleneck``, and ``l2_diff`` ``[B]``, the mean squared change, 0 in
+    an episode's first step.
+
+    Args:
+        latent_size: L, numbers in the code.
+        rngs: Where the key comes from.
+        kl_weight: Weight of the divergence in the loss.
+        min_std: Added to the softplus; a standard deviation below 1e-6 is taken as 1e-6.
+        ar1_weight: Weight of the mean squared change in the loss.
+        backprop_through_time: Whether the loss of a step may also move the code of the step before; if not,
+            ``z_{t-1}`` is a constant in it.
+        prior_correlation: a, at least 0 and below 1.
+
+    Raises:
+        ValueError: If the size is no integer of at least 1, or a number out of range.
+        TypeError: If ``rngs`` is no ``Rngs``.
+    """
+
+    def __init__(
+        self,
+        latent_size: int,
+        rngs: Rngs,
+        kl_weight: float = 1.0,
+        min_std: float = 1e-6,
+        ar1_weight: float = 1.0,
+        backprop_through_time: bool = True,
+        *,
+        prior_correlation: float = 0.0,
+    ) -> None:
+        super().__init__(latent_size, rngs, kl_weight, min_std)
+        kind = type(self).__name__
+        self.ar1_weight = _check_weight(kind, "ar1_weight", ar1_weight)
+        self.backprop_through_time = bool(backprop_through_time)
+        self.prior_correlation = _check_weight(kind, "prior_correlation", prior_correlation)
+        if self.prior_correlation >= 1.0:
+            raise ValueError(f"{kind}(prior_correlation={prior_correlation!r}) is not possible: expected less than 1.")
+
+    def __call__(self, state: CodeState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[B, 2 L]`` to ``[B, L]``."""
+        code, z = self._encode(x, self._noise(state.random))
+        after = CodeState(random_state.advance(state.random), z, self.xp.ones_like(state.has_previous))
+        return self._compared(after, code, z, state.previous, state.has_previous)
+
+    def unroll(self, state: CodeState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once: the codes do not depend on one another."""
+        xp, time = self.xp, done.shape[0]
+        code, z = self._encode(xs, self._noise_over_time(state.random, time))
+        previous = xp.concat((state.previous[None], z[:-1]), axis=0)
+        has_previous = xp.concat((state.has_previous[None], ~done[:-1]), axis=0)
+        after = CodeState(random_state.advance(state.random, time), z[-1], xp.ones_like(state.has_previous))
+        return self._compared(reset_where(self, done[-1], after), code, z, previous, has_previous)
+
+    def _compared(
+        self, state: CodeState, code: Gaussian, z: Any, previous: Any, has_previous: Any
+    ) -> StatefulModuleOutput:
+        """The output, with the losses that compare a step's code with the one before."""
+        xp, a, one = self.xp, self.prior_correlation, self.xp.ones_like(z)
+        has_previous = xp.broadcast_to(has_previous[..., None], z.shape)
+        if not self.backprop_through_time:
+            previous = self.engine.stop_gradient(previous)
+        prior = Gaussian(
+            a * xp.where(has_previous, previous, xp.zeros_like(z)),
+            xp.where(has_previous, math.sqrt(1.0 - a * a) * one, one),
+        )
+        kl = xp.sum(gaussian_kl(xp, code, prior), axis=-1)
+        change = xp.mean((z - xp.where(has_previous, previous, z)) ** 2, axis=-1)
+        metrics = {"kl": kl, "std": xp.mean(code.std, axis=-1), "l2_diff": change}
+        return StatefulModuleOutput(state, z, self.kl_weight * kl + self.ar1_weight * change, metrics)
+
+    def initialize_state(self, batch_size: int) -> CodeState:
+        """A key for each environment, and no code yet."""
+        previous = self.zeros((batch_size, self.latent_size))
+        random = random_state.new_random_state(self, self.base_key[...], batch_size)
+        return CodeState(random, previous, previous[:, 0] > 0)
+
+    def reset_state(self, prev_state: CodeState) -> CodeState:
+        """No code yet; the key goes on."""
+        zeros = self.xp.zeros_like
+        return CodeState(prev_state.random, zeros(prev_state.previous), zeros(prev_state.has_previous))
+
+    def draw_ahead(self, state: CodeState, rollout_extras: Any, num_steps: int, replay: bool = False) -> CodeState:
+        """The carry with the noise of the next steps, which a replay needs as well."""
+        random = random_state.draw_ahead(self, self._draw, state.random, num_steps, (self.latent_size,))
+        return state._replace(random=random)
+
+
+def _check_weight(kind: str, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{kind}({name}={value!r}) is not possible: expected a number of at least 0.")
+    return float(value)

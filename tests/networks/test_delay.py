@@ -1,0 +1,179 @@
+"""Delay: what comes out of each step, by hand; trees and types; ends of episodes anywhere; what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from support import assert_trees_close, compiled, gradients, to_numpy
+
+import multippo as mp
+from multippo.networks.unrolling import step_unroll
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+def delayed(xs, done, k, initial, history=()):
+    """The definition, for one environment: ``history`` is what came in before, of the same episode."""
+    ys, episode = [], list(history)
+    for x, ends in zip(xs, done, strict=True):
+        episode.append(x)
+        ys.append(episode[-1 - k] if len(episode) > k else initial)
+        episode = [] if ends else episode
+    return ys, ([initial] * k + episode)[len(episode) :] if k else []
+
+
+def steps(module, state, xs, done):
+    """Step by step, resets included."""
+    run = compiled(module, lambda m, s, xs, done: tuple(step_unroll(m, s, xs, done, None))[:2])
+    return run(state, xs, done)
+
+
+def unrolled(module, state, xs, done):
+    run = compiled(module, lambda m, s, xs, done: tuple(m.unroll(s, xs, done))[:2])
+    return run(state, xs, done)
+
+
+def test_two_steps_late_and_afresh_in_each_episode(engine):
+    # Episodes of 4, 1 and 2 steps, the last one going on: 0 0 1 2 | 0 | 0 0.
+    delay = mp.Delay(np.zeros(()), 2, -1.0)
+    xs = np.asarray([1, 2, 3, 4, 5, 6, 7], np.float32)[:, None]
+    done = np.asarray([0, 0, 0, 1, 1, 0, 0], bool)[:, None]
+    expected = [[-1.0], [-1.0], [1.0], [2.0], [-1.0], [-1.0], [-1.0]]
+    for run in (steps, unrolled):
+        state, ys = run(delay, delay.initialize_state(1), engine.asarray(xs), engine.asarray(done))
+        assert to_numpy(ys).tolist() == expected
+        assert to_numpy(state).tolist() == [[6.0, 7.0]]
+
+
+ENDS = {
+    "none": (),
+    "first": (0,),
+    "last": (-1,),
+    "first and last": (0, -1),
+    "two in a row": (1, 2),
+    "every": (0, 1, 2, 3, 4),
+}
+
+
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+def test_every_length_against_the_definition(engine, ends):
+    rng = np.random.default_rng(0)
+    for time, k in ((5, 1), (5, 3), (5, 5), (5, 8), (1, 1), (1, 2)):
+        xs, before = rng.normal(size=(time, 2, 3)).astype(np.float32), rng.normal(size=(2, k, 3)).astype(np.float32)
+        done = np.zeros((time, 2), bool)
+        done[[end for end in ends if end < time], 0] = True
+        done[time // 2, 1] = True
+        delay = mp.Delay(np.zeros(3), k, [1.0, 2.0, 3.0])
+        initial, expected = np.asarray([1.0, 2.0, 3.0]), np.zeros((time, 2, 3))
+        last = np.zeros((2, k, 3))
+        for i in range(2):
+            expected[:, i], last[i] = delayed(xs[:, i], done[:, i], k, initial, before[i])
+        for run in (steps, unrolled):
+            state, ys = run(delay, engine.asarray(before), engine.asarray(xs), engine.asarray(done))
+            np.testing.assert_allclose(to_numpy(ys), expected, rtol=1e-6, err_msg=f"{run.__name__} {time} {k}")
+            np.testing.assert_allclose(to_numpy(state), last, rtol=1e-6, err_msg=f"{run.__name__} {time} {k}")
+
+
+def tree(engine, lead, offset=0):
+    rng = np.random.default_rng(offset)
+    camera = engine.asarray(rng.integers(0, 255, (*lead, 2, 2), np.uint8))
+    return {"camera": camera, "rest": Pair((engine.asarray(rng.random(lead) < 0.5),), engine.zeros((*lead, 3)) + 5)}
+
+
+EXAMPLE = {"camera": np.zeros((2, 2), np.uint8), "rest": Pair((np.zeros((), bool),), np.zeros(3))}
+
+
+def test_trees_and_types_are_kept(engine, precision):
+    # 255 fits into a byte; a bool starts as True.
+    delay = mp.Delay(EXAMPLE, 1, {"camera": 255, "rest": Pair((True,), np.asarray([1.0, 2.0, 3.0]))})
+    state, x = delay.initialize_state(4), tree(engine, (4,))
+    first = delay(state, x)
+    assert to_numpy(first.output["camera"]).tolist() == [[[255, 255]] * 2] * 4
+    assert to_numpy(first.output["rest"].a[0]).tolist() == [True] * 4
+    assert to_numpy(first.output["rest"].b).tolist() == [[1.0, 2.0, 3.0]] * 4
+    second = delay(first.next_state, tree(engine, (4,), 1))
+    assert_trees_close(second.output, x, 0.0)
+    for out in (first, second):
+        types = to_numpy(out.output)
+        assert (types["camera"].dtype, types["rest"].a[0].dtype, types["rest"].b.dtype) == (np.uint8, bool, precision)
+        assert isinstance(out.output["rest"], Pair)
+        assert to_numpy(out.next_state["camera"]).dtype == np.uint8
+    assert_trees_close(delay.reset_state(second.next_state), state, 0.0)
+    done = np.asarray([[0, 1, 0, 1], [0, 1, 1, 0], [1, 0, 0, 0]], bool)
+    xs = tree(engine, (3, 4), 2)
+    assert_trees_close(
+        unrolled(delay, first.next_state, xs, engine.asarray(done)),
+        steps(delay, first.next_state, xs, engine.asarray(done)),
+        0.0,
+    )
+
+
+def test_no_delay_is_the_identity(engine):
+    delay = mp.Delay(EXAMPLE, 0)
+    assert delay.initialize_state(3) == () == delay.reset_state(())
+    x, xs = tree(engine, (3,)), tree(engine, (2, 3))
+    assert_trees_close(delay((), x).output, x, 0.0)
+    done = engine.asarray(np.ones((2, 3), bool))
+    assert_trees_close(delay.unroll((), xs, done).output, xs, 0.0)
+
+
+def test_other_floats_and_other_insertion_orders_pass(engine):
+    delay = mp.Delay({"a": np.zeros(2, np.float64), "b": np.zeros(1)}, 1)
+    x = {"b": engine.zeros((3, 1)) + 1, "a": engine.asarray(np.ones((3, 2), np.float16))}
+    state = delay(delay.initialize_state(3), x).next_state
+    assert to_numpy(state["a"]).dtype == np.float32 and to_numpy(state["a"]).tolist() == [[[1.0, 1.0]]] * 3
+    assert to_numpy(delay(state, x).output["b"]).tolist() == [[1.0]] * 3
+
+
+def test_the_gradient_arrives_k_steps_before_and_in_no_other_episode(engine):
+    # sum_t w_t y_t with y_t = kernel x_{t-2}: x_0 is seen in step 2, x_1 would be in step 3, in which no input counts.
+    net = mp.Sequential([mp.Dense(1, 1, mp.Rngs(0), use_bias=False), mp.Delay(np.zeros(1), 2)])
+    xs = engine.asarray(np.asarray([3.0, 5.0, 7.0, 11.0], np.float32)[:, None, None])
+    weights = engine.asarray(np.asarray([1.0, 10.0, 100.0, 1000.0], np.float32)[:, None, None])
+    for ends, expected in ((None, 100 * 3 + 1000 * 5), (1, 0), (2, 100 * 3)):
+        done = np.zeros((4, 1), bool)
+        if ends is not None:
+            done[ends] = True
+        done = engine.asarray(done)
+        loss = lambda n, done=done: n.xp.sum(weights * n.unroll(n.initialize_state(1), xs, done).output)  # noqa: E731
+        (grad,) = gradients(net, loss).values()
+        np.testing.assert_allclose(grad, [[expected]])
+
+
+def test_what_is_no_delay_is_refused(engine):
+    for k in (-1, 1.0, True, None):
+        with pytest.raises(ValueError, match=r"Delay\(k_steps=.*expected an integer of at least 0"):
+            mp.Delay(np.zeros(1), k)
+    with pytest.raises(ValueError, match=r"Delay\(sample_input=\{\}\) holds no array"):
+        mp.Delay({}, 1)
+    with pytest.raises(TypeError, match=r"Delay\(sample_input=...\) at 'a' is a int; expected an example"):
+        mp.Delay({"a": 3}, 1)
+    with pytest.raises(ValueError, match=r"initial_value=.*structure of sample_input; expected .*\['a', 'b'\]"):
+        mp.Delay({"a": np.zeros(1), "b": np.zeros(1)}, 1, {"a": 0.0})
+    for value in (-1, 256, 0.5, float("nan"), "x"):
+        with pytest.raises(
+            ValueError, match=r"Delay\(initial_value=...\) at 'a'.*expected finite numbers of type uint8"
+        ):
+            mp.Delay({"a": np.zeros(1, np.uint8)}, 1, {"a": value})
+    with pytest.raises(ValueError, match=r"that broadcast to \(3,\)"):
+        mp.Delay(np.zeros(3), 1, np.zeros(2))
+
+
+def test_a_wrong_input_is_refused_by_name(engine):
+    delay = mp.Delay({"a": np.zeros(2, np.uint8), "b": np.zeros(())}, 1)
+    state, a, b = delay.initialize_state(3), engine.asarray(np.zeros((3, 2), np.uint8)), engine.zeros((3,))
+    with pytest.raises(ValueError, match=r"Delay got an input with leaves \['a'\]; expected \['a', 'b'\]"):
+        delay(state, {"a": a})
+    with pytest.raises(ValueError, match=r"Delay got an input at 'b' of shape \(3, 1\); expected a batch of \(\)"):
+        delay(state, {"a": a, "b": b[:, None]})
+    with pytest.raises(ValueError, match=r"Delay got an input at 'a' of shape \(3, 2\); expected a batch of \(2,\)"):
+        delay.unroll(state, {"a": a, "b": b[None]}, engine.asarray(np.zeros((1, 3), bool)))
+    with pytest.raises(TypeError, match=r"Delay got an input of type .*float32; expected .*uint8"):
+        delay(state, {"a": a + 0.5, "b": b})
+    with pytest.raises(TypeError, match="Delay got a int at 'b'"):
+        delay(state, {"a": a, "b": 1})
