@@ -14,6 +14,7 @@ from multippo.backends import available_backends, get_backend, precision, regist
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Concat, Filter, Flattener, Map, Parallel, Scale, Sequential, Splitter
 from multippo.networks.feedforward import Dense
+from multippo.networks.graph import PopulationGraph
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.portable import load_portable, to_portable
 from multippo.networks.recurrent import LSTM
@@ -102,6 +103,7 @@ __all__ = [
     "PPONetworkOutput",
     "Parallel",
     "Param",
+    "PopulationGraph",
     "Rngs",
     "Scale",
     "Sequential",

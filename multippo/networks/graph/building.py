@@ -1,0 +1,259 @@
+"""How a ``PopulationGraph`` is described: populations, connections, outputs, and the end of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multippo.networks.feedforward import Activation, Dense
+from multippo.networks.graph.connection import Connection, Readout, connection_name
+from multippo.networks.graph.plan import Plan, make_plan
+from multippo.networks.graph.population import InputFrom, Population
+from multippo.networks.graph.wrapper import check_name
+from multippo.networks.parent import Parent
+from multippo.networks.types import StatefulModule
+from multippo.networks.utils import check_size
+from multippo.rngs import Rngs, check_rngs
+
+__all__ = ["Builder"]
+
+
+class Builder(Parent):
+    """The half of ``PopulationGraph`` that describes the graph."""
+
+    rngs: Rngs | None
+    plan: Plan | None
+
+    def _begin(self, rngs: Rngs) -> None:
+        self.rngs = check_rngs("PopulationGraph", rngs)
+        self.plan = None
+        self.keys = ()
+
+    def add_population(
+        self,
+        name: str,
+        size: int | None = None,
+        *,
+        input_size: int | None = None,
+        output_size: int | None = None,
+        compute: StatefulModule | None = None,
+        activation: Activation = None,
+        input_from: InputFrom = None,
+    ) -> None:
+        """Adds a population: ``y = activation(compute(sum of what comes in))``.
+
+        Args:
+            name: Its name; neither "->" nor "@" may be in it.
+            size: Features of its input and its output, where they are the same.
+            input_size: Features of its input; ``output_size`` by default.
+            output_size: Features of its output; ``input_size`` by default.
+            compute: Any module from ``[B, input_size]`` to ``[B, output_size]``, with or without a carry; None for the
+                identity.
+            activation: A name such as "tanh", a callable of the engine's arrays that works on trailing axes, or None.
+            input_from: The entry of the observation that is added to its input: a key, a path of keys, or a function
+                of the observation, as for ``Filter``. Where the observation is one array, the only population with an
+                ``input_from`` gets it whole.
+
+        Raises:
+            RuntimeError: After ``finalize``.
+            ValueError: If the name is taken, a size is missing or impossible, or ``compute`` has other sizes.
+            TypeError: If ``compute`` is no StatefulModule of this engine.
+        """
+        self._open("add_population")
+        if check_name("population", name) in self._held("populations"):
+            raise ValueError(f"PopulationGraph has a population {name!r} already; expected another name.")
+        if size is not None and (input_size is not None or output_size is not None):
+            raise ValueError(f"Population {name!r} got size={size!r} and another size; expected the one or the others.")
+        output_size = next((given for given in (size, output_size, input_size) if given is not None), None)
+        if output_size is None:
+            raise ValueError(
+                f"Population {name!r} got no size; expected size=..., or input_size=... and output_size=..."
+            )
+        population = Population(
+            name,
+            output_size if input_size is None else input_size,
+            output_size,
+            compute=compute,
+            activation=activation,
+            input_from=input_from,
+        )
+        self._add("populations", name, population)
+
+    def add_input(
+        self,
+        name: str,
+        size: int,
+        *,
+        input_from: InputFrom = None,
+        compute: StatefulModule | None = None,
+        output_size: int | None = None,
+        activation: Activation = None,
+    ) -> None:
+        """Adds a population that sees an entry of the observation.
+
+        Args:
+            name: Its name.
+            size: Features of the entry.
+            input_from: Which entry, as for ``add_population``; the one called ``name`` by default.
+            compute: A module from ``[B, size]`` to ``[B, output_size]``; None for the identity.
+            output_size: Features of its output; ``size`` by default.
+            activation: As for ``add_population``.
+
+        Raises:
+            RuntimeError: After ``finalize``.
+            ValueError: As for ``add_population``.
+        """
+        self.add_population(
+            name,
+            input_size=check_size("PopulationGraph.add_input", "size", size),
+            output_size=size if output_size is None else output_size,
+            compute=compute,
+            activation=activation,
+            input_from=name if input_from is None else input_from,
+        )
+
+    def connect(
+        self,
+        source: str,
+        target: str,
+        *,
+        transform: StatefulModule | str | None = "linear",
+        delay: int = 0,
+        reciprocal: bool = False,
+    ) -> None:
+        """Adds a connection: ``transform`` of the source's output enters the target's sum.
+
+        Args:
+            source: A population.
+            target: A population, maybe the same one.
+            transform: "linear" for ``Dense(source.output_size, target.input_size)``, drawn from the graph's rngs;
+                "identity" or None to pass the output on; or any module between these sizes, with or without a carry.
+            delay: How many steps ago the source is read, within the episode; before its first step there are zeros. 0
+                is the present step.
+            reciprocal: Adds one from ``target`` to ``source`` too, of the same delay, with weights of its own.
+
+        Raises:
+            RuntimeError: After ``finalize``.
+            ValueError: If a population is unknown, there is such a connection already, the delay no integer of at least
+                0, the transform of other sizes, or a module is to be used in both directions.
+            TypeError: If the transform is none of these.
+        """
+        self._open("connect")
+        if reciprocal and not (transform is None or isinstance(transform, str)):
+            raise ValueError(
+                "connect(reciprocal=True) got a module as transform; expected 'linear' or 'identity'. Call connect "
+                "once for each direction, with a module for each."
+            )
+        for here, there in ((source, target), (target, source))[: 2 if reciprocal else 1]:
+            ends = [self._population(f"connect({here!r}, {there!r})", name) for name in (here, there)]
+            name = connection_name(here, there, delay)
+            if name in self._held("connections"):
+                raise ValueError(
+                    f"PopulationGraph has a connection {name!r} already; expected another delay. Parallel transforms "
+                    "can be summed in one module."
+                )
+            self._add("connections", name, Connection(*ends, delay, self._transform(name, transform, *ends)))
+
+    def _transform(self, name: str, transform: Any, source: Population, target: Population) -> StatefulModule | None:
+        if not isinstance(transform, str):
+            return transform
+        if transform not in ("linear", "identity"):
+            raise ValueError(
+                f"Connection {name!r} got transform={transform!r}; expected 'linear', 'identity', None or a module."
+            )
+        assert self.rngs is not None
+        return Dense(source.output_size, target.input_size, self.rngs) if transform == "linear" else None
+
+    def add_output(
+        self,
+        name: str,
+        size: int | None = None,
+        *,
+        source: str | None = None,
+        head: StatefulModule | None = None,
+        output_to: str | None = None,
+        activation: Activation = None,
+    ) -> None:
+        """Adds an entry of the graph's output, which is a dict.
+
+        With ``source``, the entry is ``head`` of that population's output. With ``size`` instead, a population of that
+        name and size is added, to be connected like any other, and the entry is its output.
+
+        Args:
+            name: Of the entry; and of the population, if one is added.
+            size: Features of the population to add.
+            source: The population to read.
+            head: Any module that takes its output; None for the identity. It may yield a tree.
+            output_to: The entry's name where it differs from ``name``.
+            activation: Of the population to add.
+
+        Raises:
+            RuntimeError: After ``finalize``.
+            ValueError: If there is such an output already, the population is unknown, or both or neither of source and
+                size are given.
+        """
+        self._open("add_output")
+        if (size is None) == (source is None):
+            raise ValueError(
+                f"add_output({name!r}) takes either source=..., a population to read, or a size, that of a population "
+                "to add."
+            )
+        entry = check_name("output", name if output_to is None else output_to)
+        if entry in self._held("outputs"):
+            raise ValueError(f"PopulationGraph has an output {entry!r} already; expected another name.")
+        if source is None:
+            if head is not None:
+                raise ValueError(f"add_output({name!r}) takes a head together with source=... only.")
+            self.add_population(name, size, activation=activation)
+        elif activation is not None:
+            raise ValueError(
+                f"add_output({name!r}) takes an activation together with a size only; put it into the head."
+            )
+        population = self._population(f"add_output({name!r})", name if source is None else source)
+        self._add("outputs", entry, Readout(entry, population, head))
+
+    def finalize(self) -> None:
+        """Checks the graph and puts it in order; after this it can be run, and not be changed.
+
+        Raises:
+            RuntimeError: If it was called before.
+            ValueError: If there is no output, a population has no input or none that comes from an observation, or
+                connections without delay form a cycle.
+        """
+        self._open("finalize")
+        populations, connections = self._held("populations"), self._held("connections")
+        if not self._held("outputs"):
+            raise ValueError("PopulationGraph has no output; expected add_output(name, source=...) at least once.")
+        ends = {name: (c.source, c.target, c.delay) for name, c in connections.items()}
+        inputs = [name for name, population in populations.items() if population.input_from is not None]
+        plan = make_plan(tuple(populations), inputs, ends)
+        for name, population in populations.items():
+            population.max_outgoing_delay = max(
+                (delay for source, _, delay in ends.values() if source == name), default=0
+            )
+        kinds = ("populations", "connections", "outputs")
+        self.keys = tuple(f"{kind}.{name}" for kind in kinds for name in self._held(kind))
+        self.plan, self.rngs = plan, None
+
+    def _held(self, kind: str) -> Any:
+        """What has been added of one kind, by name."""
+        return getattr(self, kind, {})
+
+    def _add(self, kind: str, name: str, module: StatefulModule) -> None:
+        held = self._held(kind)
+        if held:
+            held[name] = module
+        else:
+            setattr(self, kind, {name: module})
+
+    def _population(self, where: str, name: Any) -> Population:
+        populations = self._held("populations")
+        if name not in tuple(populations):
+            raise ValueError(
+                f"PopulationGraph.{where} asks for the population {name!r}; expected one of {list(populations)}, those "
+                "that have been added before."
+            )
+        return populations[name]
+
+    def _open(self, what: str) -> None:
+        if self.plan is not None:
+            raise RuntimeError(f"PopulationGraph.{what} was called after finalize(); describe the graph before it.")

@@ -1,0 +1,75 @@
+"""``Connection`` and ``Readout``: the edges of a ``PopulationGraph``, and its ways out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from multippo.networks.graph.population import Population
+from multippo.networks.graph.wrapper import Wrapper, check_name, check_output, check_yields
+from multippo.networks.parent import Run
+from multippo.networks.types import StatefulModule
+
+__all__ = ["Connection", "Readout", "connection_name"]
+
+
+class Connection(Wrapper):
+    """``transform`` of a population's output, now or some steps ago, on its way to another one's input.
+
+    Made by ``PopulationGraph.connect``.
+
+    Attributes:
+        name: ``source->target``, or ``source->target@delay``.
+        source: Name of the population it reads.
+        target: Name of the population it feeds.
+        delay: How many steps ago.
+        output_size: Features of the target's input.
+    """
+
+    def __init__(self, source: Population, target: Population, delay: int, transform: StatefulModule | None) -> None:
+        self.name = connection_name(source.name, target.name, delay)
+        where = f"Connection {self.name!r}"
+        if isinstance(delay, bool) or not isinstance(delay, int | np.integer) or delay < 0:
+            raise ValueError(f"{where} has delay={delay!r}; expected an integer of at least 0.")
+        self.source, self.target, self.delay = source.name, target.name, int(delay)
+        self.output_size = target.input_size
+        self._hold("transform", transform, where)
+        if transform is not None:
+            check_yields(f"{where}, transform=...,", transform, source.output_size, self.output_size)
+        elif source.output_size != self.output_size:
+            raise ValueError(
+                f"{where} has no transform, but leads from {source.output_size} features to {self.output_size}; "
+                "expected equal sizes, or a module such as Dense; the default transform is one."
+            )
+
+    def _route(self, run: Run, x: Any) -> Any:
+        y = run("transform", x).output if self.keys else x
+        check_output(f"Connection {self.name!r}", y, self.output_size)
+        return y
+
+
+class Readout(Wrapper):
+    """``head`` of a population's output, under a name of the graph's output.
+
+    Made by ``PopulationGraph.add_output``.
+
+    Attributes:
+        name: The entry of the graph's output.
+        source: Name of the population it reads.
+    """
+
+    def __init__(self, name: str, source: Population, head: StatefulModule | None) -> None:
+        self.name = check_name("output", name)
+        self.source = source.name
+        self._hold("head", head, f"Output {self.name!r}")
+        if head is not None:
+            check_yields(f"Output {self.name!r}, head=...,", head, source.output_size, None)
+
+    def _route(self, run: Run, x: Any) -> Any:
+        return run("head", x).output if self.keys else x
+
+
+def connection_name(source: str, target: str, delay: int) -> str:
+    """What a connection is called, in carries, snapshots and portable weights."""
+    return f"{source}->{target}@{delay}" if delay else f"{source}->{target}"

@@ -1,0 +1,152 @@
+"""A graph in words and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from multippo.networks.graph.plan import Plan
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from multippo.networks.graph.connection import Connection, Readout
+    from multippo.networks.graph.population import Population
+
+__all__ = ["draw", "summary"]
+
+_FORWARD, _FEEDBACK = "0.35", "tab:red"
+
+
+def summary(
+    plan: Plan | None,
+    populations: Mapping[str, Population],
+    connections: Mapping[str, Connection],
+    outputs: Mapping[str, Readout],
+) -> str:
+    """The graph in words, one line for each of its parts."""
+    lines = ["PopulationGraph(", "  populations:"]
+    lines += [f"    {_describe(population)}" for population in populations.values()]
+    lines += ["  connections:"]
+    for edge in connections.values():
+        delay = f", delay {edge.delay}" if edge.delay else ""
+        lines.append(f"    {edge.source} -> {edge.target}{delay}: {_kind(edge, 'transform') or 'identity'}")
+    lines += ["  outputs:"]
+    lines += [f"    {name}: {_kind(head, 'head') or 'identity'} of {head.source}" for name, head in outputs.items()]
+    if plan is None:
+        lines.append("  not finalized")
+    else:
+        at_once = [", ".join(part.populations) for part in plan.components if not part.feedback]
+        scanned = [" with ".join(part.populations) for part in plan.components if part.feedback]
+        parts = [f"{', '.join(at_once)} at once"] * bool(at_once) + [f"{', '.join(scanned)} step by step"] * bool(
+            scanned
+        )
+        lines.append(f"  over time: {'; '.join(parts)}")
+    return "\n".join([*lines, ")"])
+
+
+def _describe(population: Population) -> str:
+    sizes = {population.input_size: None, population.output_size: None}
+    seen = population.input_from
+    named = getattr(seen, "__name__", "a function") if callable(seen) else repr(seen)
+    facts = [
+        " -> ".join(map(str, sizes)),
+        _kind(population, "compute"),
+        population.activation_name,
+        None if seen is None else f"sees {named}",
+    ]
+    return f"{population.name}: {', '.join(fact for fact in facts if fact)}"
+
+
+def _kind(wrapper: Any, role: str) -> str | None:
+    module = getattr(wrapper, role)
+    return None if module is None else type(module).__name__
+
+
+def draw(
+    plan: Plan,
+    populations: Mapping[str, Population],
+    connections: Mapping[str, Connection],
+    outputs: Mapping[str, Readout],
+    ax: Axes | None,
+) -> Axes:
+    """The graph as a picture, from left to right; returns the axes.
+
+    Raises:
+        ImportError: If matplotlib is missing.
+    """
+    if ax is None:
+        try:
+            from matplotlib import pyplot
+        except ImportError as error:
+            raise ImportError("PopulationGraph.plot needs the package matplotlib: pip install matplotlib") from error
+        ax = pyplot.subplots()[1]
+    depth = _depths(plan)
+    places = _places(depth)
+    inside = {edge.key for part in plan.components for step in part.steps for edge in step.incoming if edge.inside}
+    for name, edge in connections.items():
+        # What leads onwards within a loop is as grey as the rest.
+        back = name in inside and depth[edge.target] <= depth[edge.source]
+        _arrow(ax, places[edge.source], places[edge.target], edge.delay, _FEEDBACK if back else _FORWARD)
+    last = max(depth.values(), default=0) + 1
+    for number, (name, head) in enumerate(outputs.items()):
+        place = (float(last), (len(outputs) - 1) / 2 - number)
+        _arrow(ax, places[head.source], place, 0, _FORWARD)
+        _text(ax, place, name, boxed=False)
+    for name, population in populations.items():
+        _text(ax, places[name], f"{name}\n{population.output_size}", boxed=True)
+        if population.input_from is not None:
+            x, y = places[name]
+            seen = population.input_from
+            _arrow(ax, (x - 0.9, y), (x, y), 0, _FORWARD)
+            _text(ax, (x - 0.9, y), "observation" if callable(seen) else str(seen), boxed=False)
+    ys = [y for _, y in places.values()]
+    ax.set_xlim(-1.3, last + 0.6)
+    ax.set_ylim(min([*ys, -len(outputs) / 2]) - 0.8, max([*ys, len(outputs) / 2]) + 0.8)
+    ax.set_axis_off()
+    return ax
+
+
+def _depths(plan: Plan) -> dict[str, int]:
+    """The column of each population: one to the right of all that it reads from further to the left."""
+    depth: dict[str, int] = {}
+    for part in plan.components:
+        for step in part.steps:
+            depth[step.population] = max((depth[e.source] + 1 for e in step.incoming if e.source in depth), default=0)
+    return depth
+
+
+def _places(depth: Mapping[str, int]) -> dict[str, tuple[float, float]]:
+    columns: dict[int, list[str]] = {}
+    for name, column in depth.items():
+        columns.setdefault(column, []).append(name)
+    # Every other column a little higher, so that arrows across a column miss its boxes.
+    return {
+        name: (float(column), (len(names) - 1) / 2 - row + 0.25 * (column % 2))
+        for column, names in columns.items()
+        for row, name in enumerate(names)
+    }
+
+
+def _text(ax: Axes, place: tuple[float, float], text: str, boxed: bool) -> None:
+    box = {"boxstyle": "round", "facecolor": "white", "edgecolor": "0.2"} if boxed else None
+    ax.text(*place, text, ha="center", va="center", zorder=3, bbox=box)
+
+
+def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], delay: int, color: str) -> None:
+    """An arrow from box to box; around the top of one for a population that reads itself."""
+    if start == end:
+        start, end, bend, label_at = (
+            (start[0] - 0.15, start[1]),
+            (end[0] + 0.15, end[1]),
+            -1.8,
+            (start[0], start[1] + 0.55),
+        )
+    else:
+        bend = 0.3 if delay else 0.0
+        across = (end[1] - start[1], start[0] - end[0])
+        label_at = ((start[0] + end[0] + bend * across[0]) / 2, (start[1] + end[1] + bend * across[1]) / 2)
+    style = {"arrowstyle": "->", "color": color, "shrinkA": 16, "shrinkB": 16, "connectionstyle": f"arc3,rad={bend}"}
+    ax.annotate("", xy=end, xytext=start, arrowprops=style)
+    if delay:
+        ax.text(*label_at, str(delay), color=color, ha="center", va="center")

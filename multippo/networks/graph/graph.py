@@ -1,0 +1,182 @@
+"""``PopulationGraph``: populations of units, joined by connections with delays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multippo.networks.graph.building import Builder
+from multippo.networks.graph.drawing import draw, summary
+from multippo.networks.graph.loop import Loop, add, advance
+from multippo.networks.graph.plan import Component, Plan
+from multippo.networks.parent import Outs, Run
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.unrolling import step_unroll
+from multippo.rngs import Rngs
+
+__all__ = ["PopulationGraph"]
+
+
+class PopulationGraph(Builder):
+    """A network given as a graph: named populations, connections between them with delays, and named outputs.
+
+    In each step every population p sums what comes in, and puts out::
+
+        x_p[t] = observation[input_from_p][t] + sum_c transform_c(y_source(c)[t - delay_c])    over connections c to p
+        y_p[t] = activation_p(compute_p(x_p[t]))
+
+    where ``y[t - delay]`` is zero before the first step of the episode. Connections without delay may form no cycle;
+    they decide the order within a step. The output is a dict with an entry for each ``add_output``.
+
+    Any module may be a ``compute``, a ``transform`` or a ``head``, recurrent, noisy and normalising ones and other
+    graphs too; carries, snapshots, resets and statistics reach it. Carry and snapshots are
+    ``{"populations", "connections", "outputs"}``, each by name.
+
+    Over many steps, in replay, populations through which nothing comes back to themselves run on all steps at once, and
+    so do all connections that lead to or from them; only loops are taken step by step.
+
+    >>> import multippo as mp
+    >>> rngs = mp.Rngs(0)
+    >>> g = mp.PopulationGraph(rngs)
+    >>> g.add_population("input", input_size=8, output_size=32, compute=mp.Dense(8, 32, rngs), activation="swish",
+    ...                  input_from="x")
+    >>> g.add_population("hidden", output_size=32, activation="swish")
+    >>> g.connect("input", "hidden")
+    >>> g.connect("hidden", "hidden", delay=1)
+    >>> g.add_output("action_params", source="hidden", head=mp.Dense(32, 4, rngs))
+    >>> g.add_output("value", source="hidden", head=mp.Dense(32, 1, rngs))
+    >>> g.finalize()
+    >>> print(g)
+    PopulationGraph(
+      populations:
+        input: 8 -> 32, Dense, swish, sees 'x'
+        hidden: 32, swish
+      connections:
+        input -> hidden: Dense
+        hidden -> hidden, delay 1: Dense
+      outputs:
+        action_params: Dense of hidden
+        value: Dense of hidden
+      over time: input at once; hidden step by step
+    )
+
+    Args:
+        rngs: Where the initial weights of default transforms are drawn from, in the order of the calls of ``connect``.
+
+    Attributes:
+        record_populations: Set to True to have every population's output in the metrics, as ``activations`` by name,
+            ``[B, output_size]``. They are the outputs of the modules ``graph.populations[name]`` as well.
+    """
+
+    def __init__(self, rngs: Rngs) -> None:
+        self._begin(rngs)
+        self.record_populations = False
+
+    @property
+    def children_by_key(self) -> dict[Any, StatefulModule]:
+        """Populations, connections and outputs."""
+        self._ready()
+        return {key: self._held(kind)[name] for key in self.keys for kind, _, name in (key.partition("."),)}
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """An observation, tree of ``[B, ...]``, to a dict of ``[B, ...]``."""
+        plan, populations = self._ready(), self._held("populations")
+        run, outs = self._start(lambda child, *args: child(*args), state, rollout_extras)
+
+        def recall(source: str, delay: int) -> Any:
+            return populations[source].recall(state["populations"][source], delay)
+
+        given, outputs = self._observed(plan, x), {}
+        for component in plan.components:
+            advance(component.steps, given, outputs, recall, run)
+        return self._finish(run, outs, outputs)
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """Many steps: component by component, of which only those with feedback are scanned."""
+        plan, populations = self._ready(), self._held("populations")
+        run, outs = self._start(lambda child, s, x, extras: child.unroll(s, x, done, extras), state, rollout_extras)
+        given: dict[str, Any] = self._observed(plan, xs)
+        outputs: dict[str, Any] = {}
+        for component in plan.components:
+            for step in component.steps:
+                for edge in step.incoming:
+                    if edge.inside:
+                        continue
+                    source = outputs[edge.source]
+                    if edge.delay:
+                        carry = state["populations"][edge.source]
+                        source = populations[edge.source].recall_over_time(carry, source, done, edge.delay)
+                    term = run(f"connections.{edge.key}", source).output
+                    given[step.population] = add(given.get(step.population), term)
+            if component.feedback:
+                entering = {name: given.get(name) for name in component.populations}
+                outputs.update(self._scan(component, state, entering, done, rollout_extras, outs))
+            else:
+                (name,) = component.populations
+                outputs[name] = run(f"populations.{name}", given[name]).output
+        return self._finish(run, outs, outputs)
+
+    def _scan(self, component: Component, state: Any, given: Any, done: Any, extras: Any, outs: Outs) -> Any:
+        """The outputs of a component with feedback over all steps; what else came out is left in ``outs``."""
+        loop: Any = Loop(component, self.children_by_key, self.engine)
+        carry = {key: self._part(state, key) for key in loop.children}
+        inside = None if extras is None else {key: self._part(extras, key) for key in loop.children}
+        out = step_unroll(loop, carry, given, done, inside)
+        loss = out.regularization_loss
+        for key in loop.children:
+            outs[key] = StatefulModuleOutput(out.next_state[key], None, loss, out.metrics[key], out.rollout_extras[key])
+            loss = 0.0  # that of all of them, counted once
+        return out.output
+
+    def _observed(self, plan: Plan, x: Any) -> dict[str, Any]:
+        """What each input population sees."""
+        populations = self._held("populations")
+        return {name: populations[name].observe(x, len(plan.inputs) == 1) for name in plan.inputs}
+
+    def _finish(self, run: Run, outs: Outs, outputs: dict[str, Any]) -> StatefulModuleOutput:
+        """Runs the heads, and collects."""
+        heads = self._held("outputs").items()
+        entries = {name: run(f"outputs.{name}", outputs[head.source]).output for name, head in heads}
+        result = self._collect(outs, entries)
+        if not self.record_populations:
+            return result
+        return result._replace(metrics={**result.metrics, "activations": outputs})
+
+    def _part(self, tree: Any, key: Any) -> Any:
+        kind, _, name = key.partition(".")
+        return tree[kind][name]
+
+    def _gather(self, by_key: dict[Any, Any]) -> Any:
+        tree: dict[str, dict[str, Any]] = {"populations": {}, "connections": {}, "outputs": {}}
+        for key in self.keys:
+            kind, _, name = key.partition(".")
+            tree[kind][name] = by_key[key]
+        return tree
+
+    def _ready(self) -> Plan:
+        if self.plan is None:
+            raise RuntimeError("PopulationGraph is not finished; call finalize() once, after the last connect().")
+        return self.plan
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws the graph with matplotlib: delays beside the arrows, connections that close a loop in red.
+
+        Args:
+            ax: The ``matplotlib.axes.Axes`` to draw on; new ones by default.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ImportError: If matplotlib is missing.
+            RuntimeError: Before ``finalize``.
+        """
+        plan = self._ready()
+        return draw(plan, self._held("populations"), self._held("connections"), self._held("outputs"), ax)
+
+    def __repr__(self) -> str:
+        """Populations, connections, outputs; and what runs over all steps at once."""
+        return summary(self.plan, self._held("populations"), self._held("connections"), self._held("outputs"))
+
+    def __str__(self) -> str:
+        """The same on every engine; NNX's own would print every array."""
+        return repr(self)

@@ -1,0 +1,171 @@
+"""The order in which a graph's populations run, and which of them can run over all steps at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+__all__ = ["Component", "Edge", "Plan", "Step", "make_plan"]
+
+
+class Edge(NamedTuple):
+    """A connection, as its target sees it.
+
+    Attributes:
+        key: The connection's name.
+        source: The population it reads.
+        delay: How many steps ago.
+        inside: Whether it joins two populations of one component.
+    """
+
+    key: str
+    source: str
+    delay: int
+    inside: bool
+
+
+class Step(NamedTuple):
+    """A population's turn: what it sums, connections from outside its component first.
+
+    Attributes:
+        population: Its name.
+        incoming: The connections that lead to it.
+    """
+
+    population: str
+    incoming: tuple[Edge, ...]
+
+
+class Component(NamedTuple):
+    """Populations of which each one reaches every other one; or a single one.
+
+    Attributes:
+        steps: Its populations, in the order of the connections without delay.
+        feedback: Whether what a population puts out comes back to it, so that time has to be taken step by step.
+    """
+
+    steps: tuple[Step, ...]
+    feedback: bool
+
+    @property
+    def populations(self) -> tuple[str, ...]:
+        """The names of its populations."""
+        return tuple(step.population for step in self.steps)
+
+
+class Plan(NamedTuple):
+    """What is run in which order. Hashable, and thus part of a module's structure.
+
+    Attributes:
+        components: In an order in which every connection leads onwards, delayed ones too.
+        inputs: The populations that see the observation.
+    """
+
+    components: tuple[Component, ...]
+    inputs: tuple[str, ...]
+
+
+def make_plan(
+    populations: Sequence[str], inputs: Sequence[str], connections: Mapping[str, tuple[str, str, int]]
+) -> Plan:
+    """Condenses the graph of all connections to its strongly connected components, and puts them in order.
+
+    Args:
+        populations: Names; of orders that are equally possible, theirs is taken.
+        inputs: Those of them that see the observation.
+        connections: Source, target and delay by name.
+
+    Raises:
+        ValueError: If nothing that is observed reaches a population, or connections without delay form a cycle.
+    """
+    targets: dict[str, list[str]] = {name: [] for name in populations}
+    for source, target, _ in connections.values():
+        targets[source].append(target)
+    reached = {name: _reachable(targets, targets[name]) for name in populations}
+    _refuse_unreached(populations, inputs, reached, connections)
+    # Each population with all those that it reaches and is reached by.
+    together = {
+        name: tuple(n for n in populations if n == name or (n in reached[name] and name in reached[n]))
+        for name in populations
+    }
+    groups = list(dict.fromkeys(together.values()))
+    sources = [{s for s, t, _ in connections.values() if t in group and s not in group} for group in groups]
+    components: list[Component] = []
+    done: set[str] = set()
+    while groups:
+        ready = next(i for i, needed in enumerate(sources) if needed <= done)
+        group = groups.pop(ready)
+        sources.pop(ready)
+        done.update(group)
+        steps = tuple(Step(name, _incoming(name, group, connections)) for name in _in_order(group, connections))
+        components.append(Component(steps, group[0] in reached[group[0]]))
+    return Plan(tuple(components), tuple(inputs))
+
+
+def _reachable(targets: Mapping[str, Iterable[str]], starts: Iterable[str]) -> set[str]:
+    """The starts, and all that connections lead to from them."""
+    found, waiting = set(starts), list(starts)
+    while waiting:
+        for target in targets[waiting.pop()]:
+            if target not in found:
+                found.add(target)
+                waiting.append(target)
+    return found
+
+
+def _refuse_unreached(
+    populations: Sequence[str],
+    inputs: Sequence[str],
+    reached: Mapping[str, set[str]],
+    connections: Mapping[str, tuple[str, str, int]],
+) -> None:
+    fed = {target for _, target, _ in connections.values()}
+    idle = [name for name in populations if name not in inputs and name not in fed]
+    if idle:
+        raise ValueError(
+            f"PopulationGraph has populations without any input: {idle}; expected a connection to each, or an "
+            "observation (add_input, or input_from=...)."
+        )
+    seen = set(inputs).union(*(reached[name] for name in inputs))
+    unreached = [name for name in populations if name not in seen]
+    if unreached:
+        raise ValueError(
+            f"PopulationGraph has populations that no observation reaches: {unreached}; connect a population that has "
+            f"one ({list(inputs) or 'there is none yet, see add_input'}) to them."
+        )
+
+
+def _incoming(name: str, group: Sequence[str], connections: Mapping[str, tuple[str, str, int]]) -> tuple[Edge, ...]:
+    edges = [
+        Edge(key, source, delay, source in group) for key, (source, to, delay) in connections.items() if to == name
+    ]
+    # So that the sum is taken in one order, whether or not what comes from outside is summed beforehand.
+    return tuple(sorted(edges, key=lambda edge: edge.inside))
+
+
+def _in_order(group: Sequence[str], connections: Mapping[str, tuple[str, str, int]]) -> list[str]:
+    """The populations of a component, each after those that it reads in the same step."""
+    needs = {
+        name: [source for source, target, delay in connections.values() if target == name and not delay]
+        for name in group
+    }
+    order: list[str] = []
+    left = list(group)
+    while left:
+        ready = next((name for name in left if not any(source in left for source in needs[name])), None)
+        if ready is None:
+            raise ValueError(
+                f"PopulationGraph has a cycle of connections without delay: {_cycle(left, needs)}; expected a "
+                "delay of at least 1 on one of them, since a population can't read its own output of the same step."
+            )
+        left.remove(ready)
+        order.append(ready)
+    return order
+
+
+def _cycle(left: Sequence[str], needs: Mapping[str, Sequence[str]]) -> str:
+    """One cycle among populations each of which waits for another one of them."""
+    path = [left[0]]
+    while len(set(path)) == len(path):
+        path.append(next(source for source in needs[path[-1]] if source in left))
+    return " -> ".join(reversed(path[path.index(path[-1]) :]))

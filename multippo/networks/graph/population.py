@@ -1,0 +1,156 @@
+"""``Population``: a node of a ``PopulationGraph``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from multippo.networks.feedforward import Activation, resolve_activation
+from multippo.networks.graph.wrapper import Wrapper, check_name, check_output, check_yields
+from multippo.networks.parent import Run
+from multippo.networks.structure import Filter
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.unrolling import shift_in_time
+from multippo.networks.utils import check_features, check_size
+
+__all__ = ["InputFrom", "Population"]
+
+InputFrom = str | int | tuple[str | int, ...] | Callable[[Any], Any] | None
+"""The entry of the observation that a population sees: a key, a path of keys, or a function of the observation."""
+
+
+class Population(Wrapper):
+    """``y_t = activation(compute(x_t))``, ``[B, input_size]`` to ``[B, output_size]``; and the memory of past ``y``.
+
+    Made by ``PopulationGraph.add_population``. The carry is that of ``compute`` and, where connections with a delay
+    start here, ``buffer``, the last ``y`` of the episode ``[B, K, output_size]``, the oldest first and zeros before the
+    episode's first; K is the longest of those delays, and all of them read the one buffer.
+
+    Attributes:
+        name: What the graph calls it.
+        input_size: Features of what it sums.
+        output_size: Features of what it puts out.
+        input_from: Which entry of the observation is added to its input; None for none.
+        activation_name: Its activation, for people.
+        max_outgoing_delay: K; set by ``PopulationGraph.finalize``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        input_size: int,
+        output_size: int,
+        *,
+        compute: StatefulModule | None = None,
+        activation: Activation = None,
+        input_from: InputFrom = None,
+    ) -> None:
+        self.name = check_name("population", name)
+        where = f"Population {self.name!r}"
+        self.input_size = check_size(where, "input_size", input_size)
+        self.output_size = check_size(where, "output_size", output_size)
+        self._hold("compute", compute, where)
+        if compute is not None:
+            check_yields(f"{where}, compute=...,", compute, self.input_size, self.output_size)
+        elif self.input_size != self.output_size:
+            raise ValueError(
+                f"{where} has input_size={self.input_size} and output_size={self.output_size}, but no compute; "
+                "expected one size, or a module such as compute=Dense(input_size, output_size, rngs)."
+            )
+        self.activation = resolve_activation(self.engine, activation)
+        named = getattr(activation, "__name__", type(activation).__name__)
+        self.activation_name = activation if activation is None or isinstance(activation, str) else named
+        self.input_from = input_from
+        self.entry = None if input_from is None else Filter(input_from)
+        self.max_outgoing_delay = 0
+
+    def _route(self, run: Run, x: Any) -> Any:
+        check_features(f"Population {self.name!r}", x, self.input_size)
+        y = run("compute", x).output if self.keys else x
+        y = y if self.activation is None else self.activation(y)
+        check_output(f"Population {self.name!r}", y, self.output_size)
+        return y
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[B, input_size]`` to ``[B, output_size]``."""
+        out = super().__call__(state, x, rollout_extras)
+        if not self.max_outgoing_delay:
+            return out
+        buffer = state["buffer"]
+        newest = self._typed(out.output, buffer)[:, None]
+        buffer = self.xp.concat((buffer[:, 1:], newest), axis=1)
+        return out._replace(next_state={**out.next_state, "buffer": buffer})
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[T, B, input_size]`` to ``[T, B, output_size]``, by the ``unroll`` of ``compute``."""
+        out = super().unroll(state, xs, done, rollout_extras)
+        if not self.max_outgoing_delay:
+            return out
+        last = self._shifted(state["buffer"], out.output, done)[done.shape[0] :]
+        return out._replace(next_state={**out.next_state, "buffer": self.xp.moveaxis(last, 0, 1)})
+
+    def recall(self, state: Any, delay: int) -> Any:
+        """The output ``[B, output_size]`` of ``delay`` steps before the step that ``state`` leads into."""
+        return state["buffer"][:, self.max_outgoing_delay - delay]
+
+    def recall_over_time(self, state: Any, ys: Any, done: Any, delay: int) -> Any:
+        """What ``recall`` returns in each of T steps ``[T, B, output_size]``, given all their outputs ``ys``."""
+        return self._shifted(state["buffer"][:, self.max_outgoing_delay - delay :], ys, done)[: done.shape[0]]
+
+    def _shifted(self, buffer: Any, ys: Any, done: Any) -> Any:
+        return shift_in_time(self.xp, self.xp.moveaxis(buffer, 1, 0), self._typed(ys, buffer), done)
+
+    def _typed(self, y: Any, like: Any) -> Any:
+        return y if y.dtype == like.dtype else self.xp.astype(y, like.dtype)
+
+    def observe(self, observation: Any, alone: bool) -> Any:
+        """The part of the observation that this population sees, in the engine's floating-point type.
+
+        Args:
+            observation: Tree of ``[B, ...]`` or ``[T, B, ...]``.
+            alone: Whether no other population sees the observation; an array is then taken whole.
+
+        Raises:
+            ValueError: If the entry is missing, or an array has to serve several populations.
+        """
+        is_array = hasattr(observation, "shape")
+        if is_array and not callable(self.input_from):
+            if not alone:
+                raise ValueError(
+                    f"PopulationGraph got an observation of shape {tuple(observation.shape)}, but several populations "
+                    f"have an input_from; expected a dict with the entry {self.input_from!r}, as "
+                    f"Population {self.name!r} asks for."
+                )
+            seen = observation
+        else:
+            if isinstance(observation, Mapping) and isinstance(self.input_from, str):
+                self._check_entry(observation)
+            seen = self.entry((), observation).output  # pyright: ignore[reportOptionalCall]
+        check_features(f"Population {self.name!r} (input_from={self.input_from!r})", seen, self.input_size)
+        dtype = self.engine.float_dtype
+        return seen if self.xp.isdtype(seen.dtype, "real floating") else self.xp.astype(seen, dtype)
+
+    def _check_entry(self, observation: Mapping[Any, Any]) -> None:
+        if self.input_from not in observation:
+            raise ValueError(
+                f"PopulationGraph got an observation with the entries {sorted(map(str, observation))}; expected "
+                f"{self.input_from!r}, the input_from of Population {self.name!r}."
+            )
+
+    def initialize_state(self, batch_size: int) -> Any:
+        """The carry of ``compute``, and zeros."""
+        state = super().initialize_state(batch_size)
+        if self.max_outgoing_delay:
+            state["buffer"] = self.zeros((batch_size, self.max_outgoing_delay, self.output_size))
+        return state
+
+    def reset_state(self, prev_state: Any) -> Any:
+        """The carry of ``compute``, reset, and zeros: no delay reaches into an earlier episode."""
+        state = super().reset_state(prev_state)
+        if self.max_outgoing_delay:
+            state["buffer"] = self.xp.zeros_like(prev_state["buffer"])
+        return state
+
+    def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int, replay: bool = False) -> Any:
+        """The carry with the noise of ``compute`` drawn."""
+        return {**state, **super().draw_ahead(state, rollout_extras, num_steps, replay)}

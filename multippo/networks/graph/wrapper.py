@@ -1,0 +1,77 @@
+"""What a population, a connection and an output have in common: at most one module, and sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multippo.networks.containers import Container, check_child
+from multippo.networks.types import StatefulModule
+
+__all__ = ["Wrapper", "check_name", "check_output", "check_yields"]
+
+
+class Wrapper(Container):
+    """A module around another one, or around nothing, which stands for the identity."""
+
+    def _hold(self, role: str, module: StatefulModule | None, where: str) -> None:
+        """Keeps ``module`` as the attribute ``role``.
+
+        Raises:
+            TypeError: If it is neither None nor a StatefulModule of this engine.
+        """
+        if module is not None:
+            check_child(self.engine, f"{where}, {role}=...,", module)
+        self.keys = () if module is None else (role,)
+        setattr(self, role, module)
+
+    @property
+    def children_by_key(self) -> dict[Any, StatefulModule]:
+        """The module, if there is one."""
+        return {key: getattr(self, key) for key in self.keys}
+
+
+def check_name(what: str, name: Any) -> str:
+    """The name of a population or an output.
+
+    Raises:
+        TypeError: If it is no string.
+        ValueError: If it is empty, or could be taken for a connection's, such as ``source->target@2``.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"PopulationGraph got the {what} name {name!r}; expected a string.")
+    if not name or "->" in name or "@" in name:
+        raise ValueError(
+            f"PopulationGraph got the {what} name {name!r}; expected some letters, and neither '->' nor '@'."
+        )
+    return name
+
+
+def check_yields(where: str, module: StatefulModule, input_size: int, output_size: int | None) -> None:
+    """Refuses a module that does not take ``[B, input_size]``, or does not turn it into ``[B, output_size]``.
+
+    Raises:
+        ValueError: If so; the error says what it yields.
+    """
+    engine = module.engine
+
+    def run() -> Any:
+        return module(module.initialize_state(1), engine.zeros((1, input_size))).output
+
+    try:
+        output = engine.shapes(run)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{where} does not take an input of {input_size} features: {error}") from error
+    if output_size is not None:
+        check_output(where, output, output_size)
+
+
+def check_output(where: str, output: Any, size: int) -> None:
+    """Refuses what is no array with ``size`` features on its last axis.
+
+    Raises:
+        ValueError: If so.
+    """
+    shape = tuple(output.shape) if hasattr(output, "shape") else None
+    if shape is None or len(shape) < 2 or shape[-1] != size:
+        received = f"a {type(output).__name__}" if shape is None else f"an array of shape {shape}"
+        raise ValueError(f"{where} yields {received}; expected an array with {size} features on the last axis.")
