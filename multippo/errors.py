@@ -3,13 +3,15 @@
 - ``MultippoError``
 
   - ``NonFiniteError``: a NaN or infinity in observations, rewards, losses or gradients
+
+- ``Terminated``, a ``SystemExit``: SIGTERM, with the last finished iteration saved
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["MultippoError", "NonFiniteError"]
+__all__ = ["MultippoError", "NonFiniteError", "Terminated"]
 
 
 class MultippoError(Exception):
@@ -28,3 +30,15 @@ class NonFiniteError(MultippoError):
         super().__init__(message)
         self.leaf = leaf
         self.training_state = training_state
+
+
+class Terminated(SystemExit):
+    """SIGTERM came while training. Nobody has to catch it: the process ends with the exit code 143.
+
+    Args:
+        message: What was saved, and how to go on.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(143)
+        self.message = message

@@ -1,4 +1,4 @@
-"""Ctrl-C that lets the iteration at hand finish, if it does so soon."""
+"""Ctrl-C and SIGTERM that let the iteration at hand finish, if it does so soon."""
 
 from __future__ import annotations
 
@@ -6,43 +6,58 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import FrameType
 from typing import Any
 
-__all__ = ["DeferredInterrupt"]
+from multippo.errors import Terminated
+
+__all__ = ["DeferredInterrupt", "rescues", "save_what_is_finished"]
 
 _LOG = logging.getLogger("multippo")
+_NAMES: dict[int, str] = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated"}
+
+rescues: list[Callable[[], None]] = []
+"""Of the trainings at work, outermost first: what saves the last finished iteration from another thread."""
+
+
+def save_what_is_finished() -> None:
+    """Saves the last finished iteration of the training at work, for a process that has to end in its midst."""
+    if rescues:
+        rescues[-1]()
 
 
 class DeferredInterrupt:
-    """While entered, the first SIGINT is only noted, so that no update is left half done.
+    """While entered, the first SIGINT or SIGTERM is only noted, so that no update is left half done.
 
-    Work inside ``abandonable`` changes nothing that is kept. It is given up, by a KeyboardInterrupt, at the second
-    SIGINT or some seconds after the first: an environment may be slow. Elsewhere a second SIGINT raises at once.
+    Work inside ``abandonable`` changes nothing that is kept. It is given up, by a KeyboardInterrupt (by ``Terminated``
+    for SIGTERM), at the second signal or some seconds after the first: an environment may be slow. Elsewhere a second
+    signal raises at once.
 
-    Outside the main thread, where Python lets nobody handle signals, all of this does nothing.
+    A signal that the caller handles is left to the caller. Outside the main thread, where Python lets nobody handle
+    signals, all of this does nothing.
 
     Args:
-        patience_s: How long abandonable work may go on after the first SIGINT.
+        patience_s: How long abandonable work may go on after the first signal.
 
     Attributes:
-        requested: Whether there was one.
-        abandoned: Whether work has been given up for it.
+        abandoned: Whether work has been given up for a signal.
     """
 
     def __init__(self, patience_s: float = 5.0) -> None:
-        self.requested = self.abandoned = False
+        self.abandoned = False
+        self._signal: int | None = None
         self._patience_s = patience_s
         self._abandonable = self._late = False
-        self._previous: Any = None
+        self._previous: dict[int, Any] = {}
         self._previous_alarm: Any = None
 
     def __enter__(self) -> DeferredInterrupt:
-        # A caller's own handler keeps its say; only Python's default is replaced.
-        on_main = threading.current_thread() is threading.main_thread()
-        if on_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._previous = signal.signal(signal.SIGINT, self._note)
+        if threading.current_thread() is threading.main_thread():
+            # A caller's own handlers keep their say; only the defaults are replaced.
+            for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+                if signal.getsignal(number) is default:
+                    self._previous[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,9 +65,14 @@ class DeferredInterrupt:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, self._previous_alarm)
             self._previous_alarm = None
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-            self._previous = None
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    @property
+    def requested(self) -> bool:
+        """Whether there was a signal."""
+        return self._signal is not None
 
     @contextlib.contextmanager
     def abandonable(self) -> Generator[None]:
@@ -62,21 +82,30 @@ class DeferredInterrupt:
             if self._late:
                 self._abandon()
             yield
+        except Exception as error:
+            # SIGTERM often goes to the processes of the environments as well, and they end at once.
+            if self.requested and not self.abandoned:
+                _LOG.debug("Given up with %r.", error)
+                self._abandon()
+            raise
         finally:
             self._abandonable = False
 
     def raise_if_requested(self) -> None:
-        """Raises the KeyboardInterrupt that was held back."""
-        if self.requested:
+        """Raises the KeyboardInterrupt, or for SIGTERM the ``Terminated``, that was held back."""
+        if self._signal == signal.SIGTERM:
+            raise Terminated
+        if self._signal is not None:
             raise KeyboardInterrupt
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
+        del frame
         if self.requested:
             if self._abandonable:
                 self._abandon()
-            signal.default_int_handler(signum, frame)
-        self.requested = True
-        _LOG.warning("Interrupted: finishing this iteration and saving it. Ctrl-C once more stops at once.")
+            self.raise_if_requested()
+        self._signal = signum
+        _LOG.warning("%s: finishing this iteration and saving it. Once more stops at once.", _NAMES[signum])
         # Where the system has such a timer and nobody else uses it.
         if hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
             self._previous_alarm = signal.signal(signal.SIGALRM, self._expire)
@@ -90,4 +119,4 @@ class DeferredInterrupt:
 
     def _abandon(self) -> None:
         self.abandoned = True
-        raise KeyboardInterrupt
+        self.raise_if_requested()

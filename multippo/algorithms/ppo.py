@@ -13,7 +13,7 @@ from typing import Any
 from multippo.algorithms.checks import check_initial_state, check_network
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, TrainConfig
 from multippo.algorithms.evaluation import Evaluator
-from multippo.algorithms.interrupts import DeferredInterrupt
+from multippo.algorithms.interrupts import DeferredInterrupt, rescues
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.reports import LogFn, first_not_finite, readable, with_step
 from multippo.algorithms.schedules import coefficients_at
@@ -22,7 +22,7 @@ from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.algorithms.update import LearnerState
 from multippo.envs.api import Env
 from multippo.envs.saving import SavedEnvState
-from multippo.errors import NonFiniteError
+from multippo.errors import NonFiniteError, Terminated
 from multippo.networks.random_state import reseed
 from multippo.networks.types import StatefulModule
 from multippo.networks.utils import tree_map
@@ -32,6 +32,8 @@ __all__ = ["train_ppo"]
 _LOG = logging.getLogger("multippo")
 # Far above what rounding does in float32, far below what drawing afresh does.
 _REPLAY_TOLERANCE = 1e-2
+# Calls that take longer are worth a copy of the state before them, from which to save if the process must end in one.
+_LONG_CALL_S = 1.0
 
 CheckpointFn = Callable[[TrainingState, int], None]
 """``checkpoint_fn(training_state, step)``."""
@@ -71,6 +73,7 @@ def train_ppo(
         KeyboardInterrupt: After Ctrl-C, once the iteration at hand is finished and saved. A rollout in an environment
             stepped from Python, or an evaluation, is given up at a second Ctrl-C or after 5 s; what is saved is then
             the iteration before.
+        Terminated: Likewise after SIGTERM, unless the caller handles that signal; a SystemExit with the code 143.
     """
     with contextlib.ExitStack() as made:
         run = _Run(env, network, config or TrainConfig(), log_fn, checkpoint_fn, eval_env, initial_state, made)
@@ -120,6 +123,8 @@ class _Run:
             made.callback(self.evaluator.close)
         self._start(fresh, initial_state)
         self._warned = False
+        # Whether the state is being consumed, by donated buffers or in place; and a copy of it, if that may take long.
+        self._consumed, self._kept, self._call_seconds = False, None, 0.0
         self.eval_history: list[dict[str, float]] = []
         self.final_metrics: dict[str, float] = {}
 
@@ -161,8 +166,10 @@ class _Run:
                 known = initial.episodes.scale
                 zeroed = tree_map(lambda new, old: old if old.ndim == 0 else new, episodes.scale, known)
                 episodes = episodes._replace(scale=engine.snapshot(zeroed))
-        # Copies, since what is consumed must not be anybody else's, nor one array twice.
-        self.state = RunState(learner, engine.snapshot(network_state), self._own(env_state), episodes)
+        # Copies, since what is consumed must not be anybody else's, nor one array twice. Only a traced environment's
+        # state is consumed.
+        env_state = engine.snapshot(env_state) if self.trainer.traced else env_state
+        self.state = RunState(learner, engine.snapshot(network_state), env_state, episodes)
 
     def go(self) -> TrainResult:
         """Runs to the end."""
@@ -171,8 +178,13 @@ class _Run:
         every = self.config.checkpoint_every_steps
         next_checkpoint = self._next(every) if every else math.inf
         saved_at = -1
-        with DeferredInterrupt() as interrupt, self.engine.training(*self._work()), self._saved_if_abandoned(interrupt):
-            self.trainer.rollout_context = interrupt.abandonable
+        with contextlib.ExitStack() as stack:
+            interrupt = stack.enter_context(DeferredInterrupt())
+            stack.enter_context(self.engine.training(*self._work()))
+            stack.enter_context(self._saved_if_abandoned(interrupt))
+            rescues.append(self._rescue)
+            stack.callback(rescues.remove, self._rescue)
+            self.trainer.rollout_context = lambda: self._rollout(interrupt)
             while self.iteration < total:
                 self._advance(min(self.trainer.iterations_per_call, total - self.iteration))
                 due = self.step >= next_eval or self.iteration >= total
@@ -204,11 +216,25 @@ class _Run:
         """A rollout or an evaluation that was given up leaves the last finished iteration, which is saved."""
         try:
             yield
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated):
             if interrupt.abandoned:
                 self._checkpoint()
                 self._publish()
             raise
+
+    @contextlib.contextmanager
+    def _rollout(self, interrupt: DeferredInterrupt) -> Generator[None]:
+        """Around a rollout stepped from Python, which leaves the state as it is."""
+        with interrupt.abandonable():
+            self._consumed = False
+            yield
+        self._consumed = True
+
+    def _rescue(self) -> None:
+        """Saves the last finished iteration while another thread is at work."""
+        state = self._kept if self._consumed else self._training_state(lambda tree: tree)
+        if state is not None and state.iteration > 0 and self.checkpoint_fn is not None:
+            self.checkpoint_fn(state, state.step)
 
     def _work(self) -> tuple[int, int]:
         """Samples in one gradient step, and features of the widest layer."""
@@ -227,7 +253,10 @@ class _Run:
             self.engine.xp.stack([self.iteration_root] * count), self.engine.asarray(list(numbers))
         )
         coefficients = [coefficients_at(self.ppo, number) for number in numbers]
+        self._kept = self.snapshot() if self._call_seconds > _LONG_CALL_S else None
+        self._consumed = True
         self.state, reports = self.trainer.run(self.state, keys, coefficients)
+        self._consumed, self._call_seconds = False, time.perf_counter() - start
         compiled = self.engine.compile_seconds() - compile_before
         seconds = max(time.perf_counter() - start - compiled, 1e-9)
         steps = sum(int(report["steps"]) for report in reports)
@@ -278,26 +307,26 @@ class _Run:
 
     def snapshot(self) -> TrainingState:
         """The state after the last finished iteration, as copies."""
+        return self._training_state(self.engine.snapshot)
+
+    def _training_state(self, copied: Callable[[Any], Any]) -> TrainingState:
         engine, state = self.engine, self.state
         learner = state.learner
         first, second, count = self.trainer.learner.optimizer.export_state(learner.optimizer_state)
         return TrainingState(
             definition=self.trainer.definition,
-            params=engine.snapshot(learner.params),
-            variables=engine.snapshot(learner.variables),
+            params=copied(learner.params),
+            variables=copied(learner.variables),
             optimizer_state=(first, second, count),
-            network_state=engine.snapshot(state.network_state),
-            env_state=self._own(state.env_state),
-            episodes=engine.snapshot(state.episodes),
+            network_state=copied(state.network_state),
+            # Only a traced environment's buffers are donated to a later iteration.
+            env_state=copied(state.env_state) if self.trainer.traced else state.env_state,
+            episodes=copied(state.episodes),
             learning_rate=None if learner.learning_rate is None else float(engine.to_numpy(learner.learning_rate)),
-            key=engine.snapshot(self.key),
+            key=copied(self.key),
             iteration=self.iteration,
             step=self.step,
         )
-
-    def _own(self, env_state: Any) -> Any:
-        """An environment's state that no later iteration takes away: only a traced one's buffers are donated."""
-        return self.engine.snapshot(env_state) if self.trainer.traced else env_state
 
     def _refuse_non_finite(self, report: dict[str, Any]) -> None:
         """Stops at a NaN or an infinity; the state is the one before the iteration."""

@@ -4,6 +4,7 @@
 1    the run failed: a number that is not finite, a full disk, a conformance check
 2    a mistake in what was asked for; one line on stderr says which
 130  Ctrl-C; the last finished iteration is saved
+143  SIGTERM; likewise
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 
 from multippo import __version__
 from multippo.cli.errors import RunError, UsageError, did_you_mean, is_users_mistake, one_line
-from multippo.errors import NonFiniteError
+from multippo.errors import NonFiniteError, Terminated
 
 __all__ = ["main"]
 
@@ -48,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")
     try:
         return _run(arguments)
+    except Terminated as stop:
+        _complain(f"terminated. {stop.message}".rstrip())
+        return 143
     except SystemExit as stop:  # after --help
         return stop.code if isinstance(stop.code, int) else 0
     except KeyboardInterrupt as interrupt:

@@ -19,6 +19,7 @@ __all__ = ["ENV_OPTIONS", "FAMILIES", "NETWORKS", "Option", "network_defaults", 
 NETWORKS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "mlp": (make_mlp_actor_critic, {}),
     "lstm": (make_recurrent_actor_critic, {"cell": "lstm"}),
+    "gru": (make_recurrent_actor_critic, {"cell": "gru"}),
 }
 """Kinds of networks: the function that makes one, and what is fixed about it."""
 
@@ -102,7 +103,7 @@ FAMILIES: dict[str, dict[str, str]] = {
 def train_options() -> list[Option]:
     """Everything that makes up a training run."""
     return [
-        Option("network", Literal["mlp", "lstm"], "mlp", "Kind of network.", "run"),
+        Option("network", Literal["mlp", "lstm", "gru"], "mlp", "Kind of network.", "run"),
         Option(
             "final_eval_episodes",
             int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +12,11 @@ from typing import Any, Literal
 from multippo.algorithms.atomic import remove_leftovers
 from multippo.algorithms.callbacks import Progress, make_progress
 from multippo.algorithms.checkpointing import save_checkpoint, step_directory
+from multippo.algorithms.interrupts import save_what_is_finished
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter, drop_after, plot_learning_curve, read_metrics
 from multippo.algorithms.types import TrainingState
 from multippo.backends.registry import use_backend
+from multippo.cli.deadline import Deadline
 from multippo.cli.errors import RunError, UsageError, one_line
 from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, summary
 from multippo.cli.files import read_settings
@@ -22,7 +25,7 @@ from multippo.cli.options import Option, train_options
 from multippo.cli.runs import RunDirectory, complete, default_run_directory
 from multippo.cli.settings import RunSettings, settings_from
 from multippo.cli.values import shown
-from multippo.errors import NonFiniteError
+from multippo.errors import NonFiniteError, Terminated
 
 __all__ = ["run"]
 
@@ -48,6 +51,7 @@ def run(argv: Sequence[str]) -> int:
         RunError: If a disk is full, or the like.
         NonFiniteError: If a number became NaN or infinite; the last good state is saved.
         KeyboardInterrupt: After Ctrl-C, once the last finished iteration is saved.
+        Terminated: Likewise after SIGTERM.
     """
     positional = Option(
         "env", str | None, None, "Environment: CartPole-v1, brax/ant, …; `multippo envs` lists them.", "run"
@@ -110,6 +114,7 @@ class _Training:
         self._progress_kind, self._resume = progress, resume
         self._made: list[Path] = []
         self._saved: Path | None = None
+        self._saving = threading.Lock()
 
     def go(self) -> None:
         """Trains, evaluates, and says where everything is.
@@ -127,6 +132,7 @@ class _Training:
     def _go(self) -> None:
         initial = self._prepare()
         with contextlib.ExitStack() as stack:
+            stack.enter_context(Deadline(self._save_and_say))
             record = _Record(self._directory, 0 if initial is None else initial.step)
             stack.callback(record.close)
             ppo = self._settings.train.ppo
@@ -195,6 +201,9 @@ class _Training:
         except KeyboardInterrupt:
             self._draw()
             raise KeyboardInterrupt(self._how_to_go_on()) from None
+        except Terminated:
+            self._draw()
+            raise Terminated(self._how_to_go_on()) from None
         except NonFiniteError as error:
             self._draw()
             saved = f" The state is saved in {self._saved}." if self._saved else ""
@@ -202,7 +211,15 @@ class _Training:
 
     def _save(self, state: TrainingState, step: int) -> None:
         path = step_directory(self._directory.checkpoints, step)
-        self._saved = save_checkpoint(path, state, self._network, config=self._settings.train)
+        with self._saving:
+            if path != self._saved:
+                self._saved = save_checkpoint(path, state, self._network, config=self._settings.train)
+
+    def _save_and_say(self) -> str:
+        """What a process that must end at once still does, from a thread beside the training."""
+        save_what_is_finished()
+        with self._saving:
+            return self._how_to_go_on()
 
     def _how_to_go_on(self) -> str:
         if self._saved is None:

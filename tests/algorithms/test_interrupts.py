@@ -14,7 +14,10 @@ import support
 import training
 
 import multippo as mp
-from multippo.algorithms.interrupts import DeferredInterrupt
+from multippo.algorithms import ppo
+from multippo.algorithms.interrupts import DeferredInterrupt, rescues, save_what_is_finished
+from multippo.algorithms.trainer import Trainer
+from multippo.errors import Terminated
 from multippo.testing import Clock, FunctionalClock, TableNet
 
 
@@ -22,17 +25,42 @@ def press_ctrl_c() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_the_first_is_noted_and_the_second_raises():
+@pytest.mark.parametrize(
+    ("number", "kind", "default"),
+    [
+        (signal.SIGINT, KeyboardInterrupt, signal.default_int_handler),
+        (signal.SIGTERM, Terminated, signal.SIG_DFL),
+    ],
+)
+def test_the_first_is_noted_and_the_second_raises(number, kind, default):
     with DeferredInterrupt() as interrupt:
         interrupt.raise_if_requested()
-        press_ctrl_c()
+        os.kill(os.getpid(), number)
         assert interrupt.requested
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(kind):
             interrupt.raise_if_requested()
-        with pytest.raises(KeyboardInterrupt):
-            press_ctrl_c()
-    # Python's own handler is back.
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with pytest.raises(kind):
+            os.kill(os.getpid(), number)
+    # The defaults are back.
+    assert signal.getsignal(number) is default
+
+
+def test_sigterm_ends_the_process_with_its_exit_code():
+    with pytest.raises(SystemExit) as stop, DeferredInterrupt() as interrupt:
+        os.kill(os.getpid(), signal.SIGTERM)
+        interrupt.raise_if_requested()
+    assert stop.value.code == 143
+
+
+def test_a_failure_of_what_can_be_given_up_does_not_count_after_the_signal():
+    with DeferredInterrupt() as interrupt:
+        with pytest.raises(RuntimeError), interrupt.abandonable():
+            raise RuntimeError("a worker process died")
+        assert not interrupt.abandoned
+        with pytest.raises(Terminated), interrupt.abandonable():
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise RuntimeError("a worker process died")
+        assert interrupt.abandoned
 
 
 def test_a_handler_of_the_callers_is_left_alone():
@@ -158,3 +186,81 @@ def test_an_interrupt_while_the_last_state_is_saved(torch_engine):
     with pytest.raises(KeyboardInterrupt):
         mp.train_ppo(Clock(3, num_envs=2), TableNet([0.0] * 4), config, checkpoint_fn=save)
     assert saved == [2]
+
+
+def in_another_thread(function: Any) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def saved_by(env: Any, iterations: int = 3, **fields: Any) -> list[tuple[int, int, dict[str, np.ndarray]]]:
+    """Iteration, step and parameters of every save, read while it lasts: nobody else's copy is needed then."""
+    network, saved = TableNet([0.0] * 4), []
+    eval_env = fields.pop("eval_env", None)
+
+    def save(state: Any, step: int) -> None:
+        leaves = network.engine.named_params(state.params)
+        saved.append((state.iteration, step, {name: support.to_numpy(leaf).copy() for name, leaf in leaves}))
+
+    options = mp.PPOConfig(rollout_length=4, total_steps=8 * iterations, num_epochs=2, num_minibatches=2)
+    config = mp.TrainConfig(ppo=options, **fields)
+    mp.train_ppo(env, network, config, checkpoint_fn=save, eval_env=eval_env)
+    return saved
+
+
+def assert_same_saves(got: Any, expected: Any) -> None:
+    for (*numbers, parameters), (*expected_numbers, expected_parameters) in zip(got, expected, strict=True):
+        assert numbers == expected_numbers
+        for name, value in expected_parameters.items():
+            np.testing.assert_array_equal(parameters[name], value)
+
+
+class Rescued(Clock):
+    """In one of its steps, another thread saves what is finished."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(3, num_envs=2)
+        self.count, self.at = 0, at
+
+    def step(self, env_state: Any, action: Any) -> Any:
+        self.count += 1
+        if self.count == self.at:
+            in_another_thread(save_what_is_finished)
+        return super().step(env_state, action)
+
+
+@pytest.mark.parametrize("where", ["rollout", "evaluation"])
+def test_another_thread_saves_the_last_finished_iteration(engine, where):
+    evaluation = mp.EvalConfig(enabled=True, every_steps=16, num_episodes=2)
+
+    def plain() -> Clock:
+        return Clock(3, num_envs=2)
+
+    # Rollouts of 4 steps; the tenth is in the third iteration. The first evaluation comes after the second.
+    env, eval_env = (Rescued(10), plain()) if where == "rollout" else (plain(), Rescued(1))
+    got = saved_by(env, eval_env=eval_env, eval=evaluation)
+    assert [saved[0] for saved in got] == [2, 3]
+    assert_same_saves(got, saved_by(plain(), checkpoint_every_steps=16))
+    assert rescues == []
+
+
+@pytest.mark.parametrize("kind", ["host", "functional"])
+def test_a_long_call_is_saved_from_before_it(engine, kind, monkeypatch):
+    def env() -> Any:
+        return Clock(3, num_envs=2) if kind == "host" else mp.make_env(FunctionalClock(3), num_envs=2)
+
+    expected = saved_by(env(), checkpoint_every_steps=8)
+    original = Trainer.run
+
+    def run_and_rescue(self: Any, *args: Any) -> Any:
+        result = original(self, *args)  # what was passed in is consumed now
+        in_another_thread(save_what_is_finished)
+        return result
+
+    monkeypatch.setattr(Trainer, "run", run_and_rescue)
+    monkeypatch.setattr(ppo, "_LONG_CALL_S", -1.0)
+    # Before the first iteration there is nothing to save; the third is saved as the last.
+    got = saved_by(env())
+    assert [saved[0] for saved in got] == [1, 2, 3]
+    assert_same_saves(got, expected)
