@@ -21,7 +21,7 @@ from multippo.networks.containers import (
 from multippo.networks.delay import Delay
 from multippo.networks.feedforward import Dense
 from multippo.networks.normalizer import Normalizer
-from multippo.networks.recurrent import LSTM
+from multippo.networks.recurrent import GRU, LSTM, RNN
 from multippo.networks.sampling_layers import (
     BernoulliSampler,
     CategoricalSampler,
@@ -118,6 +118,21 @@ MODULES: tuple[ModuleSpecimen, ...] = (
     ModuleSpecimen(
         name="LSTM, trainable initial state",
         build=lambda: LSTM(_F, 4, Rngs(1), trainable_initial_state=True),
+        sample=_flat,
+        carries=True,
+        differentiated=True,
+    ),
+    ModuleSpecimen(
+        name="GRU",
+        build=lambda: GRU(_F, 4, Rngs(1), trainable_initial_state=True),
+        sample=_flat,
+        carries=True,
+        differentiated=True,
+    ),
+    ModuleSpecimen(name="RNN", build=lambda: RNN(_F, 4, Rngs(1), activation="relu"), sample=_flat, carries=True),
+    ModuleSpecimen(
+        name="RNN, trainable time constant",
+        build=lambda: RNN(_F, 4, Rngs(1), time_constant=3.0, trainable_time_constant=True),
         sample=_flat,
         carries=True,
         differentiated=True,

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from multippo import random
 from multippo.backends import available_backends, get_backend, precision, register_backend, use_backend
 from multippo.networks.adapter import PPOAdapter
-from multippo.networks.containers import Concat, Filter, Flattener, Map, Parallel, Scale, Sequential, Splitter
+from multippo.networks.containers import Concat, Filter, Flattener, Map, Merge, Parallel, Scale, Sequential, Splitter
+from multippo.networks.delay import Delay
 from multippo.networks.feedforward import Dense
 from multippo.networks.graph import PopulationGraph
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.portable import load_portable, to_portable
-from multippo.networks.recurrent import LSTM
+from multippo.networks.recurrent import GRU, LSTM, RNN
 from multippo.networks.sampling_layers import (
     BernoulliSampler,
     CategoricalSampler,
@@ -27,6 +28,7 @@ from multippo.networks.sampling_layers import (
 )
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.networks.variables import Param, Variable
+from multippo.networks.variational import AR1VariationalBottleneck, VariationalBottleneck
 from multippo.rngs import Rngs
 
 if TYPE_CHECKING:
@@ -85,15 +87,20 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "GRU",
     "LSTM",
+    "RNN",
+    "AR1VariationalBottleneck",
     "BernoulliSampler",
     "CategoricalSampler",
     "Concat",
+    "Delay",
     "Dense",
     "EvalConfig",
     "Filter",
     "Flattener",
     "Map",
+    "Merge",
     "MultiCategoricalSampler",
     "NormalSampler",
     "NormalTanhSampler",
@@ -115,6 +122,7 @@ __all__ = [
     "TrainingState",
     "Transition",
     "Variable",
+    "VariationalBottleneck",
     "available_backends",
     "eval_rollout",
     "get_backend",

@@ -38,7 +38,8 @@ class Leaf(NamedTuple):
     """One persistent array of a module, under its portable name and in its portable layout.
 
     Portable names are attribute paths with the wrapped native layer's own name left out (``layers.0.kernel``);
-    portable layouts are ``[in, out]`` for a dense kernel and gate order i, f, g, o with a single bias for an LSTM.
+    portable layouts are ``[in, out]`` for a dense kernel, gate order i, f, g, o with a single bias for an LSTM, and
+    r, z, n for a GRU.
 
     Attributes:
         trained: True for a parameter, False for a variable.
@@ -185,6 +186,21 @@ class Engine:
         It has ``step(x, h, c) -> (h, c)`` for one step,
         ``unroll(xs, h, c, done, h0, c0) -> (hs, h, c)`` for T steps with resets to ``(h0, c0)`` after ``done``, and
         ``carry(batch_size)``, zeros ``[B, H]`` of the weights' type.
+        """
+
+    @abc.abstractmethod
+    def gru(
+        self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray
+    ) -> Any:
+        """The framework's GRU, gates r, z, n on the last axis, reset after the recurrent product.
+
+        With the gates of ``a = x @ input_kernel + bias`` and ``b = h @ recurrent_kernel``:
+        ``r = sigmoid(a_r + b_r)``, ``z = sigmoid(a_z + b_z)``, ``n = tanh(a_n + r (b_n + recurrent_bias))`` and
+        ``h' = (1 - z) n + z h``. ``bias`` is ``[3H]``; ``recurrent_bias`` is ``[H]``, since beside r and z a second
+        bias would be redundant, and move their sum at twice the learning rate.
+
+        It has ``step(x, h) -> h``, ``unroll(xs, h, done, h0) -> (hs, h)`` and ``carry(batch_size)``, as ``lstm`` does;
+        portable names are those of the arguments.
         """
 
     def activation(self, name: str) -> Callable[[Any], Any]:

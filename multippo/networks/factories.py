@@ -14,7 +14,7 @@ from multippo.networks.containers import Filter, Parallel, Sequential
 from multippo.networks.feedforward import Activation, Dense
 from multippo.networks.initializers import Initializer, orthogonal
 from multippo.networks.observation_layers import Size, observation_layers
-from multippo.networks.recurrent import LSTM
+from multippo.networks.recurrent import GRU, LSTM
 from multippo.networks.types import StatefulModule
 from multippo.rngs import Rngs
 
@@ -173,7 +173,7 @@ def make_recurrent_actor_critic(
         action: See ``make_mlp_actor_critic``.
         hidden_features: Units of a recurrent layer.
         rngs: Where initial weights and the samplers' keys are drawn from; ``Rngs(0)`` by default.
-        cell: Which recurrent layer: "lstm".
+        cell: Which recurrent layer: "lstm" or "gru".
         encoder_sizes: Dense layers before the recurrent layer.
         actor_hidden_sizes: Dense layers between the recurrent layer and the action parameters.
         critic_hidden_sizes: Dense layers between the recurrent layer and the value.
@@ -215,7 +215,7 @@ def make_recurrent_actor_critic(
     return _assemble(ends, front, actor, critic)
 
 
-_CELLS: dict[str, Any] = {"lstm": LSTM}
+_CELLS: dict[str, Any] = {"gru": GRU, "lstm": LSTM}
 
 
 class _Ends(NamedTuple):

@@ -1,18 +1,26 @@
-"""Recurrent layers: the framework's own cells behind one signature."""
+"""Recurrent layers: the framework's own LSTM and GRU cells behind one signature, and a rate network.
+
+The carry of each is a dict of ``[B, hidden]`` arrays, its output the ``h`` in it.
+"""
 
 from __future__ import annotations
 
+import abc
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from multippo.networks.feedforward import Activation, resolve_activation
 from multippo.networks.initializers import lecun_normal, orthogonal
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.unrolling import fold_time, unfold_time
 from multippo.networks.utils import check_features, check_size
-from multippo.networks.variables import Param
+from multippo.networks.variables import Param, Variable
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = ["LSTM"]
+__all__ = ["GRU", "LSTM", "RNN"]
 
 
 class LSTM(StatefulModule):
@@ -81,3 +89,186 @@ class LSTM(StatefulModule):
             "h": xp.broadcast_to(self.initial_h[...], h.shape),
             "c": xp.broadcast_to(self.initial_c[...], c.shape),
         }
+
+
+class _HiddenState(StatefulModule):
+    """What GRU and RNN share: the carry ``{"h": [B, hidden]}``, zeros or trained where an episode starts."""
+
+    def _adopt_initial(self, hidden_features: int, trainable: bool) -> None:
+        self.trainable_initial_state = bool(trainable)
+        if trainable:
+            self.initial_h = Param(np.zeros(hidden_features))
+
+    @abc.abstractmethod
+    def _empty(self, batch_size: int) -> Any:
+        """Zeros ``[B, hidden]`` of the weights' type."""
+
+    def initialize_state(self, batch_size: int) -> Any:
+        """The carry of an episode's start."""
+        return self.reset_state({"h": self._empty(batch_size)})
+
+    def reset_state(self, prev_state: Any) -> Any:
+        """Zeros, or the trained initial state."""
+        h = prev_state["h"]
+        if not self.trainable_initial_state:
+            return {"h": self.xp.zeros_like(h)}
+        return {"h": self.xp.broadcast_to(self.initial_h[...], h.shape)}
+
+
+class GRU(_HiddenState):
+    """Gated recurrent unit (Cho et al., 2014, arXiv:1406.1078), the reset gate applied after the recurrent product.
+
+    With gates r, z, n cut in this order from ``a = x @ input_kernel + bias`` and ``b = h @ recurrent_kernel``:
+    ``r = sigmoid(a_r + b_r)``, ``z = sigmoid(a_z + b_z)``, ``n = tanh(a_n + r (b_n + recurrent_bias))`` and
+    ``h' = (1 - z) n + z h``. Cho et al. multiply h by r before the product (their equation 8); this is the form of
+    cuDNN and torch, without their recurrent biases of r and z, which would be redundant. The output is ``h'``; the
+    carry is ``{"h"}``, ``[B, hidden]``.
+
+    Args:
+        in_features: Features of the input.
+        hidden_features: Units.
+        rngs: Where the initial kernels are drawn from: normal for the input, orthogonal per gate for the recurrence.
+        trainable_initial_state: Learn the carry an episode starts from, instead of zeros. Its gradient comes from the
+            episodes that start inside a training sequence.
+
+    Raises:
+        ValueError: If a size is no integer of at least 1.
+        TypeError: If ``rngs`` is no ``Rngs``.
+    """
+
+    def __init__(
+        self, in_features: int, hidden_features: int, rngs: Rngs, *, trainable_initial_state: bool = False
+    ) -> None:
+        self.in_features = check_size("GRU", "in_features", in_features)
+        self.hidden_features = check_size("GRU", "hidden_features", hidden_features)
+        check_rngs("GRU", rngs)
+        hidden = self.hidden_features
+        input_kernel = lecun_normal()(rngs, (self.in_features, 3 * hidden))
+        recurrent_kernel = np.concatenate([orthogonal()(rngs, (hidden, hidden)) for _ in range(3)], axis=1)
+        self.core = self.engine.gru(input_kernel, recurrent_kernel, np.zeros(3 * hidden), np.zeros(hidden))
+        self._adopt_initial(hidden, trainable_initial_state)
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[B, in]`` to ``[B, hidden]``."""
+        check_features("GRU", x, self.in_features)
+        h = self.core.step(x, state["h"])
+        return StatefulModuleOutput({"h": h}, h)
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[T, B, in]`` to ``[T, B, hidden]``; the input product of all steps is one call."""
+        check_features("GRU", xs, self.in_features)
+        hs, h = self.core.unroll(xs, state["h"], done, self.reset_state(state)["h"])
+        return StatefulModuleOutput({"h": h}, hs)
+
+    def _empty(self, batch_size: int) -> Any:
+        return self.core.carry(batch_size)
+
+
+class RNN(_HiddenState):
+    """Simple recurrent network (Elman, 1990), with a leak if there is a time constant.
+
+    ``h' = (1 - 1/tau) h + (1/tau) f(x @ input_kernel + h @ recurrent_kernel + bias)``: the Euler step, of one
+    environment step, of a rate network ``tau dh/dt = -h + f(W x + U h + b)`` (Dayan and Abbott, 2001, "Theoretical
+    Neuroscience", equation 7.11). Without a time constant tau is 1, and
+    ``h' = f(...)``. The output is ``h'``; the carry is ``{"h"}``, ``[B, hidden]``.
+
+    Args:
+        in_features: Features of the input.
+        hidden_features: Units.
+        rngs: Where the initial kernels are drawn from: normal for the input, orthogonal for the recurrence.
+        activation: f: a name such as "tanh", a callable of the engine's arrays, or None for a linear network.
+        time_constant: tau in environment steps, at least 1: one number, or one for each unit; None for 1.
+        trainable_time_constant: Learn tau, for each unit its own. What is trained is ``leak_logit``, with
+            ``1/tau = sigmoid(leak_logit)``, so that tau stays above 1; it has to start above 1, too.
+        trainable_initial_state: Learn the carry an episode starts from, instead of zeros.
+
+    Raises:
+        ValueError: If a size is no integer of at least 1, the activation unknown, or a time constant out of range.
+        TypeError: If ``rngs`` is no ``Rngs``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        rngs: Rngs,
+        *,
+        activation: Activation = "tanh",
+        time_constant: float | Sequence[float] | None = None,
+        trainable_time_constant: bool = False,
+        trainable_initial_state: bool = False,
+    ) -> None:
+        self.in_features = check_size("RNN", "in_features", in_features)
+        self.hidden_features = check_size("RNN", "hidden_features", hidden_features)
+        check_rngs("RNN", rngs)
+        hidden = self.hidden_features
+        self.activation = resolve_activation(self.engine, activation)
+        self.input_kernel = Param(lecun_normal()(rngs, (self.in_features, hidden)))
+        self.recurrent_kernel = Param(orthogonal()(rngs, (hidden, hidden)))
+        self.bias = Param(np.zeros(hidden))
+        self.leaky = time_constant is not None or bool(trainable_time_constant)
+        if self.leaky:
+            logit = _leak_logit(time_constant, hidden, bool(trainable_time_constant))
+            self.leak_logit = Param(logit) if trainable_time_constant else Variable(logit)
+        self._adopt_initial(hidden, trainable_initial_state)
+
+    @property
+    def time_constant(self) -> Any:
+        """Tau of each unit, ``[hidden]``, in steps."""
+        if not self.leaky:
+            return self.zeros((self.hidden_features,)) + 1.0
+        return 1.0 / self.engine.activation("sigmoid")(self.leak_logit[...])
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[B, in]`` to ``[B, hidden]``."""
+        check_features("RNN", x, self.in_features)
+        h = self._step()(self._project(x), state["h"])
+        return StatefulModuleOutput({"h": h}, h)
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[T, B, in]`` to ``[T, B, hidden]``; the input product of all steps is one call."""
+        check_features("RNN", xs, self.in_features)
+        xp, step, fresh = self.xp, self._step(), self.reset_state(state)["h"]
+        projected = unfold_time(xp, self._project(fold_time(xp, xs)), *done.shape)
+
+        def body(h: Any, inputs: tuple[Any, Any]) -> tuple[Any, Any]:
+            projected_t, done_t = inputs
+            h = step(projected_t, h)
+            return xp.where(done_t[:, None], fresh, h), h
+
+        h, hs = self.engine.scan(body, state["h"], (projected, done), done.shape[0])
+        return StatefulModuleOutput({"h": h}, hs)
+
+    def _project(self, x: Any) -> Any:
+        kernel = self.input_kernel[...]
+        return self.xp.astype(x, kernel.dtype) @ kernel + self.bias[...]
+
+    def _step(self) -> Any:
+        """The step from a projected input and ``h``; weights are read here, once for all steps."""
+        kernel, function = self.recurrent_kernel[...], self.activation or (lambda z: z)
+        if not self.leaky:
+            return lambda projected, h: function(projected + h @ kernel)
+        leak = self.engine.activation("sigmoid")(self.leak_logit[...])
+        return lambda projected, h: h + leak * (function(projected + h @ kernel) - h)
+
+    def _empty(self, batch_size: int) -> Any:
+        return self.zeros((batch_size, self.hidden_features))
+
+
+_CLOSED = 40.0
+"""A logit whose sigmoid is 1 in double precision: tau of exactly 1, without an infinity among the weights."""
+
+
+def _leak_logit(time_constant: Any, hidden: int, trainable: bool) -> np.ndarray:
+    """logit(1/tau) = -log(tau - 1), ``[hidden]``."""
+    given = f"RNN(time_constant={time_constant!r}) is not possible"
+    if time_constant is None:
+        raise ValueError(f"{given} with trainable_time_constant=True: expected the first value, such as 2.0.")
+    try:
+        tau = np.broadcast_to(np.asarray(time_constant, np.float64), (hidden,))
+    except (TypeError, ValueError):
+        raise ValueError(f"{given}: expected a number, or one for each of {hidden} units.") from None
+    if not (np.isfinite(tau).all() and (tau > 1.0 if trainable else tau >= 1.0).all()):
+        bound = "above 1 (at 1 it could not be trained)" if trainable else "of at least 1"
+        raise ValueError(f"{given}: expected numbers of steps {bound}.")
+    return np.asarray([_CLOSED if value == 1.0 else -math.log(value - 1.0) for value in tau])

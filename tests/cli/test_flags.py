@@ -73,7 +73,7 @@ def test_spellings(line: str, expected: dict[str, Any]):
         ("--seed", "--seed"),
         ("--seed --total-steps 5", "--seed"),
         ("--seed x", "seed='x' is no whole number"),
-        ("--network gru", "network='gru' is not known: expected one of mlp, lstm"),
+        ("--network rnn", "network='rnn' is not known: expected one of mlp, lstm, gru"),
         ("--normalize-obs=maybe", "normalize_obs='maybe' is neither"),
     ],
 )

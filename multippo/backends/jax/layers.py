@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-__all__ = ["ACTIVATIONS", "PORTABLE_NAMES", "LSTMCore", "LinearCore", "linear", "lstm"]
+__all__ = ["ACTIVATIONS", "PORTABLE_NAMES", "GRUCore", "LSTMCore", "LinearCore", "gru", "linear", "lstm"]
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
@@ -125,4 +125,68 @@ def lstm(input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarra
         bias_init=_given(bias),
         param_dtype=dtype,
         rngs=_NoKeys(),  # pyright: ignore[reportArgumentType]
+    )
+
+
+class GRUCore(nnx.GRUCell):
+    """``nnx.GRUCell`` with the recurrent bias of the candidate, which it lacks and cuDNN has."""
+
+    def __init__(self, recurrent_bias: np.ndarray, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.recurrent_bias = nnx.Param(jnp.array(recurrent_bias, kwargs["param_dtype"]))
+
+    def carry(self, batch_size: int) -> Any:
+        """Zeros ``[B, H]`` of the weights' type."""
+        return jnp.zeros((batch_size, self.hidden_features), self.dense_h.kernel[...].dtype)
+
+    def __call__(self, carry: Any, inputs: Any) -> tuple[Any, Any]:
+        """One step as NNX writes it: the new carry, twice."""
+        h = self.step(inputs, carry)
+        return h, h
+
+    def step(self, x: Any, h: Any) -> Any:
+        """One step: ``[B, in]`` and ``[B, H]`` to the new ``h``."""
+        return self._gates(self.dense_i(x), h)
+
+    def unroll(self, xs: Any, h: Any, done: Any, h0: Any) -> tuple[Any, Any]:
+        """T steps, reset to ``h0`` after each step where ``done`` holds; the input product is one call."""
+        time, batch = xs.shape[:2]
+        projected = self.dense_i(xs.reshape(time * batch, -1)).reshape(time, batch, -1)
+
+        def body(h: Any, inputs: tuple[Any, Any]) -> tuple[Any, Any]:
+            a, done_t = inputs
+            h = self._gates(a, h)
+            return jnp.where(done_t[:, None], h0, h), h
+
+        h, hs = jax.lax.scan(body, h, (projected, done))
+        return hs, h
+
+    def _gates(self, a: Any, h: Any) -> Any:
+        a_r, a_z, a_n = jnp.split(a, 3, axis=-1)
+        b_r, b_z, b_n = jnp.split(self.dense_h(h), 3, axis=-1)
+        z = jax.nn.sigmoid(a_z + b_z)
+        n = jnp.tanh(a_n + jax.nn.sigmoid(a_r + b_r) * (b_n + self.recurrent_bias[...]))
+        return (1.0 - z) * n + z * h
+
+
+PORTABLE_NAMES[GRUCore] = {
+    "dense_i.kernel": "input_kernel",
+    "dense_i.bias": "bias",
+    "dense_h.kernel": "recurrent_kernel",
+}
+
+
+def gru(
+    input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray, dtype: Any
+) -> GRUCore:
+    """``GRUCore`` with kernels ``[in, 3H]``, ``[H, 3H]``, bias ``[3H]`` and the candidate's recurrent bias ``[H]``."""
+    return GRUCore(
+        recurrent_bias,
+        input_kernel.shape[0],
+        recurrent_kernel.shape[0],
+        kernel_init=_given(input_kernel),
+        recurrent_kernel_init=_given(recurrent_kernel),
+        bias_init=_given(bias),
+        param_dtype=dtype,
+        rngs=_NoKeys(),
     )

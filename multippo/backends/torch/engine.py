@@ -138,6 +138,11 @@ class TorchEngine(Engine):
     def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
         return layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype, self.device)
 
+    def gru(
+        self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray
+    ) -> Any:
+        return layers.gru(input_kernel, recurrent_kernel, bias, recurrent_bias, self._float_dtype, self.device)
+
     # -- arrays
 
     @property

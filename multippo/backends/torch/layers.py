@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from multippo.backends.torch.segments import segmented_lstm
+from multippo.backends.torch.segments import segmented_gru, segmented_lstm
 
-__all__ = ["ACTIVATIONS", "PORTABLE_NAMES", "LSTMCore", "LinearCore", "linear", "lstm"]
+__all__ = ["ACTIVATIONS", "PORTABLE_NAMES", "GRUCore", "LSTMCore", "LinearCore", "gru", "linear", "lstm"]
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": functional.relu,
@@ -101,6 +101,63 @@ def lstm(input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarra
     _fill(layer.weight_ih, input_kernel.T)
     _fill(layer.weight_hh, recurrent_kernel.T)
     _fill(layer.bias_hh, bias)
+    return layer
+
+
+class GRUCore(nn.GRUCell):
+    """``nn.GRUCell`` whose second bias is the candidate's alone: those of r and z would be redundant.
+
+    ``bias_hh``, which the kernels want for all three gates, is ``recurrent_bias`` behind zeros that are not trained.
+    """
+
+    def __init__(self, in_features: int, hidden_features: int, dtype: Any, device: Any) -> None:
+        super().__init__(in_features, hidden_features, bias=False, dtype=dtype, device=device)
+        self.bias_ih = nn.Parameter(self.weight_ih.new_zeros(3 * hidden_features))
+        self.recurrent_bias = nn.Parameter(self.weight_ih.new_zeros(hidden_features))
+
+    def carry(self, batch_size: int) -> Any:
+        """Zeros ``[B, H]`` of the weights' type, where they lie."""
+        return self.weight_hh.new_zeros((batch_size, self.hidden_size))
+
+    def forward(self, input: torch.Tensor, hx: torch.Tensor | None = None) -> torch.Tensor:
+        """One step as torch writes it."""
+        return torch.gru_cell(input, self.carry(input.shape[0]) if hx is None else hx, *self._weights())
+
+    def step(self, x: Any, h: Any) -> Any:
+        """One step: ``[B, in]`` and ``[B, H]`` to the new ``h``."""
+        return self(x.to(h.dtype), h)
+
+    def unroll(self, xs: Any, h: Any, done: Any, h0: Any) -> tuple[Any, Any]:
+        """T steps, reset to ``h0`` after each step where ``done`` holds, by the fused kernel."""
+        return segmented_gru(xs.to(h.dtype), h, done, h0, self._weights())
+
+    def _weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        bias_hh = functional.pad(self.recurrent_bias, (2 * self.hidden_size, 0))
+        return self.weight_ih, self.weight_hh, self.bias_ih, bias_hh
+
+
+PORTABLE_NAMES[GRUCore] = {
+    "weight_ih": ("input_kernel", True),
+    "weight_hh": ("recurrent_kernel", True),
+    "bias_ih": ("bias", False),
+    "recurrent_bias": ("recurrent_bias", False),
+}
+
+
+def gru(
+    input_kernel: np.ndarray,
+    recurrent_kernel: np.ndarray,
+    bias: np.ndarray,
+    recurrent_bias: np.ndarray,
+    dtype: Any,
+    device: Any,
+) -> GRUCore:
+    """``GRUCore`` with kernels ``[in, 3H]``, ``[H, 3H]``, bias ``[3H]`` and the candidate's recurrent bias ``[H]``."""
+    layer = GRUCore(input_kernel.shape[0], recurrent_kernel.shape[0], dtype, device)
+    _fill(layer.weight_ih, input_kernel.T)
+    _fill(layer.weight_hh, recurrent_kernel.T)
+    _fill(layer.bias_ih, bias)
+    _fill(layer.recurrent_bias, recurrent_bias)
     return layer
 
 

@@ -1,24 +1,28 @@
-"""An LSTM over sequences that hold episode ends, by torch's fused kernel.
+"""An LSTM or GRU over sequences that hold episode ends, by torch's fused kernels.
 
-The kernel knows no resets. So each environment's ``T`` steps are cut after every step where ``done`` holds; the pieces
+The kernels know no resets. So each environment's ``T`` steps are cut after every step where ``done`` holds; the pieces
 become rows of one padded batch, each with the carry it starts from, and the outputs are gathered back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["segmented_lstm"]
+__all__ = ["segmented_gru", "segmented_lstm"]
 
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+Carry = tuple[torch.Tensor, ...]
+
+_NUM_CARRIES = {"lstm": 2, "gru": 1}
 
 
 def segmented_lstm(
     xs: torch.Tensor, h: Any, c: Any, done: torch.Tensor, h0: Any, c0: Any, weights: Weights
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """T steps with resets.
+    """T steps of an LSTM with resets.
 
     Args:
         xs: ``[T, B, in]``.
@@ -32,20 +36,34 @@ def segmented_lstm(
     Returns:
         ``[T, B, H]`` outputs, and the carry after the last step (after its reset, if any).
     """
-    if torch.compiler.is_compiling():
-        return _compiled(xs, h, c, done, h0, c0, *weights)
-    return _segmented(xs, h, c, done, h0, c0, *weights)
+    return _run("lstm", (xs, h, c, done, h0, c0, *weights))
 
 
-def _segmented(
-    xs: torch.Tensor,
-    h: torch.Tensor,
-    c: torch.Tensor,
-    done: torch.Tensor,
-    h0: torch.Tensor,
-    c0: torch.Tensor,
-    *weights: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def segmented_gru(
+    xs: torch.Tensor, h: Any, done: torch.Tensor, h0: Any, weights: Weights
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """T steps of a GRU with resets: as ``segmented_lstm``, without ``c``, and with weights and biases of ``3H``."""
+    return _run("gru", (xs, h, done, h0, *weights))
+
+
+def _run(cell: str, tensors: tuple[torch.Tensor, ...]) -> Any:
+    return _COMPILED[cell](*tensors) if torch.compiler.is_compiling() else _segmented(cell, *tensors)
+
+
+def _parts(cell: str, tensors: Sequence[torch.Tensor]) -> Any:
+    """Inputs, carry, ends, the carry after a reset, weights."""
+    n = _NUM_CARRIES[cell]
+    return (
+        tensors[0],
+        tuple(tensors[1 : 1 + n]),
+        tensors[1 + n],
+        tuple(tensors[2 + n : 2 + 2 * n]),
+        tensors[2 + 2 * n :],
+    )
+
+
+def _segmented(cell: str, *tensors: torch.Tensor) -> Carry:
+    xs, carry, done, initial, weights = _parts(cell, tensors)
     time, batch = done.shape
     # One flat order, environment by environment, in which a piece is a run of consecutive rows.
     first = torch.zeros((batch, time), dtype=torch.bool, device=done.device)
@@ -53,7 +71,7 @@ def _segmented(
     first[:, 1:] = done[:-1].T
     starts = first.flatten().nonzero().squeeze(1)
     if len(starts) == batch:
-        hs, h, c = _fused(xs, h, c, weights)
+        hs, carry = _fused(cell, xs, None, carry, weights)
     else:
         ends = torch.cat((starts[1:], starts.new_tensor([time * batch])))
         longest = int((ends - starts).max())
@@ -63,105 +81,89 @@ def _segmented(
         flat = xs.transpose(0, 1).reshape(time * batch, -1)
         at_start = (starts % time == 0)[:, None]
         owner = starts // time
-        hs, cs_last, h_last = _padded(flat[source], at_start, owner, (h, c, h0, c0), ends - starts, weights)
+        begun = tuple(torch.where(at_start, s[owner], s0[owner]) for s, s0 in zip(carry, initial, strict=True))
+        hs, last_of_piece = _padded(cell, flat[source], begun, ends - starts, weights)
         piece = torch.cumsum(first.flatten(), 0) - 1
         within = torch.arange(time * batch, device=done.device) - starts[piece]
         hs = hs[within, piece].reshape(batch, time, -1).transpose(0, 1)
         last = piece[time - 1 :: time]
-        h, c = h_last[last], cs_last[last]
+        carry = tuple(s[last] for s in last_of_piece)
     reset = done[-1][:, None]
-    return hs, torch.where(reset, h0, h), torch.where(reset, c0, c)
+    return hs, *(torch.where(reset, s0, s) for s, s0 in zip(carry, initial, strict=True))
 
 
-def _padded(
-    xs: torch.Tensor, at_start: Any, owner: Any, carries: Any, lengths: Any, weights: tuple[torch.Tensor, ...]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _padded(cell: str, xs: torch.Tensor, begun: Carry, lengths: Any, weights: Any) -> tuple[torch.Tensor, Carry]:
     """Runs the pieces; the carry of each is that after its own length, which packing alone returns."""
-    h, c, h0, c0 = carries
-    h_start = torch.where(at_start, h[owner], h0[owner])
-    c_start = torch.where(at_start, c[owner], c0[owner])
     packed = torch.nn.utils.rnn.pack_padded_sequence(xs, lengths.cpu(), enforce_sorted=False)
-    order = packed.sorted_indices
-    out, h_last, c_last = torch._VF.lstm(  # pyright: ignore[reportPrivateUsage]
-        packed.data,
-        packed.batch_sizes,
-        (h_start[order][None], c_start[order][None]),
-        list(weights),
-        True,
-        1,
-        0.0,
-        False,
-        False,
-    )
-    unsorted = packed.unsorted_indices
+    order, unsorted = packed.sorted_indices, packed.unsorted_indices
+    out, last = _fused(cell, packed.data, packed.batch_sizes, tuple(s[order] for s in begun), weights)
     padded, _ = torch.nn.utils.rnn.pad_packed_sequence(packed._replace(data=out))
-    return padded, c_last[0][unsorted], h_last[0][unsorted]
+    return padded, tuple(s[unsorted] for s in last)
 
 
-def _fused(xs: torch.Tensor, h: Any, c: Any, weights: tuple[torch.Tensor, ...]) -> tuple[Any, Any, Any]:
-    hs, h, c = torch._VF.lstm(  # pyright: ignore[reportPrivateUsage]
-        xs, (h[None], c[None]), list(weights), True, 1, 0.0, False, False, False
-    )
-    return hs, h[0], c[0]
+def _fused(cell: str, xs: torch.Tensor, batch_sizes: Any, carry: Carry, weights: Any) -> tuple[torch.Tensor, Carry]:
+    """The kernel of ``nn.LSTM`` or ``nn.GRU`` on whole sequences, or on packed ones."""
+    kernel: Callable[..., Any] = getattr(torch._VF, cell)  # pyright: ignore[reportPrivateUsage]
+    layers = tuple(s[None] for s in carry)
+    hidden = layers if cell == "lstm" else layers[0]
+    sequence = (xs, hidden) if batch_sizes is None else (xs, batch_sizes, hidden)
+    layout = (False,) if batch_sizes is None else ()  # batch_first, which packed sequences know nothing of
+    hs, *last = kernel(*sequence, list(weights), True, 1, 0.0, False, False, *layout)
+    return hs, tuple(s[0] for s in last)
 
 
 # Under torch.compile the pieces, whose number depends on data, hide in one operator of fixed output shapes.
 
 
-@torch.library.custom_op("multippo::segmented_lstm", mutates_args=())
-def _compiled(
-    xs: torch.Tensor,
-    h: torch.Tensor,
-    c: torch.Tensor,
-    done: torch.Tensor,
-    h0: torch.Tensor,
-    c0: torch.Tensor,
-    weight_ih: torch.Tensor,
-    weight_hh: torch.Tensor,
-    bias_ih: torch.Tensor,
-    bias_hh: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    hs, h, c = _segmented(xs, h, c, done, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh)
-    return hs.contiguous(), h.contiguous(), c.contiguous()
+def _operator(cell: str) -> Any:
+    name, n = f"multippo::segmented_{cell}", _NUM_CARRIES[cell]
+    names = ["xs", *["h", "c"][:n], "done", *["h0", "c0"][:n], "weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+    taken = ", ".join(f"Tensor {argument}" for argument in names)
+
+    def forward(*tensors: torch.Tensor) -> Carry:
+        return tuple(out.contiguous() for out in _segmented(cell, *tensors))
+
+    def shapes(xs: Any, *rest: Any) -> Any:
+        return xs.new_empty((*xs.shape[:2], rest[0].shape[-1])), *(s.new_empty(s.shape) for s in rest[:n])
+
+    operator: Any = torch.library.custom_op(
+        name, forward, mutates_args=(), schema=f"({taken}) -> ({', '.join(['Tensor'] * (n + 1))})"
+    )
+    operator.register_fake(shapes)
+
+    # Defined without ``custom_op``, which runs an operator below autograd, where nothing can be differentiated.
+    backward = f"{name}_backward"
+    torch.library.define(backward, "(Tensor[] grads, Tensor[] inputs, Tensor done) -> Tensor[]")
+
+    def run_backward(grads: list[torch.Tensor], inputs: list[torch.Tensor], done: torch.Tensor) -> list[torch.Tensor]:
+        with torch.enable_grad():
+            leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+            outputs = _segmented(cell, *leaves[: n + 1], done, *leaves[n + 1 :])
+        found: Any = torch.autograd.grad(outputs, leaves, grads, allow_unused=True)
+        return [
+            leaf.new_zeros(leaf.shape) if grad is None else grad.contiguous()
+            for grad, leaf in zip(found, leaves, strict=True)
+        ]
+
+    def backward_shapes(grads: Any, inputs: Any, done: Any) -> Any:
+        del grads, done
+        return [tensor.new_empty(tensor.shape) for tensor in inputs]
+
+    def save(ctx: Any, inputs: Any, output: Any) -> None:
+        del output
+        ctx.save_for_backward(*inputs)
+
+    def differentiate(ctx: Any, *grads: Any) -> Any:
+        saved = ctx.saved_tensors
+        inputs = [*saved[: n + 1], *saved[n + 2 :]]
+        call: Any = getattr(torch.ops.multippo, f"segmented_{cell}_backward")
+        found = call([grad.contiguous() for grad in grads], inputs, saved[n + 1])
+        return (*found[: n + 1], None, *found[n + 1 :])
+
+    torch.library.impl(backward, "CompositeExplicitAutograd")(run_backward)
+    torch.library.register_fake(backward)(backward_shapes)
+    operator.register_autograd(differentiate, setup_context=save)
+    return operator
 
 
-@_compiled.register_fake
-def _(xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any, *weights: Any) -> Any:
-    del done, h0, c0, weights
-    return xs.new_empty((*xs.shape[:2], h.shape[-1])), h.new_empty(h.shape), c.new_empty(c.shape)
-
-
-# Defined without ``custom_op``, which runs an operator below autograd, where nothing can be differentiated.
-torch.library.define("multippo::segmented_lstm_backward", "(Tensor[] grads, Tensor[] inputs, Tensor done) -> Tensor[]")
-
-
-@torch.library.impl("multippo::segmented_lstm_backward", "CompositeExplicitAutograd")
-def _compiled_backward(grads: list[torch.Tensor], inputs: list[torch.Tensor], done: torch.Tensor) -> list[torch.Tensor]:
-    with torch.enable_grad():
-        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
-        outputs = _segmented(*leaves[:3], done, *leaves[3:])
-    found: Any = torch.autograd.grad(outputs, leaves, grads, allow_unused=True)
-    return [
-        leaf.new_zeros(leaf.shape) if grad is None else grad.contiguous()
-        for grad, leaf in zip(found, leaves, strict=True)
-    ]
-
-
-@torch.library.register_fake("multippo::segmented_lstm_backward")  # pyright: ignore[reportUntypedFunctionDecorator]
-def _(grads: Any, inputs: Any, done: Any) -> Any:
-    del grads, done
-    return [tensor.new_empty(tensor.shape) for tensor in inputs]
-
-
-def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    del output
-    ctx.save_for_backward(*inputs)
-
-
-def _backward(ctx: Any, *grads: Any) -> Any:
-    xs, h, c, done, *rest = ctx.saved_tensors
-    found = torch.ops.multippo.segmented_lstm_backward([grad.contiguous() for grad in grads], [xs, h, c, *rest], done)
-    return (*found[:3], None, *found[3:])
-
-
-_compiled.register_autograd(_backward, setup_context=_save)
+_COMPILED: dict[str, Any] = {cell: _operator(cell) for cell in _NUM_CARRIES}

@@ -1,4 +1,4 @@
-"""The fused LSTM over pieces of episodes: eager, and as the operator that torch.compile sees."""
+"""The fused LSTM and GRU over pieces of episodes: eager, and as the operator that torch.compile sees."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from zoo import EPISODE_ENDS
 
-from multippo.backends.torch.segments import segmented_lstm
+from multippo.backends.torch.segments import segmented_gru, segmented_lstm
 
 HIDDEN, FEATURES = 3, 4
 
@@ -28,6 +28,48 @@ def stepwise(xs, h, c, done, h0, c0, weights):
         hs.append(h)
         h, c = torch.where(done_t[:, None], h0, h), torch.where(done_t[:, None], c0, c)
     return torch.stack(hs), h, c
+
+
+def gru_arguments(done):
+    """As a tuple like the LSTM's, of a cell with three gates and no ``c``."""
+    xs, h, _, done, h0, _, weights = arguments(done)
+    return xs, h, done, h0, tuple(weight[: 3 * HIDDEN].detach().requires_grad_() for weight in weights)
+
+
+def gru_stepwise(xs, h, done, h0, weights):
+    """The definition."""
+    hs = []
+    for x, done_t in zip(xs, done, strict=True):
+        h = torch.gru_cell(x, h, *weights)
+        hs.append(h)
+        h = torch.where(done_t[:, None], h0, h)
+    return torch.stack(hs), h
+
+
+def gru_outputs_and_gradients(function, args):
+    outputs = function(*args)
+    leaves = [*args[:2], args[3], *args[4]]
+    loss = sum((out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype).reshape(out.shape)).sum() for out in outputs)
+    return outputs, torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+
+
+@pytest.mark.parametrize("ends", EPISODE_ENDS)
+def test_gru_pieces_are_the_step_by_step_loop(ends):
+    args = gru_arguments(torch.tensor(EPISODE_ENDS[ends]))
+    got, expected = (gru_outputs_and_gradients(way, args) for way in (segmented_gru, gru_stepwise))
+    for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_a_compiled_gru_is_the_eager_one():
+    torch._dynamo.reset()
+    compiled = torch.compile(segmented_gru, fullgraph=True, backend="aot_eager")
+    for ends in ("none", "mixed"):
+        args = gru_arguments(torch.tensor(EPISODE_ENDS[ends]))
+        got, expected = (gru_outputs_and_gradients(way, args) for way in (compiled, segmented_gru))
+        for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    torch.library.opcheck(torch.ops.multippo.segmented_gru, (*args[:4], *args[4]))
 
 
 def outputs_and_gradients(function, args):
