@@ -13,12 +13,16 @@ from multippo import random
 from multippo.backends import available_backends, get_backend, precision, register_backend, use_backend
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Concat, Filter, Flattener, Map, Merge, Parallel, Scale, Sequential, Splitter
+from multippo.networks.convolution import Conv
 from multippo.networks.delay import Delay
-from multippo.networks.feedforward import Dense
+from multippo.networks.dropout import Dropout
+from multippo.networks.feedforward import Dense, LayerNorm
 from multippo.networks.graph import PopulationGraph
+from multippo.networks.lift import Lift
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.portable import load_portable, to_portable
 from multippo.networks.recurrent import GRU, LSTM, RNN
+from multippo.networks.residual import Residual
 from multippo.networks.sampling_layers import (
     BernoulliSampler,
     CategoricalSampler,
@@ -94,11 +98,15 @@ __all__ = [
     "BernoulliSampler",
     "CategoricalSampler",
     "Concat",
+    "Conv",
     "Delay",
     "Dense",
+    "Dropout",
     "EvalConfig",
     "Filter",
     "Flattener",
+    "LayerNorm",
+    "Lift",
     "Map",
     "Merge",
     "MultiCategoricalSampler",
@@ -111,6 +119,7 @@ __all__ = [
     "Parallel",
     "Param",
     "PopulationGraph",
+    "Residual",
     "Rngs",
     "Scale",
     "Sequential",

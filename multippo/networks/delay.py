@@ -8,6 +8,7 @@ import numpy as np
 import optree
 
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.unrolling import shift_in_time
 from multippo.networks.utils import named_leaves, tree_leaves, tree_map
 
 __all__ = ["Delay"]
@@ -64,23 +65,19 @@ class Delay(StatefulModule):
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """All steps at once: a shift, in which what comes from an earlier episode gives way to the initial value."""
-        xp, k, time = self.xp, self.k_steps, done.shape[0]
+        xp, time = self.xp, done.shape[0]
         self._check(xs, 2)
-        if not k:
+        if not self.k_steps:
             return StatefulModuleOutput(state, xs)
         xs = self._typed(xs, state)
-        # An input still counts k steps later if as many episodes have ended before that step as before its own. The
-        # carry's inputs count as the first step's: they were reset with their episode.
-        ended = xp.cumulative_sum(xp.astype(done, xp.int32), axis=0)
-        ended = xp.concat((xp.zeros_like(ended[:1]), ended), axis=0)
-        ended_at_input = xp.concat((*[ended[:1]] * k, ended), axis=0)
-        over = ended_at_input[:time] != ended[:time]
-        over_after = ended_at_input[time : time + k] != ended[time:]
-        inputs = tree_map(lambda held, x: xp.concat((xp.moveaxis(held, 1, 0), x), axis=0), state, xs)
-        initial = self._initial(state)
-        ys = tree_map(lambda _, a, start: _where(xp, over, start, a[:time]), xs, inputs, initial)
-        held = tree_map(lambda a, start: _where(xp, over_after, start, a[time : time + k]), inputs, initial)
-        return StatefulModuleOutput(tree_map(lambda a: xp.moveaxis(a, 0, 1), held), ys)
+        shifted = tree_map(
+            lambda held, x, start: shift_in_time(xp, xp.moveaxis(held, 1, 0), x, done, start),
+            state,
+            xs,
+            self._initial(state),
+        )
+        held = tree_map(lambda a: xp.moveaxis(a[time:], 0, 1), shifted)
+        return StatefulModuleOutput(held, tree_map(lambda _, a: a[:time], xs, shifted))
 
     def initialize_state(self, batch_size: int) -> Any:
         """The initial value k times, for every leaf."""
@@ -148,11 +145,6 @@ def _at(name: str) -> str:
 def _type_name(dtype: Any) -> str:
     """NumPy's name of any library's type."""
     return getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
-
-
-def _where(xp: Any, condition: Any, start: Any, x: Any) -> Any:
-    """``start`` where ``condition`` ``[T, B]`` holds, ``x`` ``[T, B, ...]`` elsewhere."""
-    return xp.where(xp.reshape(condition, condition.shape + (1,) * (x.ndim - 2)), start, x)
 
 
 def _initial_values(initial_value: Any, structure: Any, leaves: tuple[Any, ...]) -> tuple[Any, ...]:

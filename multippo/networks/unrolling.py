@@ -67,14 +67,15 @@ def unfold_time(xp: Any, tree: Any, time: int, batch: int) -> Any:
     return tree_map(lambda x: xp.reshape(x, (time, batch, *x.shape[1:])) if x.ndim else x, tree)
 
 
-def shift_in_time(xp: Any, past: Any, xs: Any, done: Any) -> Any:
-    """What there was K steps before each of T steps and after them, zeros where another episode has begun since.
+def shift_in_time(xp: Any, past: Any, xs: Any, done: Any, start: Any = None) -> Any:
+    """What there was K steps before each of T steps and after them, ``start`` where another episode has begun since.
 
     Args:
         xp: Array namespace.
-        past: ``[K, B, ...]``, the K steps before the first one, the oldest first; zeros where there was none.
+        past: ``[K, B, ...]``, the K steps before the first one, the oldest first; ``start`` where there was none.
         xs: ``[T, B, ...]``.
         done: ``[T, B]`` bool; an episode ends after that step.
+        start: Broadcasts to ``[...]``; None for zeros.
 
     Returns:
         ``[T + K, B, ...]``: entry t is step t - K as seen at step t, for t < T; the last K are what the next T steps
@@ -83,12 +84,12 @@ def shift_in_time(xp: Any, past: Any, xs: Any, done: Any) -> Any:
     delay, time = past.shape[0], done.shape[0]
     ended = xp.cumulative_sum(xp.astype(done, xp.int32), axis=0)
     ended = xp.concat((xp.zeros_like(ended[:1]), ended), axis=0)
-    # A step is of the same episode if as many have ended before it; the past is of the first step's, or zeros.
+    # A step is of the same episode if as many have ended before it; the past is of the first step's, or ``start``.
     at_source = xp.concat((*[ended[:1]] * delay, ended[:time]), axis=0)
     at_reader = xp.concat((ended[:time], *[ended[time:]] * delay), axis=0)
     values = xp.concat((past, xs), axis=0)
     kept = xp.reshape(at_source == at_reader, (time + delay, -1) + (1,) * (values.ndim - 2))
-    return xp.where(kept, values, xp.zeros_like(values))
+    return xp.where(kept, values, xp.zeros_like(values) if start is None else start)
 
 
 def _batched(module: StatefulModule, loss: Any, done: Any) -> Any:
