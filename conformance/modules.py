@@ -129,7 +129,7 @@ MODULES: tuple[ModuleSpecimen, ...] = (
         carries=True,
         differentiated=True,
     ),
-    ModuleSpecimen(name="RNN", build=lambda: RNN(_F, 4, Rngs(1), activation="relu"), sample=_flat, carries=True),
+    ModuleSpecimen(name="RNN", build=lambda: RNN(_F, 4, Rngs(1), activation="sigmoid"), sample=_flat, carries=True),
     ModuleSpecimen(
         name="RNN, trainable time constant",
         build=lambda: RNN(_F, 4, Rngs(1), time_constant=3.0, trainable_time_constant=True),

@@ -21,6 +21,7 @@ from multippo.networks.graph import PopulationGraph
 from multippo.networks.lift import Lift
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.portable import load_portable, to_portable
+from multippo.networks.recording import extract_activations, with_recording
 from multippo.networks.recurrent import GRU, LSTM, RNN
 from multippo.networks.residual import Residual
 from multippo.networks.sampling_layers import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from multippo.algorithms.evaluation import eval_rollout
     from multippo.algorithms.losses import ppo_loss
     from multippo.algorithms.ppo import train_ppo
+    from multippo.algorithms.recording import record_activations_rollout
     from multippo.algorithms.replay import replay
     from multippo.algorithms.rollout import unroll_env
     from multippo.algorithms.types import TrainingState, TrainResult, Transition
@@ -64,6 +66,7 @@ _LAZY = {
     "eval_rollout": "multippo.algorithms.evaluation",
     "load_checkpoint": "multippo.algorithms.checkpointing",
     "ppo_loss": "multippo.algorithms.losses",
+    "record_activations_rollout": "multippo.algorithms.recording",
     "replay": "multippo.algorithms.replay",
     "save_checkpoint": "multippo.algorithms.checkpointing",
     "train_ppo": "multippo.algorithms.ppo",
@@ -134,6 +137,7 @@ __all__ = [
     "VariationalBottleneck",
     "available_backends",
     "eval_rollout",
+    "extract_activations",
     "get_backend",
     "list_envs",
     "load_checkpoint",
@@ -146,6 +150,7 @@ __all__ = [
     "ppo_loss",
     "precision",
     "random",
+    "record_activations_rollout",
     "register_backend",
     "replay",
     "save_checkpoint",
@@ -153,4 +158,5 @@ __all__ = [
     "train_ppo",
     "unroll_env",
     "use_backend",
+    "with_recording",
 ]

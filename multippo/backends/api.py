@@ -170,6 +170,16 @@ class Engine:
         """Direct children that are modules, with their attribute names; lists and dicts as ``name.index``."""
 
     @abc.abstractmethod
+    def copy_module(self, module: Any, child: Callable[[Any], Any], neutral: type | None = None) -> Any:
+        """A native module like another one, whose parameters and variables it shares; nothing is written to that.
+
+        Args:
+            module: What to copy; bound, or of the framework's own.
+            child: Makes of each module directly below the one that takes its place.
+            neutral: The neutral class whose instance the copy is, a subclass of the module's; None for the same.
+        """
+
+    @abc.abstractmethod
     def leaves(self, module: Any) -> dict[str, Leaf]:
         """Every persistent array by portable name, each once, in sorted order."""
 
@@ -201,6 +211,37 @@ class Engine:
 
         It has ``step(x, h) -> h``, ``unroll(xs, h, done, h0) -> (hs, h)`` and ``carry(batch_size)``, as ``lstm`` does;
         portable names are those of the arguments.
+        """
+
+    @abc.abstractmethod
+    def layer_norm(self, features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float) -> Any:
+        """The framework's layer normalisation of the last axis, with the biased variance, computed in two passes.
+
+        ``(x - mean) / sqrt(variance + epsilon) * scale + bias``; portable names ``scale`` and ``bias``, both
+        ``[features]``; None for one that is left out.
+        """
+
+    @abc.abstractmethod
+    def conv(
+        self, kernel: np.ndarray, bias: np.ndarray | None, stride: tuple[int, int], padding: str | tuple[int, int]
+    ) -> Any:
+        """The framework's two-dimensional convolution (cross-correlation), ``[B, H, W, in]`` to ``[B, H', W', out]``.
+
+        Args:
+            kernel: ``[kernel height, kernel width, in, out]``, also its portable layout.
+            bias: ``[out]``, or None.
+            stride: Down and across.
+            padding: "valid" for none; "same" for ``ceil(size / stride)`` positions, with zeros on both sides, the odd
+                one at the end; or the rows and columns of zeros on each side.
+        """
+
+    @abc.abstractmethod
+    def lift(self, module: Any) -> Any:
+        """A native module of the framework, to be held by a neutral one; where the engine's arrays lie.
+
+        Raises:
+            TypeError: If it is no native module of this engine, or one that keeps a state of its own (running means,
+                random streams), which a call would write; the error names it.
         """
 
     def activation(self, name: str) -> Callable[[Any], Any]:

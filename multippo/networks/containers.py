@@ -87,7 +87,7 @@ def check_child(engine: Any, where: str, child: Any) -> None:
     if not isinstance(child, StatefulModule):
         raise TypeError(
             f"{where} is a {type(child).__name__}; expected a StatefulModule. "
-            "A stateless module of the framework can be wrapped in one; see 'writing your own module'."
+            "A stateless module of the framework, or a function, can be wrapped: multippo.Lift(...)."
         )
     if child.engine is not engine:
         raise TypeError(

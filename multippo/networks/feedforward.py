@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from multippo.networks.initializers import Initializer, lecun_normal, zeros
+from multippo.networks.structure import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import check_features, check_size
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = ["Dense", "resolve_activation"]
+__all__ = ["Dense", "LayerNorm", "resolve_activation"]
 
 Activation = str | Callable[[Any], Any] | None
 
@@ -72,3 +74,33 @@ class Dense(StatefulModule):
         check_features("Dense", x, self.in_features)
         y = self.core(x)
         return StatefulModuleOutput(state, y if self.activation is None else self.activation(y))
+
+
+class LayerNorm(StatefulModule):
+    """The framework's layer normalisation (Ba et al., 2016, arXiv:1607.06450, equation 4), over the last axis.
+
+    ``y = (x - mean) / sqrt(variance + epsilon) * scale + bias``, with the mean and the biased variance of the features
+    of one row; nothing is shared between environments or steps, and nothing is learnt but ``scale`` and ``bias``.
+
+    Args:
+        features: Features of the input.
+        epsilon: Added to the variance, under the square root.
+        use_scale: Whether there is a trained scale, 1 at first.
+        use_bias: Whether there is a trained bias, 0 at first.
+
+    Raises:
+        ValueError: If ``features`` is no integer of at least 1, or ``epsilon`` not above 0.
+    """
+
+    def __init__(self, features: int, *, epsilon: float = 1e-5, use_scale: bool = True, use_bias: bool = True) -> None:
+        self.features = check_size("LayerNorm", "features", features)
+        if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf:
+            raise ValueError(f"LayerNorm(epsilon={epsilon!r}) is not possible: expected a number above 0.")
+        scale = np.ones(self.features) if use_scale else None
+        bias = np.zeros(self.features) if use_bias else None
+        self.core = self.engine.layer_norm(self.features, scale, bias, float(epsilon))
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[B, features]`` to the same shape."""
+        check_features("LayerNorm", x, self.features)
+        return StatefulModuleOutput(state, self.core(as_float(self, x)))

@@ -9,7 +9,7 @@ from typing import Any
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import canonical_leaves, map_named, named_leaves
 
-__all__ = ["Filter", "Flattener", "Scale"]
+__all__ = ["Filter", "Flattener", "Scale", "as_float"]
 
 Spec = str | int | tuple[str | int, ...] | Callable[[Any], Any] | Mapping[str, Any]
 """An entry's key, a path of keys, a function of the whole input, or a dict of these."""
@@ -85,7 +85,7 @@ class Flattener(StatefulModule):
             raise ValueError(f"Flattener got {x!r}; expected a tree with at least one array.")
         # Not -1: a leaf may hold no number.
         sizes = [(leaf.shape[0], math.prod(leaf.shape[1:])) for leaf in leaves]
-        flat = [self.xp.reshape(_as_float(self, leaf), size) for leaf, size in zip(leaves, sizes, strict=True)]
+        flat = [self.xp.reshape(as_float(self, leaf), size) for leaf, size in zip(leaves, sizes, strict=True)]
         return flat[0] if len(flat) == 1 else self.xp.concat(flat, axis=-1)
 
 
@@ -114,7 +114,7 @@ class Scale(StatefulModule):
         return StatefulModuleOutput(state, map_named(lambda name, leaf: self._scaled(leaf, factors[name]), x))
 
     def _scaled(self, leaf: Any, factor: Any) -> Any:
-        return leaf if factor is None else _as_float(self, leaf) * factor
+        return leaf if factor is None else as_float(self, leaf) * factor
 
 
 def _map_entries(function: Callable[[Any], Any], x: Any) -> Any:
@@ -127,7 +127,8 @@ def _map_entries(function: Callable[[Any], Any], x: Any) -> Any:
     return None
 
 
-def _as_float(module: StatefulModule, x: Any) -> Any:
+def as_float(module: StatefulModule, x: Any) -> Any:
+    """An array of any number type in the engine's floating-point type."""
     dtype = module.engine.float_dtype
     return x if x.dtype == dtype else module.xp.astype(x, dtype)
 

@@ -94,6 +94,12 @@ class JaxEngine(Engine):
             elif isinstance(value, nnx.Module):
                 yield unescape(name), value
 
+    def copy_module(self, module: Any, child: Callable[[Any], Any], neutral: type | None = None) -> Any:
+        copied = object.__new__(type(module) if neutral is None else self.bind(neutral))
+        for name, value in vars(module).items():
+            vars(copied)[name] = child(value) if isinstance(value, nnx.Module) else value
+        return copied
+
     def leaves(self, module: Any) -> dict[str, Leaf]:
         found: dict[str, Leaf] = {}
         self._collect(module, (), (), found, set())
@@ -129,6 +135,17 @@ class JaxEngine(Engine):
         self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray
     ) -> Any:
         return layers.gru(input_kernel, recurrent_kernel, bias, recurrent_bias, self._float_dtype)
+
+    def layer_norm(self, features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float) -> Any:
+        return layers.layer_norm(features, scale, bias, epsilon, self._float_dtype)
+
+    def conv(
+        self, kernel: np.ndarray, bias: np.ndarray | None, stride: tuple[int, int], padding: str | tuple[int, int]
+    ) -> Any:
+        return layers.conv(kernel, bias, stride, padding, self._float_dtype)
+
+    def lift(self, module: Any) -> Any:
+        return layers.lift(module)
 
     # -- arrays
 

@@ -10,7 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-__all__ = ["ACTIVATIONS", "PORTABLE_NAMES", "GRUCore", "LSTMCore", "LinearCore", "gru", "linear", "lstm"]
+__all__ = [
+    "ACTIVATIONS",
+    "PORTABLE_NAMES",
+    "GRUCore",
+    "LSTMCore",
+    "LinearCore",
+    "conv",
+    "gru",
+    "layer_norm",
+    "lift",
+    "linear",
+    "lstm",
+]
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
@@ -190,3 +202,62 @@ def gru(
         param_dtype=dtype,
         rngs=_NoKeys(),
     )
+
+
+def layer_norm(
+    features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float, dtype: Any
+) -> nnx.LayerNorm:
+    """``nnx.LayerNorm`` with the given scale and bias."""
+    return nnx.LayerNorm(
+        features,
+        epsilon=epsilon,
+        use_scale=scale is not None,
+        use_bias=bias is not None,
+        scale_init=_given(np.zeros(0) if scale is None else scale),
+        bias_init=_given(np.zeros(0) if bias is None else bias),
+        # The fast one, E[x^2] - E[x]^2, loses the digits of a mean far from 0.
+        use_fast_variance=False,
+        param_dtype=dtype,
+        rngs=_NoKeys(),  # pyright: ignore[reportArgumentType]
+    )
+
+
+def conv(
+    kernel: np.ndarray,
+    bias: np.ndarray | None,
+    stride: tuple[int, int],
+    padding: str | tuple[int, int],
+    dtype: Any,
+) -> nnx.Conv:
+    """``nnx.Conv`` with the given kernel ``[height, width, in, out]`` and bias ``[out]``."""
+    return nnx.Conv(
+        *kernel.shape[2:],
+        kernel_size=kernel.shape[:2],
+        strides=stride,
+        padding=padding.upper() if isinstance(padding, str) else [(size, size) for size in padding],
+        use_bias=bias is not None,
+        kernel_init=_given(kernel),
+        bias_init=_given(np.zeros(0) if bias is None else bias),
+        param_dtype=dtype,
+        rngs=_NoKeys(),  # pyright: ignore[reportArgumentType]
+    )
+
+
+_STATES = (nnx.BatchStat, nnx.Cache, nnx.RngState)
+
+
+def lift(module: Any) -> nnx.Module:
+    """``module``, if it is an ``nnx.Module`` that keeps no state."""
+    if not isinstance(module, nnx.Module):
+        raise TypeError(
+            f"Lift got a {type(module).__module__}.{type(module).__name__}; on the engine jax it takes a "
+            "flax.nnx.Module, or a function. Make module and Lift under one multippo.use_backend(...)."
+        )
+    for path, value in nnx.iter_graph(module):
+        if isinstance(value, _STATES):
+            where = ".".join(map(str, path))
+            raise TypeError(
+                f"Lift got a {type(module).__name__} with a state of its own, {where} ({type(value).__name__}), which "
+                "a call would write; it takes stateless modules. multippo has Dropout, LayerNorm and Normalizer."
+            )
+    return module

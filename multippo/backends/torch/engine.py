@@ -98,6 +98,16 @@ class TorchEngine(Engine):
             elif isinstance(value, nn.Module) and not isinstance(value, TorchParam | TorchVariable):
                 yield unescape(name), value
 
+    def copy_module(self, module: Any, child: Callable[[Any], Any], neutral: type | None = None) -> Any:
+        copied = object.__new__(type(module) if neutral is None else self.bind(neutral))
+        for name, value in vars(module).items():
+            vars(copied)[name] = value.copy() if isinstance(value, dict | set) else value
+        held = vars(copied)["_modules"]
+        for name, value in held.items():
+            if value is not None and not isinstance(value, TorchParam | TorchVariable):
+                held[name] = child(value)
+        return copied
+
     def leaves(self, module: Any) -> dict[str, Leaf]:
         found: dict[str, Leaf] = {}
         positions = {id(p): i for i, p in enumerate(self.split(module).params.values())}
@@ -119,7 +129,7 @@ class TorchEngine(Engine):
             seen.add(id(child))
             here = path if attribute == NATIVE_CORE else (*path, unescape(attribute))
             if isinstance(child, TorchParam | TorchVariable):
-                found[".".join(here)] = _leaf(child.value, False, positions)
+                found[".".join(here)] = _leaf(child.value, None, positions)
             else:
                 self._collect(child, here, found, seen, positions)
         renamed = layers.PORTABLE_NAMES.get(type(module), {})
@@ -127,8 +137,8 @@ class TorchEngine(Engine):
             if id(tensor) in seen or (renamed and name not in renamed):
                 continue
             seen.add(id(tensor))
-            portable, transposed = renamed.get(name, (name, False))
-            found[".".join((*path, portable))] = _leaf(tensor, transposed, positions)
+            portable, axes = renamed.get(name, (name, None))
+            found[".".join((*path, portable))] = _leaf(tensor, axes, positions)
 
     # -- native layers
 
@@ -142,6 +152,17 @@ class TorchEngine(Engine):
         self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray
     ) -> Any:
         return layers.gru(input_kernel, recurrent_kernel, bias, recurrent_bias, self._float_dtype, self.device)
+
+    def layer_norm(self, features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float) -> Any:
+        return layers.layer_norm(features, scale, bias, epsilon, self._float_dtype, self.device)
+
+    def conv(
+        self, kernel: np.ndarray, bias: np.ndarray | None, stride: tuple[int, int], padding: str | tuple[int, int]
+    ) -> Any:
+        return layers.conv(kernel, bias, stride, padding, self._float_dtype, self.device)
+
+    def lift(self, module: Any) -> Any:
+        return layers.lift(module, self.device)
 
     # -- arrays
 
@@ -308,13 +329,16 @@ def _readable(parts: list[str]) -> str:
     return ".".join(unescape(part) for part in parts if part != NATIVE_CORE)
 
 
-def _leaf(tensor: torch.Tensor, transposed: bool, positions: dict[int, int]) -> Leaf:
+def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, positions: dict[int, int]) -> Leaf:
     def turn(value: np.ndarray) -> np.ndarray:
-        return value.T if transposed else value
+        return value if axes is None else value.transpose(axes)
+
+    def turn_back(value: np.ndarray) -> np.ndarray:
+        return value if axes is None else value.transpose(np.argsort(axes))
 
     def write(value: np.ndarray) -> None:
         with torch.no_grad():
-            tensor.copy_(torch.from_numpy(np.array(turn(value), order="C")).to(tensor.dtype))
+            tensor.copy_(torch.from_numpy(np.array(turn_back(value), order="C")).to(tensor.dtype))
 
     return Leaf(
         trained=id(tensor) in positions,
@@ -322,7 +346,7 @@ def _leaf(tensor: torch.Tensor, transposed: bool, positions: dict[int, int]) -> 
         write=write,
         native_path=positions.get(id(tensor)),
         to_portable=turn,
-        from_portable=turn,
+        from_portable=turn_back,
     )
 
 

@@ -11,8 +11,22 @@ from torch import nn
 from torch.nn import functional
 
 from multippo.backends.torch.segments import segmented_gru, segmented_lstm
+from multippo.networks.padding import pad_sizes
 
-__all__ = ["ACTIVATIONS", "PORTABLE_NAMES", "GRUCore", "LSTMCore", "LinearCore", "gru", "linear", "lstm"]
+__all__ = [
+    "ACTIVATIONS",
+    "PORTABLE_NAMES",
+    "ConvCore",
+    "GRUCore",
+    "LSTMCore",
+    "LinearCore",
+    "conv",
+    "gru",
+    "layer_norm",
+    "lift",
+    "linear",
+    "lstm",
+]
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": functional.relu,
@@ -28,10 +42,14 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "identity": lambda x: x,
 }
 
-PORTABLE_NAMES: dict[type, dict[str, tuple[str, bool]]] = {
-    nn.Linear: {"weight": ("kernel", True), "bias": ("bias", False)},
+_TURNED = (1, 0)
+
+PORTABLE_NAMES: dict[type, dict[str, tuple[str, tuple[int, ...] | None]]] = {
+    nn.Linear: {"weight": ("kernel", _TURNED), "bias": ("bias", None)},
+    nn.LayerNorm: {"weight": ("scale", None), "bias": ("bias", None)},
+    nn.Conv2d: {"weight": ("kernel", (2, 3, 1, 0)), "bias": ("bias", None)},
 }
-"""Native parameter names of a wrapped layer: portable name, and whether the portable layout is transposed."""
+"""Native parameter names of a wrapped layer: portable name, and which native axes the portable layout has in turn."""
 
 
 class LinearCore(nn.Linear):
@@ -89,9 +107,9 @@ class LSTMCore(nn.LSTMCell):
 
 
 PORTABLE_NAMES[LSTMCore] = {
-    "weight_ih": ("input_kernel", True),
-    "weight_hh": ("recurrent_kernel", True),
-    "bias_hh": ("bias", False),
+    "weight_ih": ("input_kernel", _TURNED),
+    "weight_hh": ("recurrent_kernel", _TURNED),
+    "bias_hh": ("bias", None),
 }
 
 
@@ -137,10 +155,10 @@ class GRUCore(nn.GRUCell):
 
 
 PORTABLE_NAMES[GRUCore] = {
-    "weight_ih": ("input_kernel", True),
-    "weight_hh": ("recurrent_kernel", True),
-    "bias_ih": ("bias", False),
-    "recurrent_bias": ("recurrent_bias", False),
+    "weight_ih": ("input_kernel", _TURNED),
+    "weight_hh": ("recurrent_kernel", _TURNED),
+    "bias_ih": ("bias", None),
+    "recurrent_bias": ("recurrent_bias", None),
 }
 
 
@@ -159,6 +177,76 @@ def gru(
     _fill(layer.bias_ih, bias)
     _fill(layer.recurrent_bias, recurrent_bias)
     return layer
+
+
+def layer_norm(
+    features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float, dtype: Any, device: Any
+) -> nn.LayerNorm:
+    """``nn.LayerNorm`` with the given scale and bias."""
+    layer: Any = nn.LayerNorm(features, eps=epsilon, dtype=dtype, device=device)
+    for name, value in (("weight", scale), ("bias", bias)):
+        if value is None:
+            layer.register_parameter(name, None)
+        else:
+            _fill(getattr(layer, name), value)
+    return layer
+
+
+class ConvCore(nn.Conv2d):
+    """``nn.Conv2d`` of images with channels last, padded as its neutral layer says."""
+
+    def __init__(self, stride: tuple[int, int], padding: str | tuple[int, int], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs, stride=stride)
+        self.zeros_around = padding
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """``[B, H, W, in]`` to ``[B, H', W', out]``."""
+        pads = (self.zeros_around,) * 2 if isinstance(self.zeros_around, str) else self.zeros_around
+        around = zip(input.shape[1:3], self.kernel_size, self.stride, pads, strict=True)
+        (top, bottom), (left, right) = (pad_sizes(*axis) for axis in around)
+        # Axes change their order, not their memory: torch calls that layout channels_last.
+        images = functional.pad(input.to(self.weight.dtype), (0, 0, left, right, top, bottom)).permute(0, 3, 1, 2)
+        return functional.conv2d(images, self.weight, self.bias, self.stride).permute(0, 2, 3, 1)
+
+
+PORTABLE_NAMES[ConvCore] = PORTABLE_NAMES[nn.Conv2d]
+
+
+def conv(
+    kernel: np.ndarray,
+    bias: np.ndarray | None,
+    stride: tuple[int, int],
+    padding: str | tuple[int, int],
+    dtype: Any,
+    device: Any,
+) -> ConvCore:
+    """``ConvCore`` with the given kernel ``[height, width, in, out]`` and bias ``[out]``."""
+    height, width, *channels = kernel.shape
+    layer = ConvCore(stride, padding, *channels, (height, width), bias=bias is not None, dtype=dtype, device=device)
+    _fill(layer.weight, kernel.transpose(3, 2, 0, 1))
+    if bias is not None:
+        _fill(layer.bias, bias)  # pyright: ignore[reportArgumentType]
+    return layer
+
+
+_STATEFUL = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd, nn.RNNBase)  # pyright: ignore[reportPrivateUsage]
+
+
+def lift(module: Any, device: Any) -> nn.Module:
+    """``module`` on the device, if it is an ``nn.Module`` that keeps no state."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"Lift got a {type(module).__module__}.{type(module).__name__}; on the engine torch it takes a "
+            "torch.nn.Module, or a function. Make module and Lift under one multippo.use_backend(...)."
+        )
+    for where, child in module.named_modules():
+        if isinstance(child, _STATEFUL):
+            raise TypeError(
+                f"Lift got a {type(module).__name__} with a state of its own, {where or 'itself'} "
+                f"({type(child).__name__}), which a call would write; it takes stateless modules. multippo has "
+                "Dropout, LayerNorm, Normalizer, LSTM and GRU."
+            )
+    return module.to(device)
 
 
 def _fill(parameter: torch.Tensor, value: np.ndarray) -> None:

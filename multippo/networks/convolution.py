@@ -1,0 +1,124 @@
+"""Convolution of images, channels last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from multippo.networks.feedforward import Activation, resolve_activation
+from multippo.networks.initializers import Initializer, lecun_normal
+from multippo.networks.padding import Padding, output_size
+from multippo.networks.structure import as_float
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.utils import check_size
+from multippo.rngs import Rngs, check_rngs
+
+__all__ = ["Conv"]
+
+
+class Conv(StatefulModule):
+    """The framework's convolution of images: ``[B, H, W, in_channels]`` to ``[B, H', W', out_channels]``.
+
+    ``y[i, j] = activation(sum_{a, b} x[s i + a, s j + b] @ kernel[a, b] + bias)`` with stride s, on the padded image
+    (LeCun et al., 1998, "Gradient-based learning applied to document recognition", section II). Channels come last, as
+    gymnasium's images have them. Integers become floating-point numbers of the same value: to see bytes as numbers
+    from 0 to 1, put ``Scale(1 / 255)`` in front. A ``Flattener`` leads from here to dense layers, ``output_shape`` says
+    how many features they get.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        kernel_size: Height and width of the kernel, or one number for both.
+        rngs: Where the initial kernel is drawn from.
+        stride: Steps of the kernel down and across, or one number for both.
+        padding: "valid" for none, so that ``H' = floor((H - kernel) / stride) + 1``; "same" for zeros around the image
+            that make ``H' = ceil(H / stride)``, of an odd number the larger half at the bottom and at the right; or
+            rows and columns of zeros on each side, or one number for both.
+        activation: A name such as "relu", a callable of the engine's arrays, or None.
+        kernel_init: Initialiser of the kernel, called with the shape ``(height * width * in, out)``.
+        use_bias: Whether there is a bias, 0 at first.
+
+    Raises:
+        ValueError: If a size or the padding is impossible, or the activation unknown.
+        TypeError: If ``rngs`` is no ``Rngs``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        rngs: Rngs,
+        *,
+        stride: int | tuple[int, int] = 1,
+        padding: int | Padding = "valid",
+        activation: Activation = None,
+        kernel_init: Initializer | None = None,
+        use_bias: bool = True,
+    ) -> None:
+        self.in_channels = check_size("Conv", "in_channels", in_channels)
+        self.out_channels = check_size("Conv", "out_channels", out_channels)
+        self.kernel_size = _pair("kernel_size", kernel_size)
+        self.stride = _pair("stride", stride)
+        self.padding = _padding(padding)
+        check_rngs("Conv", rngs)
+        self.activation = resolve_activation(self.engine, activation)
+        height, width = self.kernel_size
+        rows = (kernel_init or lecun_normal())(rngs, (height * width * self.in_channels, self.out_channels))
+        kernel = np.reshape(rows, (height, width, self.in_channels, self.out_channels))
+        bias = np.zeros(self.out_channels) if use_bias else None
+        self.core = self.engine.conv(kernel, bias, self.stride, self.padding)
+
+    def output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """The shape of one output, ``(H', W', out_channels)``, from that of one input ``(H, W, in_channels)``.
+
+        Raises:
+            ValueError: If the input has another number of axes or channels, or the kernel does not fit in.
+        """
+        if len(input_shape) != 3 or input_shape[-1] != self.in_channels:
+            raise ValueError(
+                f"Conv got an image of shape {tuple(input_shape)}; expected (height, width, {self.in_channels}). "
+                "If the channels come first, move them to the end."
+            )
+        pads = (self.padding,) * 2 if isinstance(self.padding, str) else self.padding
+        height, width = (
+            output_size(*axis) for axis in zip(input_shape[:2], self.kernel_size, self.stride, pads, strict=True)
+        )
+        if height < 1 or width < 1:
+            raise ValueError(
+                f"Conv got an image of shape {tuple(input_shape)}, smaller than its kernel {self.kernel_size}; "
+                "expected a larger image, or fewer layers. If the channels come first, move them to the end."
+            )
+        return height, width, self.out_channels
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[B, H, W, in]`` to ``[B, H', W', out]``."""
+        if not hasattr(x, "shape"):
+            raise TypeError(f"Conv got a {type(x).__name__}; expected an array [B, H, W, {self.in_channels}].")
+        if len(x.shape) != 4:
+            raise ValueError(
+                f"Conv got an input of shape {tuple(x.shape)}; expected four axes, [B, H, W, {self.in_channels}]."
+            )
+        self.output_shape(tuple(x.shape[1:]))
+        y = self.core(as_float(self, x))
+        return StatefulModuleOutput(state, y if self.activation is None else self.activation(y))
+
+
+def _pair(name: str, value: Any) -> tuple[int, int]:
+    sizes = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    if len(sizes) != 2:
+        raise ValueError(f"Conv({name}={value!r}) is not possible: expected one integer, or two.")
+    return check_size("Conv", name, sizes[0]), check_size("Conv", name, sizes[1])
+
+
+def _padding(value: Any) -> Padding:
+    if isinstance(value, str) and value.lower() in ("valid", "same"):
+        return value.lower()
+    sizes = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    whole = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0 for size in sizes)
+    if len(sizes) != 2 or not whole:
+        raise ValueError(
+            f"Conv(padding={value!r}) is not possible: expected 'valid', 'same', or one or two integers of at least 0."
+        )
+    return int(sizes[0]), int(sizes[1])

@@ -1,0 +1,46 @@
+"""The framework's own modules as stateful ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+
+__all__ = ["Lift"]
+
+
+class Lift(StatefulModule):
+    """Wraps a stateless native module, or a function, for use in containers: ``y = module(x)``, without a carry.
+
+    The parameters are tracked and trained. Their portable names are those of the framework, except for its linear,
+    layer normalisation and (torch) convolution layers, called as multippo's own (``kernel``, ``scale``, ``bias``); a
+    network that is to change engines is better made of multippo's own layers. In replay the module sees all steps
+    folded into its batch, ``[T * B, ...]``; so rows must not influence one another.
+
+        Lift(torch.nn.Bilinear(...))    on the engine torch
+        Lift(flax.nnx.Einsum(...))      on the engine jax
+        Lift(lambda x: x**2)            on either
+
+    Args:
+        module: A ``torch.nn.Module`` or ``flax.nnx.Module``, as the active engine is, or a function of arrays (without
+            parameters). It is given the input as it is, a tree of ``[B, ...]`` arrays, and returns such a tree.
+
+    Raises:
+        TypeError: If it is neither, a module of another engine, one that is stateful already, or one that keeps a
+            state of its own, which a call would write, such as batch normalisation.
+    """
+
+    def __init__(self, module: Any) -> None:
+        if isinstance(module, StatefulModule):
+            raise TypeError(f"Lift got a {type(module).__name__}, a StatefulModule already; use it as it is.")
+        if isinstance(module, type):
+            raise TypeError(f"Lift got the class {module.__name__}; expected an instance of it.")
+        # A native module of another engine can be called, too; what makes it one is in its class's ancestry.
+        is_module = any(base.__name__ == "Module" for base in type(module).__mro__)
+        self.function = module if callable(module) and not is_module else None
+        if self.function is None:
+            self.core = self.engine.lift(module)
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """A tree of ``[B, ...]`` to what the module makes of it."""
+        return StatefulModuleOutput(state, self.core(x) if self.function is None else self.function(x))

@@ -1,0 +1,39 @@
+"""A connection around a module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multippo.networks.containers import Container, Run
+from multippo.networks.types import StatefulModule
+
+__all__ = ["Residual"]
+
+
+class Residual(Container):
+    """Adds a module's input to its output: ``y = x + f(x)`` (He et al., 2016, arXiv:1512.03385, equation 1).
+
+    For several layers wrap them in one: ``Residual(Sequential([...]))``. State and snapshots are lists of one entry,
+    those of ``f``.
+
+    Args:
+        module: f, with outputs of the shape of its inputs.
+
+    Raises:
+        TypeError: If ``module`` is no StatefulModule, or of another engine.
+    """
+
+    def __init__(self, module: StatefulModule) -> None:
+        self._adopt([module], "layers")
+
+    def _route(self, run: Run, x: Any) -> Any:
+        if not hasattr(x, "shape"):
+            raise TypeError(f"Residual got a {type(x).__name__}; expected an array, to which it can add.")
+        y = run(0, x).output
+        if not hasattr(y, "shape") or y.shape != x.shape:
+            got = tuple(y.shape) if hasattr(y, "shape") else f"a {type(y).__name__}"
+            raise ValueError(
+                f"Residual got an input of shape {tuple(x.shape)}, of which its module made {got}; expected the same "
+                "shape. Put a layer that changes it, such as Dense, before or after."
+            )
+        return x + y
