@@ -1,0 +1,149 @@
+"""Recording: every layer's output under the keys of the carry, in a copy that shares arrays and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support import assert_trees_close, compiled, fill_randomly, to_numpy
+
+import multippo as mp
+from multippo.networks.recording import ACTIVATION_KEY
+from multippo.networks.unrolling import step_unroll
+
+B, T = 3, 4
+X = np.random.default_rng(0).normal(size=(T, B, 5)).astype(np.float32)
+DONE = np.zeros((T, B), bool)
+DONE[[0, -1], 0] = DONE[1:3, 1] = True
+
+
+def network():
+    rngs = mp.Rngs(0)
+    actor = mp.Sequential([mp.Dense(5, 4, rngs, "tanh"), mp.Dense(4, 4, rngs), mp.NormalTanhSampler(rngs)])
+    trunk = mp.Concat(left=mp.LSTM(2, 2, rngs), right=mp.Delay(np.zeros(3), 1))
+    net = mp.Sequential(
+        [
+            mp.Splitter(left=2, right=3),
+            trunk,
+            mp.Normalizer(5),
+            mp.PPOAdapter(action=actor, value=mp.Dense(5, 1, rngs)),
+        ]
+    )
+    fill_randomly(net)
+    return net
+
+
+class TwoLayers(mp.StatefulModule):
+    """A user's module: it hands on its first child's metrics, and keeps the second one's."""
+
+    def __init__(self, rngs):
+        self.first, self.second = mp.Dense(5, 4, rngs), mp.Dense(4, 2, rngs)
+
+    def __call__(self, state, x, rollout_extras=None):
+        first = self.first((), x)
+        second = self.second((), first.output)
+        return mp.StatefulModuleOutput(state, second.output, 0.0, {"first": first.metrics, "size": x[:, 0]})
+
+
+class Inner(mp.StatefulModule):
+    """A user's module whose units are no modules."""
+
+    def __init__(self):
+        self.record_activations = False
+
+    def __call__(self, state, x, rollout_extras=None):
+        units = {"squared": x**2, "doubled": 2 * x}
+        metrics = {ACTIVATION_KEY: units} if self.record_activations else {}
+        return mp.StatefulModuleOutput(state, units["squared"] + units["doubled"], 0.0, metrics)
+
+
+def call(net, t=0):
+    engine = net.engine
+    run = compiled(net, lambda n, x: tuple(n(n.initialize_state(B), x)))
+    return mp.StatefulModuleOutput(*run(engine.asarray(X[t])))
+
+
+def test_every_layer_by_its_key(engine):
+    net = network()
+    recordable = mp.with_recording(net)
+    out, plain = call(recordable), call(net)
+    found = mp.extract_activations(out.metrics)
+    assert sorted(found) == [0, 1, 2, 3] and sorted(found[1]) == ["left", "right"]
+    assert sorted(found[3]) == ["action", "value"] and sorted(found[3]["action"]) == [0, 1, 2]
+    assert_trees_close(found[0], {"left": X[0, :, :2], "right": X[0, :, 2:]}, 0.0)
+    # The trunk is not in there, but what it joined is: an LSTM's output and, in the first step, zeros.
+    assert_trees_close(found[1]["left"], out.next_state[1]["left"]["h"], 0.0)
+    assert not to_numpy(found[1]["right"]).any()
+    normalizer, head = net[2], net[3].action
+    joined = engine.xp.concat((found[1]["left"], found[1]["right"]), axis=-1)
+    assert_trees_close(found[2], normalizer((), joined).output, 1e-5)
+    for i in (0, 1):
+        inside = found[2] if i == 0 else found[3]["action"][0]
+        assert_trees_close(found[3]["action"][i], head[i]((), inside).output, 1e-5)
+    assert_trees_close(found[3]["action"][2]["action"], out.output.actions, 0.0)
+    assert_trees_close(found[3]["value"][:, 0], out.output.value_estimates, 0.0)
+    # The same network otherwise.
+    assert_trees_close(out._replace(metrics={}), plain._replace(metrics={}), 0.0)
+    assert mp.extract_activations(plain.metrics) is None
+    assert mp.to_portable(recordable).keys() == mp.to_portable(net).keys()
+    assert isinstance(recordable[1].components["left"], mp.LSTM)
+
+
+def test_over_time_in_parallel_and_step_by_step(engine):
+    net = mp.with_recording(network())
+    xs, done = engine.asarray(X), engine.asarray(DONE)
+    fast = compiled(net, lambda n: n.unroll(n.initialize_state(B), xs, done).metrics)()
+    slow = compiled(net, lambda n: step_unroll(n, n.initialize_state(B), xs, done, None).metrics)()
+    fast, slow = mp.extract_activations(fast), mp.extract_activations(slow)
+    assert to_numpy(fast[3]["action"][0]).shape == (T, B, 4)
+    assert_trees_close(fast, slow, 1e-5)
+    # Delayed by one step, and not into the next episode.
+    expected = np.concatenate([np.zeros((1, B, 3)), X[:-1, :, 2:] * ~DONE[:-1, :, None]])
+    np.testing.assert_allclose(to_numpy(fast[1]["right"]), expected, rtol=1e-6)
+
+
+def test_the_original_stays_as_it_is_and_is_followed(engine):
+    net = network()
+    before = mp.to_portable(net)
+    recordable = mp.with_recording(net)
+    recordable.eval()
+    assert recordable[3].action[2].deterministic and not net[3].action[2].deterministic
+    net.train()
+    assert recordable[3].action[2].deterministic
+    call(recordable)
+    assert_trees_close(mp.to_portable(net), before, 0.0)
+    assert mp.extract_activations(call(net).metrics) is None
+    assert type(net[0]) is not type(recordable[0]) and isinstance(recordable[0], mp.Splitter)
+    # The copy sees what is written to the original later: parameters are shared, and statistics.
+    changed = {name: value + 1 if value.dtype.kind == "f" else value for name, value in before.items()}
+    mp.load_portable(net, changed)
+    assert_trees_close(mp.to_portable(recordable), changed, 0.0)
+
+
+def test_recording_a_recording_network_changes_nothing(engine):
+    once = mp.with_recording(network())
+    twice = mp.with_recording(once)
+    assert twice is not once
+    assert_trees_close(call(twice).metrics, call(once).metrics, 0.0)
+
+
+def test_modules_of_users(engine):
+    rngs = mp.Rngs(0)
+    net = mp.with_recording(mp.Sequential([mp.Parallel({"0": Inner(), "a.b": TwoLayers(rngs)})]))
+    found = mp.extract_activations(call(net).metrics)[0]
+    assert_trees_close(found[0], {"squared": X[0] ** 2, "doubled": 2 * X[0]}, 0.0)
+    assert sorted(found["a.b"]) == ["first", "output"]
+    assert to_numpy(found["a.b"]["first"]).shape == (B, 4) and to_numpy(found["a.b"]["output"]).shape == (B, 2)
+    alone = mp.with_recording(TwoLayers(rngs).second)
+    out = alone((), engine.zeros((2, 4)))
+    assert_trees_close(mp.extract_activations(out.metrics), out.output, 0.0)
+
+
+def test_a_module_in_two_places_stays_one(engine):
+    shared: Any = mp.Dense(5, 5, mp.Rngs(0))
+    net = mp.with_recording(mp.Sequential([shared, shared]))
+    assert net[0] is net[1]
+    assert len(mp.to_portable(net)) == 2
+    with pytest.raises(TypeError, match="with_recording got a list; expected a StatefulModule"):
+        mp.with_recording([shared])
