@@ -18,10 +18,14 @@ from multippo.networks.containers import (
     Sequential,
     Splitter,
 )
+from multippo.networks.convolution import Conv
 from multippo.networks.delay import Delay
-from multippo.networks.feedforward import Dense
+from multippo.networks.dropout import Dropout
+from multippo.networks.feedforward import Dense, LayerNorm
+from multippo.networks.lift import Lift
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.recurrent import GRU, LSTM, RNN
+from multippo.networks.residual import Residual
 from multippo.networks.sampling_layers import (
     BernoulliSampler,
     CategoricalSampler,
@@ -36,6 +40,7 @@ from multippo.rngs import Rngs
 
 from .custom import CentredTrace, MovingAverage, NoisyGain
 from .environment import NUM_ENVS, NUM_STEPS
+from .graphs import graph_of_dense, graph_of_modules
 from .specimens import ModuleSpecimen, normal_inputs
 
 __all__ = ["MODULES"]
@@ -94,6 +99,20 @@ def _codes() -> StatefulModule:
     return Sequential([Delay(np.zeros(_F), 2), Merge(code=code, sum=Parallel(c=LSTM(_F, 2, Rngs(4)))), Flattener(1)])
 
 
+def _images() -> StatefulModule:
+    first = Conv(2, 3, (3, 2), Rngs(1), stride=(2, 1), padding="same", activation="tanh")
+    return Sequential([Scale(1 / 255), first, Conv(3, 2, 2, Rngs(2)), Flattener()])
+
+
+def _residual() -> StatefulModule:
+    inner = Sequential([LayerNorm(_F), Dropout(0.3, Rngs(1)), GRU(_F, _F, Rngs(2)), Lift(lambda x: x**2 / (1 + x**2))])
+    return Sequential([Normalizer(_F), Residual(inner)])
+
+
+def _bytes(key: Any) -> Any:
+    return (256 * host.uniform(key, (NUM_STEPS, NUM_ENVS, 4, 3, 2))).astype(np.uint8)
+
+
 def _bytes_and_joints(key: Any) -> Any:
     camera = 255 * host.uniform(key, (NUM_STEPS, NUM_ENVS, 2, 3))
     return {"camera": camera.astype(np.uint8), "deep": {"joints": normal_inputs((4,))(key)}}
@@ -135,6 +154,26 @@ MODULES: tuple[ModuleSpecimen, ...] = (
         build=lambda: RNN(_F, 4, Rngs(1), time_constant=3.0, trainable_time_constant=True),
         sample=_flat,
         carries=True,
+        differentiated=True,
+    ),
+    ModuleSpecimen(
+        name="LayerNorm",
+        build=lambda: LayerNorm(_F),
+        sample=normal_inputs((_F,), scale=0.5, offset=3.0),
+        differentiated=True,
+    ),
+    ModuleSpecimen(name="Conv", build=_images, sample=_bytes, differentiated=True),
+    ModuleSpecimen(
+        name="Dropout", build=lambda: Dropout(0.4, Rngs(1)), sample=normal_inputs((2, 3)), carries=True, emits=True
+    ),
+    ModuleSpecimen(name="Lift of a function", build=lambda: Lift(lambda x: x**2), sample=_flat),
+    ModuleSpecimen(
+        name="Residual of LayerNorm, Dropout, GRU, Lift",
+        build=_residual,
+        sample=_flat,
+        carries=True,
+        emits=True,
+        learns_statistics=True,
         differentiated=True,
     ),
     ModuleSpecimen(name="Normalizer", build=lambda: Normalizer(_F), sample=_flat, emits=True, learns_statistics=True),
@@ -246,6 +285,21 @@ MODULES: tuple[ModuleSpecimen, ...] = (
     ModuleSpecimen(
         name="Sequential of nested containers",
         build=_nested,
+        sample=_flat,
+        carries=True,
+        emits=True,
+        learns_statistics=True,
+    ),
+    ModuleSpecimen(
+        name="PopulationGraph",
+        build=lambda: graph_of_dense(_F),
+        sample=normal_inputs({"x": (_F,)}),
+        carries=True,
+        differentiated=True,
+    ),
+    ModuleSpecimen(
+        name="PopulationGraph of recurrent, noisy and normalising modules",
+        build=lambda: graph_of_modules(_F),
         sample=_flat,
         carries=True,
         emits=True,

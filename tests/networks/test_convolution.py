@@ -1,0 +1,153 @@
+"""Conv: the sum, stride and padding, layouts, sizes, the errors; and that engines agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import assert_trees_close, each_engine, fill_randomly, gradients, to_numpy, total
+
+import multippo as mp
+from multippo.networks.padding import output_size, pad_sizes
+
+PADDINGS = ("valid", "same", 1, (2, 0))
+
+
+def direct(x, kernel, bias, stride, pads):
+    """The docstring's sum, position by position."""
+    x = np.pad(x, ((0, 0), *pads, (0, 0)))
+    height, width = kernel.shape[:2]
+    rows, columns = ((x.shape[1] - height) // stride[0] + 1, (x.shape[2] - width) // stride[1] + 1)
+    y = np.empty((x.shape[0], rows, columns, kernel.shape[3]))
+    for i in range(rows):
+        for j in range(columns):
+            patch = x[:, i * stride[0] : i * stride[0] + height, j * stride[1] : j * stride[1] + width]
+            y[:, i, j] = np.einsum("nabc,abcd->nd", patch, kernel) + bias
+    return y
+
+
+def pads_of(padding, size, kernel, stride):
+    """Zeros around, by the rule written out: "same" makes ceil(size / stride), the larger half at the end."""
+    if padding == "same":
+        found = []
+        for n, k, s in zip(size, kernel, stride, strict=True):
+            missing = max((int(np.ceil(n / s)) - 1) * s + k - n, 0)
+            found.append((missing // 2, missing - missing // 2))
+        return tuple(found)
+    rows, columns = {"valid": (0, 0), 1: (1, 1), (2, 0): (2, 0)}[padding]
+    return (rows, rows), (columns, columns)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize(("kernel_size", "stride"), [(3, 1), ((2, 3), (2, 1)), ((3, 2), (1, 3)), (1, 2)])
+def test_it_is_the_sum(engine, padding, kernel_size, stride):
+    conv = mp.Conv(2, 3, kernel_size, mp.Rngs(0), stride=stride, padding=padding)
+    weights, x = fill_randomly(conv), np.random.default_rng(1).normal(size=(2, 5, 6, 2))
+    pads = pads_of(padding, (5, 6), conv.kernel_size, conv.stride)
+    expected = direct(x, weights["kernel"], weights["bias"], conv.stride, pads)
+    out = conv((), engine.asarray(x))
+    np.testing.assert_allclose(to_numpy(out.output), expected, rtol=1e-10, atol=1e-12)
+    assert conv.output_shape((5, 6, 2)) == expected.shape[1:]
+    assert out.next_state == () and out.rollout_extras is None
+
+
+def test_by_hand(engine):
+    conv = mp.Conv(1, 1, (1, 2), mp.Rngs(0), activation="relu")
+    mp.load_portable(conv, {"kernel": np.asarray([1.0, -2.0]).reshape(1, 2, 1, 1), "bias": np.asarray([0.5])})
+    image = engine.asarray(np.asarray([[5, 1, 4]], np.uint8).reshape(1, 1, 3, 1))
+    # 5 - 2 * 1 + 0.5 = 3.5; 1 - 2 * 4 + 0.5 = -6.5, which relu makes 0. Bytes are numbers from 0 to 255.
+    assert to_numpy(conv((), image).output).ravel().tolist() == [3.5, 0.0]
+
+
+def test_same_puts_the_odd_zero_at_the_end():
+    assert pad_sizes(4, 2, 1, "same") == (0, 1)
+    assert pad_sizes(5, 4, 2, "same") == (1, 2)  # three positions: 2 * 2 + 4 = 8 = 5 + 3
+    assert pad_sizes(5, 1, 3, "same") == (0, 0)
+    assert pad_sizes(5, 3, 1, "valid") == (0, 0) and pad_sizes(5, 3, 1, 2) == (2, 2)
+
+
+def test_sizes_by_hand():
+    # Mnih et al. (2015): 84 -> (84 - 8) / 4 + 1 = 20 -> (20 - 4) / 2 + 1 = 9 -> 7.
+    assert [output_size(84, 8, 4, "valid"), output_size(20, 4, 2, "valid"), output_size(9, 3, 1, "valid")] == [20, 9, 7]
+    assert output_size(7, 3, 2, "same") == 4 and output_size(7, 3, 2, 1) == 4 and output_size(2, 3, 1, "valid") == 0
+
+
+def test_engines_agree_and_share_weights():
+    images = np.random.default_rng(0).integers(0, 256, (3, 9, 8, 3)).astype(np.uint8)
+
+    def run():
+        net = mp.Sequential(
+            [
+                mp.Scale(1 / 255),
+                mp.Conv(3, 4, 3, mp.Rngs(0), stride=2, padding="same", activation="tanh"),
+                mp.Conv(4, 2, 2, mp.Rngs(1)),
+                mp.Flattener(),
+            ]
+        )
+        initial = mp.to_portable(net)
+        fill_randomly(net)
+        x = net.engine.asarray(images)
+        state = net.initialize_state(3)
+        grads = gradients(net, lambda net: total(net.xp, net(state, x).output))
+        return initial, to_numpy(net(state, x).output), grads, mp.to_portable(net)
+
+    found = each_engine(run)
+    initial = found["jax"][0]
+    assert {name: value.shape for name, value in initial.items()} == {
+        "layers.1.bias": (4,),
+        "layers.1.kernel": (3, 3, 3, 4),
+        "layers.2.bias": (2,),
+        "layers.2.kernel": (2, 2, 4, 2),
+    }
+    assert_trees_close(found["torch"][0], initial, 0.0)
+    assert_trees_close(found["torch"][3], found["jax"][3], 0.0)
+    assert found["jax"][1].shape == (3, 4 * 3 * 2)
+    assert_trees_close(found["torch"][1:3], found["jax"][1:3], 2e-5)
+    assert all(grad.any() for grad in found["jax"][2].values())
+
+
+def test_all_steps_at_once_are_the_steps(engine):
+    conv, xs = mp.Conv(2, 3, 2, mp.Rngs(0)), np.random.default_rng(0).normal(size=(3, 2, 4, 5, 2)).astype(np.float32)
+    fill_randomly(conv)
+    out = conv.unroll((), engine.asarray(xs), engine.asarray(np.ones((3, 2), bool)))
+    assert out.output.shape == (3, 2, 3, 4, 3)
+    for t in range(3):
+        one = to_numpy(conv((), engine.asarray(xs[t])).output)
+        np.testing.assert_allclose(to_numpy(out.output)[t], one, rtol=1e-5, atol=1e-6)
+
+
+def test_the_initial_kernel_has_variance_one_over_its_inputs(engine):
+    kernel = mp.to_portable(mp.Conv(4, 100, 5, mp.Rngs(0)))["kernel"]
+    # 10,000 draws of variance 1 / (25 * 4), within 4 sqrt(2 / 10000) = 6 %.
+    assert abs(kernel.var() * 100 - 1) < 0.06
+    assert list(mp.to_portable(mp.Conv(1, 1, 1, mp.Rngs(0), use_bias=False))) == ["kernel"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernel_size": 0}, r"Conv\(kernel_size=0\) is not possible: expected an integer"),
+        ({"kernel_size": (1, 2, 3)}, r"Conv\(kernel_size=\(1, 2, 3\)\) is not possible: expected one integer, or two"),
+        ({"stride": 1.5}, r"Conv\(stride=1.5\)"),
+        ({"padding": "full"}, r"Conv\(padding='full'\) is not possible: expected 'valid', 'same'"),
+        ({"padding": -1}, r"Conv\(padding=-1\)"),
+        ({"padding": (1, 2, 3)}, r"Conv\(padding=\(1, 2, 3\)\)"),
+        ({"in_channels": 0}, r"Conv\(in_channels=0\)"),
+        ({"activation": "cubic"}, "Unknown activation 'cubic'"),
+    ],
+)
+def test_impossible_options_are_refused(engine, options, message):
+    with pytest.raises(ValueError, match=message):
+        mp.Conv(**{"in_channels": 1, "out_channels": 1, "kernel_size": 1, "rngs": mp.Rngs(0), **options})
+
+
+def test_a_wrong_input_is_refused(engine):
+    conv = mp.Conv(3, 2, 4, mp.Rngs(0))
+    with pytest.raises(ValueError, match=r"Conv got an input of shape \(8, 8, 3\); expected four axes, \[B, H, W, 3\]"):
+        conv((), engine.zeros((8, 8, 3)))
+    with pytest.raises(ValueError, match=r"image of shape \(3, 8, 8\); expected \(height, width, 3\).*channels come f"):
+        conv((), engine.zeros((1, 3, 8, 8)))
+    with pytest.raises(ValueError, match=r"image of shape \(3, 8, 3\), smaller than its kernel \(4, 4\)"):
+        conv((), engine.zeros((1, 3, 8, 3)))
+    with pytest.raises(TypeError, match="Conv got a dict"):
+        conv((), {"image": engine.zeros((1, 8, 8, 3))})

@@ -1,0 +1,142 @@
+"""Dropout: the mask and its scale, replay, noise drawn ahead, ``eval``, the errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import assert_trees_close, each_engine, gradients, to_numpy
+
+import multippo as mp
+from multippo.networks.random_state import forget_drawn
+from multippo.networks.unrolling import step_unroll
+from multippo.networks.utils import tree_map
+from multippo.random import host
+
+T, B = 5, 3
+DONE = np.asarray([[1, 0, 1], [0, 0, 1], [0, 1, 1], [0, 0, 1], [1, 0, 1]], bool)
+
+
+def inputs(engine):
+    return engine.asarray(1.0 + np.random.default_rng(0).random((T, B, 2, 3)).astype(np.float32))
+
+
+def test_the_mask_is_drawn_from_the_key_of_the_environment_and_step(engine):
+    layer = mp.Dropout(0.4, mp.Rngs(3))
+    key, state, xs = mp.Rngs(3).key(), layer.initialize_state(B), inputs(engine)
+    for t in range(3):
+        out = layer(state, xs[t])
+        state = out.next_state
+        uniform = host.uniform(host.fold_in(host.split(key, B), np.full(B, t, np.uint32)), (6,)).astype(np.float32)
+        expected = np.where(uniform.reshape(B, 2, 3) >= 0.4, to_numpy(xs[t]) / 0.6, 0.0)
+        np.testing.assert_allclose(to_numpy(out.output), expected, rtol=1e-6)
+        assert to_numpy(out.rollout_extras).tolist() == (uniform >= 0.4).tolist()
+
+
+def test_the_mean_is_kept_and_the_rate_met(engine):
+    layer = mp.Dropout(0.25, mp.Rngs(0))
+    out = to_numpy(layer(layer.initialize_state(100), engine.zeros((100, 400)) + 3).output)
+    # 40,000 draws: a quarter is 0, within 4 sqrt(0.25 * 0.75 / 40000) = 0.009; the others are 3 / 0.75.
+    assert abs((out == 0).mean() - 0.25) < 0.009
+    np.testing.assert_allclose(out[out != 0], 4.0, rtol=1e-6)
+
+
+def test_environments_steps_and_seeds_differ(engine):
+    layer, other = mp.Dropout(0.5, mp.Rngs(0)), mp.Dropout(0.5, mp.Rngs(1))
+    xs, done = engine.zeros((T, B, 64)) + 1, engine.asarray(DONE)
+    masks = to_numpy(layer.unroll(layer.initialize_state(B), xs, done).rollout_extras).reshape(T * B, 64)
+    assert len({tuple(row) for row in masks.tolist()}) == T * B  # also right after the end of an episode
+    assert (to_numpy(other.unroll(other.initialize_state(B), xs, done).rollout_extras) != masks.reshape(T, B, 64)).any()
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_unroll_and_replay_are_the_steps_bit_for_bit(engine, warm):
+    layer, xs, done = mp.Dropout(0.5, mp.Rngs(0)), inputs(engine), engine.asarray(DONE)
+    state = layer.initialize_state(B)
+    if warm:  # counts that differ
+        state = state._replace(count=state.count + engine.random.words_to(B, state.key))
+    rollout = step_unroll(layer, state, xs, done, None)
+    for out in (layer.unroll(state, xs, done), layer.unroll(state, xs, done, rollout.rollout_extras)):
+        assert_trees_close(tuple(out[:2]), tuple(rollout[:2]), 0.0)
+        assert_trees_close(out.rollout_extras, rollout.rollout_extras, 0.0)
+    part = tree_map(lambda x: x[2], rollout.rollout_extras)
+    assert_trees_close(layer(state, xs[2], part).output, rollout.output[2], 0.0)
+    assert to_numpy(rollout.next_state.count - state.count).tolist() == [T] * B
+
+
+def test_replay_drops_what_was_dropped_whatever_the_key(engine):
+    layer, xs, done = mp.Dropout(0.5, mp.Rngs(0)), inputs(engine), engine.asarray(DONE)
+    rollout = layer.unroll(layer.initialize_state(B), xs, done)
+    again = mp.Dropout(0.5, mp.Rngs(9))
+    replayed = again.unroll(again.initialize_state(B), xs, done, rollout.rollout_extras)
+    assert_trees_close(replayed.output, rollout.output, 0.0)
+
+
+def test_noise_drawn_ahead_is_the_same(engine):
+    layer, xs, done = mp.Dropout(0.5, mp.Rngs(0)), inputs(engine), engine.asarray(DONE)
+    state = layer.initialize_state(B)
+    emitted = layer(state, xs[0]).rollout_extras
+    taped = layer.draw_ahead(state, emitted, T)
+    assert taped.tape.shape == (B, T, 6)
+    plain = layer.unroll(state, xs, done)
+    for way in (layer.unroll, lambda *args: step_unroll(layer, *args, None)):
+        out = way(taped, xs, done)
+        assert_trees_close(out.output, plain.output, 0.0)
+        assert_trees_close(forget_drawn(out.next_state), plain.next_state, 0.0)
+    # Replay has the masks: nothing is drawn, whoever asks.
+    assert layer.draw_ahead(state, plain.rollout_extras, T).tape is None
+    assert layer.draw_ahead(state, emitted, T, replay=True).tape is None
+
+
+def test_eval_switches_it_off_and_train_on(engine):
+    net = mp.Sequential([mp.Dropout(0.5, mp.Rngs(0))])
+    xs, done, state = inputs(engine), engine.asarray(DONE), net.initialize_state(B)
+    stored = net.unroll(state, xs, done)
+    net.eval()
+    for extras in (None, stored.rollout_extras):
+        out = net.unroll(state, xs, done, extras)
+        assert_trees_close(out.output, xs, 0.0)
+        assert_trees_close(out.next_state, stored.next_state, 0.0)
+    assert to_numpy(net.unroll(state, xs, done).rollout_extras[0]).all()
+    assert_trees_close(net(state, xs[0]).output, xs[0], 0.0)
+    net.train()
+    assert_trees_close(net.unroll(state, xs, done).output, stored.output, 0.0)
+
+
+def test_a_rate_of_zero_drops_nothing_and_whole_numbers_are_taken(engine):
+    layer = mp.Dropout(0, mp.Rngs(0))
+    x = engine.asarray(np.arange(6, dtype=np.int32).reshape(1, 6))
+    assert to_numpy(layer(layer.initialize_state(1), x).output).tolist() == [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]]
+
+
+def test_engines_draw_the_same_masks():
+    def run():
+        layer = mp.Dropout(0.3, mp.Rngs(5))
+        xs, done = inputs(layer.engine), layer.engine.asarray(DONE)
+        return to_numpy(layer.unroll(layer.initialize_state(B), xs, done).rollout_extras)
+
+    found = each_engine(run)
+    np.testing.assert_array_equal(found["jax"], found["torch"])
+    assert 0.1 < (~found["jax"]).mean() < 0.5
+
+
+def test_the_gradient_goes_where_nothing_was_dropped(engine):
+    net = mp.Sequential([mp.Dense(1, 8, mp.Rngs(0)), mp.Dropout(0.5, mp.Rngs(1))])
+    state, x = net.initialize_state(1), engine.zeros((1, 1)) + 1
+    kept = to_numpy(net(state, x).rollout_extras[1])[0]
+    found = gradients(net, lambda net: net.xp.sum(net(state, x).output))
+    assert 0 < kept.sum() < 8
+    assert found["layers.0.bias"].tolist() == (2.0 * kept).tolist()
+
+
+@pytest.mark.parametrize("rate", [1.0, -0.1, float("nan"), "half", True, None])
+def test_an_impossible_rate_is_refused(engine, rate):
+    with pytest.raises(ValueError, match=r"Dropout\(rate=.*expected a number of at least 0 and below 1"):
+        mp.Dropout(rate, mp.Rngs(0))
+
+
+def test_what_is_wrong_is_refused(engine):
+    with pytest.raises(TypeError, match=r"Dropout\(rngs=0\) is not possible"):
+        mp.Dropout(0.5, 0)
+    layer = mp.Dropout(0.5, mp.Rngs(0))
+    with pytest.raises(TypeError, match="Dropout got a dict; expected an array"):
+        layer(layer.initialize_state(1), {"x": engine.zeros((1, 2))})

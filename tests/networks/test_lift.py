@@ -1,0 +1,131 @@
+"""Lift: native modules and functions in containers; their weights, names and gradients; what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from support import fill_randomly, gradients, to_numpy
+
+import multippo as mp
+
+DONE = np.zeros((4, 3), bool)
+
+
+def native(engine, kind="linear"):
+    if engine.name == "torch":
+        linear = torch.nn.Linear(2, 3)
+        return {
+            "linear": linear,
+            "stack": torch.nn.Sequential(linear, torch.nn.Tanh(), torch.nn.Linear(3, 1)),
+            "norm": torch.nn.LayerNorm(2),
+            "conv": torch.nn.Conv2d(1, 2, (3, 1)),
+        }[kind]
+    rngs = nnx.Rngs(0)
+    linear = nnx.Linear(2, 3, rngs=rngs)
+    return {
+        "linear": linear,
+        "stack": nnx.Sequential(linear, nnx.tanh, nnx.Linear(3, 1, rngs=rngs)),
+        "norm": nnx.LayerNorm(2, rngs=rngs),
+        "conv": nnx.Conv(1, 2, (3, 1), rngs=rngs),
+    }[kind]
+
+
+def inputs(engine):
+    return engine.asarray(np.random.default_rng(0).normal(size=(4, 3, 2)).astype(np.float32))
+
+
+def test_a_native_layer_is_called_with_its_own_weights(engine):
+    layer, x = mp.Lift(native(engine)), inputs(engine)[0]
+    weights = fill_randomly(layer)
+    assert {name: value.shape for name, value in weights.items()} == {"bias": (3,), "kernel": (2, 3)}
+    out = layer((), x)
+    np.testing.assert_allclose(to_numpy(out.output), to_numpy(x) @ weights["kernel"] + weights["bias"], rtol=1e-5)
+    assert out.next_state == () and out.rollout_extras is None and layer.initialize_state(3) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes"),
+    [("norm", {"bias": (2,), "scale": (2,)}), ("conv", {"bias": (2,), "kernel": (3, 1, 1, 2)})],
+)
+def test_layers_that_multippo_has_go_by_its_names_and_layouts(engine, kind, shapes):
+    weights = mp.to_portable(mp.Lift(native(engine, kind)))
+    assert {name: value.shape for name, value in weights.items()} == shapes
+
+
+def test_a_dense_layer_takes_its_weights(engine):
+    lifted, dense, x = mp.Lift(native(engine)), mp.Dense(2, 3, mp.Rngs(0)), inputs(engine)[0]
+    fill_randomly(lifted)
+    mp.load_portable(dense, mp.to_portable(lifted))
+    np.testing.assert_allclose(to_numpy(dense((), x).output), to_numpy(lifted((), x).output), rtol=1e-6, atol=1e-6)
+
+
+def test_it_trains_in_a_container(engine):
+    net = mp.Sequential([mp.Lift(native(engine, "stack")), mp.LSTM(1, 2, mp.Rngs(0))])
+    values = fill_randomly(net)
+    lifted = [name for name in values if name.startswith("layers.0.")]
+    assert len(lifted) == 4 and all(leaf.trained for leaf in engine.leaves(net).values())
+    xs, done, state = inputs(engine), engine.asarray(DONE), net.initialize_state(3)
+    found = gradients(net, lambda net: net.xp.sum(net.unroll(state, xs, done).output))
+    assert all(found[name].all() for name in lifted)
+
+
+def test_all_steps_at_once_are_the_steps(engine):
+    layer, xs = mp.Lift(native(engine, "stack")), inputs(engine)
+    fill_randomly(layer)
+    out = to_numpy(layer.unroll((), xs, engine.asarray(DONE)).output)
+    for t in range(4):
+        np.testing.assert_allclose(out[t], to_numpy(layer((), xs[t]).output), rtol=1e-5, atol=1e-6)
+
+
+def test_a_function_has_no_weights_and_may_take_a_tree(engine):
+    layer = mp.Lift(lambda x: {"sum": x["a"] + x["b"]})
+    out = layer((), {"a": engine.zeros((1, 2)) + 1, "b": engine.zeros((1, 2)) + 2})
+    assert to_numpy(out.output["sum"]).tolist() == [[3.0, 3.0]] and mp.to_portable(layer) == {}
+    xs = inputs(engine)
+    net = mp.Sequential([mp.Lift(lambda x: x * x), mp.Dense(2, 1, mp.Rngs(0))])
+    squares = net.unroll(net.initialize_state(3), xs, engine.asarray(DONE))
+    np.testing.assert_allclose(
+        to_numpy(squares.output), to_numpy(net[1].unroll((), xs * xs, engine.asarray(DONE)).output), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("engine_name", "other"), [("jax", "torch"), ("torch", "jax")])
+def test_a_module_of_the_other_engine_is_refused_by_name(engine_name, other):
+    with mp.use_backend(other) as engine:
+        module = native(engine)
+    message = rf"Lift got a .*Linear; on the engine {engine_name} it takes a"
+    with mp.use_backend(engine_name), pytest.raises(TypeError, match=message):
+        mp.Lift(module)
+
+
+def stateful(engine):
+    if engine.name == "torch":
+        return [
+            torch.nn.BatchNorm1d(2),
+            torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.5)),
+            torch.nn.LSTM(2, 2),
+        ]
+    rngs = nnx.Rngs(0)
+    return [nnx.BatchNorm(2, rngs=rngs), nnx.Sequential(nnx.Linear(2, 2, rngs=rngs), nnx.Dropout(0.5, rngs=rngs))]
+
+
+def test_a_module_that_keeps_a_state_is_refused(engine):
+    for module in stateful(engine):
+        with pytest.raises(TypeError, match=r"with a state of its own, .*which.a call would write"):
+            mp.Lift(module)
+
+
+def test_what_is_wrong_is_refused(engine):
+    with pytest.raises(TypeError, match="Lift got a Dense, a StatefulModule already"):
+        mp.Lift(mp.Dense(1, 1, mp.Rngs(0)))
+    with pytest.raises(TypeError, match="Lift got the class Linear; expected an instance"):
+        mp.Lift(type(native(engine)))
+    with pytest.raises(TypeError, match=r"Lift got a builtins.int; on the engine"):
+        mp.Lift(3)
+
+
+def test_a_container_says_how_to_hold_a_native_module(engine):
+    with pytest.raises(TypeError, match=r"Sequential.layers\[0\] is a Linear; expected a StatefulModule.*Lift\(...\)"):
+        mp.Sequential([native(engine)])
