@@ -31,6 +31,7 @@ from multippo.networks.sampling_layers import (
     NormalSampler,
     NormalTanhSampler,
 )
+from multippo.networks.summary import summary
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.networks.variables import Param, Variable
 from multippo.networks.variational import AR1VariationalBottleneck, VariationalBottleneck
@@ -154,6 +155,7 @@ __all__ = [
     "register_backend",
     "replay",
     "save_checkpoint",
+    "summary",
     "to_portable",
     "train_ppo",
     "unroll_env",

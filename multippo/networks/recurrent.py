@@ -39,6 +39,8 @@ class LSTM(StatefulModule):
         forget_bias: Initial bias of the forget gate (Jozefowicz et al., 2015).
     """
 
+    scans_in_replay = True
+
     def __init__(
         self,
         in_features: int,
@@ -93,6 +95,8 @@ class LSTM(StatefulModule):
 
 class _HiddenState(StatefulModule):
     """What GRU and RNN share: the carry ``{"h": [B, hidden]}``, zeros or trained where an episode starts."""
+
+    scans_in_replay = True
 
     def _adopt_initial(self, hidden_features: int, trainable: bool) -> None:
         self.trainable_initial_state = bool(trainable)

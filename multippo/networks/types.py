@@ -81,6 +81,8 @@ class StatefulModule(metaclass=StatefulMeta):
         engine: The engine this instance lives on.
         xp: Its array namespace (the array API standard's functions).
         random: Its random functions, as in ``multippo.random``.
+        scans_in_replay: For a class that overrides ``unroll``: whether it goes step by step all the same. Only
+            ``summary`` asks.
 
     Example, running on every engine::
 
@@ -103,6 +105,7 @@ class StatefulModule(metaclass=StatefulMeta):
     engine: ClassVar[Engine]
     xp: ClassVar[Any]
     random: ClassVar[Any]
+    scans_in_replay: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Gives a class that overrides ``__call__`` alone the default ``unroll``, never an inherited one.

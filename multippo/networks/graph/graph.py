@@ -63,19 +63,24 @@ class PopulationGraph(Builder):
         rngs: Where the initial weights of default transforms are drawn from, in the order of the calls of ``connect``.
 
     Attributes:
-        record_populations: Set to True to have every population's output in the metrics, as ``activations`` by name,
+        record_activations: Set to True to have every population's output in the metrics, as ``activations`` by name,
             ``[B, output_size]``. They are the outputs of the modules ``graph.populations[name]`` as well.
     """
 
     def __init__(self, rngs: Rngs) -> None:
         self._begin(rngs)
-        self.record_populations = False
+        self.record_activations = False
 
     @property
     def children_by_key(self) -> dict[Any, StatefulModule]:
         """Populations, connections and outputs."""
         self._ready()
         return {key: self._held(kind)[name] for key in self.keys for kind, _, name in (key.partition("."),)}
+
+    @property
+    def scans_in_replay(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether there is feedback, so that a replay goes through a part of the graph step by step."""
+        return self.plan is not None and any(component.feedback for component in self.plan.components)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """An observation, tree of ``[B, ...]``, to a dict of ``[B, ...]``."""
@@ -137,7 +142,7 @@ class PopulationGraph(Builder):
         heads = self._held("outputs").items()
         entries = {name: run(f"outputs.{name}", outputs[head.source]).output for name, head in heads}
         result = self._collect(outs, entries)
-        if not self.record_populations:
+        if not self.record_activations:
             return result
         return result._replace(metrics={**result.metrics, "activations": outputs})
 

@@ -1,0 +1,184 @@
+"""``summary``: a network as a table: modules, shapes, parameters, and how replay runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+from multippo.networks.parent import Parent
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.utils import named_leaves, tree_leaves, tree_map
+
+__all__ = ["ModuleRow", "NetworkSummary", "summary"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleRow:
+    """One module of a network.
+
+    Attributes:
+        path: Where it is, such as ``layers[1].action``; empty for the network itself.
+        kind: Its class.
+        output: Shapes of its output without the batch axis, by leaf; None where no sample was given, or it was not run.
+        num_params: Trained numbers in it and below it.
+        num_variables: Tracked numbers in it and below it.
+        carry: Numbers in its carry, for one environment.
+        replay: "parallel" where a replay runs all time steps at once, "scan" where it goes step by step; "mixed" for
+            a module with parts of both kinds.
+    """
+
+    path: str
+    kind: str
+    output: dict[str, tuple[int, ...]] | None
+    num_params: int
+    num_variables: int
+    carry: int
+    replay: str
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSummary:
+    """What ``summary`` returns; prints as a table.
+
+    Attributes:
+        rows: The network and all modules in it, parents before children.
+    """
+
+    rows: tuple[ModuleRow, ...]
+
+    @property
+    def num_params(self) -> int:
+        """Trained numbers of the network, each counted once."""
+        return self.rows[0].num_params
+
+    def __str__(self) -> str:
+        heads = ("module", "type", "output", "parameters", "variables", "carry", "replay")
+        lines = [heads, *(_cells(row) for row in self.rows)]
+        shown = [i for i in range(len(heads)) if i != 2 or any(row.output is not None for row in self.rows)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
+        numbers = (3, 4, 5)
+        text = (
+            "  ".join(line[i].rjust(widths[i]) if i in numbers else line[i].ljust(widths[i]) for i in shown).rstrip()
+            for line in lines
+        )
+        return "\n".join(text)
+
+
+def summary(net: Any, sample_input: Any = None) -> NetworkSummary:
+    """Lists the modules of a network.
+
+    >>> import numpy as np
+    >>> import multippo as mp
+    >>> rngs = mp.Rngs(0)
+    >>> net = mp.Sequential([mp.Normalizer(3), mp.Dense(3, 4, rngs), mp.LSTM(4, 2, rngs)])
+    >>> print(mp.summary(net, np.zeros(3)))
+    module     type        output  parameters  variables  carry  replay
+    (network)  Sequential  (2,)            72          8      4  mixed
+    layers[0]  Normalizer  (3,)             0          8      0  parallel
+    layers[1]  Dense       (4,)            16          0      0  parallel
+    layers[2]  LSTM        (2,)            56          0      4  scan
+
+    Args:
+        net: A StatefulModule.
+        sample_input: Example of one environment's input, a tree of arrays without a batch axis; the network is run on
+            it once. None to leave outputs out.
+
+    Raises:
+        TypeError: If ``net`` is no StatefulModule.
+    """
+    if not isinstance(net, StatefulModule):
+        raise TypeError(f"summary got a {type(net).__name__}; expected a StatefulModule.")
+    outputs = {} if sample_input is None else _outputs(net, sample_input)
+    return NetworkSummary(tuple(_rows(net, "", outputs, False)))
+
+
+def _rows(module: Any, path: str, outputs: dict[int, Any], stepped: bool) -> list[ModuleRow]:
+    """The rows of a module and of all below it; ``stepped`` where its parent calls it step by step."""
+    engine = module.engine
+    carry = sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(module.initialize_state(1)))
+    default = type(module).unroll is StatefulModule.unroll
+    steps = stepped or (carry > 0 if default else module.scans_in_replay)
+    inside = steps and not isinstance(module, Parent)
+    below = [row for name, child in _modules_below(module) for row in _rows(child, _join(path, name), outputs, inside)]
+    kinds = {row.replay for row in below} if isinstance(module, Parent) else set[str]()
+    kinds |= {"scan"} if steps else (set[str]() if kinds else {"parallel"})
+    sizes = {True: 0, False: 0}
+    for leaf in engine.leaves(module).values():
+        sizes[leaf.trained] += leaf.read().size
+    own = ModuleRow(
+        path=path,
+        kind=type(module).__name__,
+        output=outputs.get(id(module)),
+        num_params=sizes[True],
+        num_variables=sizes[False],
+        carry=carry,
+        replay=kinds.pop() if len(kinds) == 1 else "mixed",
+    )
+    return [own, *below]
+
+
+def _modules_below(module: Any) -> list[tuple[str, Any]]:
+    """The nearest StatefulModules below a module, with their paths from it."""
+    found: list[tuple[str, Any]] = []
+    for name, child in module.engine.children(module):
+        attribute, _, key = name.partition(".")
+        here = attribute + (f"[{key if key.isdigit() else repr(key)}]" if key else "")
+        if isinstance(child, StatefulModule):
+            found.append((here, child))
+    return found
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _cells(row: ModuleRow) -> tuple[str, ...]:
+    shapes = [f"{name} {shape}".strip() for name, shape in (row.output or {}).items()]
+    numbers = (f"{row.num_params:,}", f"{row.num_variables:,}", f"{row.carry:,}")
+    return (row.path or "(network)", row.kind, ", ".join(shapes), *numbers, row.replay)
+
+
+def _outputs(net: Any, sample_input: Any) -> dict[int, dict[str, tuple[int, ...]]]:
+    """Shapes of what every module puts out, by the module's id."""
+    engine, found = net.engine, dict[int, dict[str, tuple[int, ...]]]()
+    copies: dict[int, Any] = {}
+
+    def copy(module: Any) -> Any:
+        if id(module) in copies:
+            return copies[id(module)]
+        if not isinstance(module, StatefulModule):
+            copied = engine.copy_module(module, copy)
+        else:
+            copied = engine.copy_module(module, copy, _reporting(type(module).__mro__[1]))
+            vars(copied)["_report"] = functools.partial(report, id(module))
+        copies[id(module)] = copied
+        return copied
+
+    def report(which: int, output: Any) -> None:
+        output = output._asdict() if hasattr(output, "_fields") else output
+        found[which] = {name: tuple(leaf.shape[1:]) for name, leaf in named_leaves(output)}
+
+    def batched(leaf: Any) -> Any:
+        array = engine.asarray(leaf)[None]
+        floating = engine.xp.isdtype(array.dtype, "real floating")
+        return engine.xp.astype(array, engine.float_dtype) if floating else array
+
+    watched = copy(net)
+    x = tree_map(batched, sample_input)
+    engine.shapes(lambda state, x: tuple(watched(state, x)), net.initialize_state(1), x)
+    return found
+
+
+@functools.cache
+def _reporting(neutral: Any) -> type:
+    """A subclass that tells what it puts out."""
+
+    def call(self: Any, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        out = neutral.__call__(self, state, x, rollout_extras)
+        vars(self)["_report"](out.output)
+        return out
+
+    names = {"__module__": neutral.__module__, "__qualname__": neutral.__qualname__, "__doc__": neutral.__doc__}
+    return type(neutral)(neutral.__name__, (neutral,), {**names, "__call__": call, "unroll": neutral.unroll})
