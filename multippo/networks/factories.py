@@ -95,7 +95,7 @@ def make_mlp_actor_critic(
 
     Observations of any supported space are flattened, dicts in the order of their sorted keys. An image (a Box of
     ``uint8`` from 0 to 255) stays ``uint8`` where rollouts are stored; the network divides it by 255, once, and does
-    not normalise it further. There are no convolutions here; compose a network for that.
+    not normalise it further. There are no convolutions here; ``make_cnn_actor_critic`` has them.
 
     With a mask in the observation (see ``mask_key``) an action that is not allowed has probability 0.
 

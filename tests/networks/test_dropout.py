@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gymnasium import spaces
+from spaces_env import Spaces
 from support import assert_trees_close, each_engine, gradients, to_numpy
+from training import train
 
 import multippo as mp
 from multippo.networks.random_state import forget_drawn
@@ -140,3 +143,20 @@ def test_what_is_wrong_is_refused(engine):
     layer = mp.Dropout(0.5, mp.Rngs(0))
     with pytest.raises(TypeError, match="Dropout got a dict; expected an array"):
         layer(layer.initialize_state(1), {"x": engine.zeros((1, 2))})
+
+
+def test_a_network_with_dropout_and_a_gru_trains(engine):
+    observation, action = spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2)
+    rngs = mp.Rngs(0)
+    trunk = [mp.Dense(3, 4, rngs), mp.Residual(mp.Sequential([mp.LayerNorm(4), mp.Dropout(0.3, rngs)]))]
+    actor = mp.Sequential([mp.GRU(4, 4, rngs), mp.Dense(4, 2, rngs), mp.CategoricalSampler(rngs)])
+    critic = mp.Sequential([mp.RNN(4, 4, rngs, time_constant=2.0, trainable_time_constant=True), mp.Dense(4, 1, rngs)])
+    network = mp.Sequential([*trunk, mp.PPOAdapter(action=actor, value=critic)])
+    env = mp.make_env(lambda: Spaces(observation, action), num_envs=2, vectorization="sync")
+    before = mp.to_portable(network)
+    run = train(env, network, iterations=2, rollout_length=8, num_minibatches=2, num_epochs=1, entropy_weight=0.01)
+    # The ratio of the first minibatch is 1: replay dropped what the rollout dropped.
+    assert max(run.column("ratio/first_max_dev")) < 1e-5
+    after = mp.to_portable(network)
+    moved = [name for name, value in after.items() if not np.array_equal(value, before[name])]
+    assert sorted(moved) == sorted(name for name in before if not name.endswith("base_key"))
