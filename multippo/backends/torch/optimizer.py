@@ -44,7 +44,7 @@ class TorchOptimizer(Optimizer):
             scale = clip / torch.clamp(norm, min=clip)
             tensors = [grad * scale for grad in tensors]
         for parameter, grad in zip(params.values(), tensors, strict=True):
-            parameter.grad = grad
+            parameter.grad = _laid_out_like(parameter, grad)
         state.param_groups[0]["lr"].copy_(learning_rate)
         state.step()
         state.zero_grad()
@@ -87,5 +87,12 @@ class TorchOptimizer(Optimizer):
 
 
 def _moment(value: Any, parameter: torch.Tensor) -> torch.Tensor:
-    # In C order: the fused kernel walks memory, and a transposed array keeps its own strides through a copy.
-    return torch.as_tensor(np.array(value, order="C")).to(parameter)
+    return _laid_out_like(parameter, torch.as_tensor(np.array(value, order="C")).to(parameter))
+
+
+def _laid_out_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """``value`` with the parameter's strides: the fused kernel walks memory, and takes no notice of strides.
+
+    The gradient of a convolution of images with channels last has others than its kernel.
+    """
+    return value if value.stride() == parameter.stride() else torch.empty_like(parameter).copy_(value)
