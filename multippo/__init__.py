@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         make_mlp_layers,
         make_recurrent_actor_critic,
     )
+    from multippo.networks.image_factories import make_cnn_actor_critic
 
 __version__ = "0.1.0"
 
@@ -74,6 +75,7 @@ _LAZY = {
     "unroll_env": "multippo.algorithms.rollout",
     "make_env": "multippo.envs",
     "list_envs": "multippo.envs",
+    "make_cnn_actor_critic": "multippo.networks.image_factories",
     "make_mlp": "multippo.networks.factories",
     "make_mlp_layers": "multippo.networks.factories",
     "make_mlp_actor_critic": "multippo.networks.factories",
@@ -143,6 +145,7 @@ __all__ = [
     "list_envs",
     "load_checkpoint",
     "load_portable",
+    "make_cnn_actor_critic",
     "make_env",
     "make_mlp",
     "make_mlp_actor_critic",
