@@ -16,7 +16,7 @@ from multippo.envs.api import Env, EnvState
 from multippo.envs.functional_spaces import as_declared, functional_action_space, functional_observation_space
 from multippo.envs.guard import broken_leaf
 from multippo.envs.keys import raw_jax_key
-from multippo.envs.trees import conform, select, strip_weak_types, take
+from multippo.envs.trees import conform, select, shared_leaves, strip_weak_types, take
 from multippo.envs.truncation import find_truncation_key, own_episode_limit
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class FunctionalState(NamedTuple):
     """``EnvState.internal`` of a functional environment.
 
     Attributes:
-        simulator: The environment's own states, ``[B, ...]``.
+        simulator: The environment's own states, ``[B, ...]``; some simulators keep leaves that all share.
         pool: Freshly reset states, ``[P, ...]``, in which the next episodes start.
         draws: ``[B]``, how many of them each environment has used since the pool was drawn.
         steps: ``[B]``, the environment's own steps in the current episode.
@@ -159,6 +159,10 @@ class FunctionalEnv(Env):
     def _read_first_state(self) -> Any:
         """Shapes and types of one environment's first state; what is traced for it serves the first reset too."""
         state = self._draw.eval_shape(jax.ShapeDtypeStruct((2,), jnp.uint32))
+        self._shared: frozenset[int] = frozenset()
+        if any(leaf.shape[:1] != (self._pool_size,) for leaf in jax.tree.leaves(state)):
+            keys = lambda size: jax.ShapeDtypeStruct((size, 2), jnp.uint32)  # noqa: E731
+            self._shared = shared_leaves(lambda size: jax.eval_shape(jax.vmap(self.env.reset), keys(size)))
         state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
         for path, leaf in jax.tree_util.tree_leaves_with_path({"reward": state.reward, "done": state.done}):
             if leaf.shape:
@@ -179,7 +183,7 @@ class FunctionalEnv(Env):
         return strip_weak_types(self._with_floats(state))
 
     def _trace_begin(self, drawn: Any, pool: Any) -> EnvState:
-        simulator = take(drawn, slice(self.num_envs))
+        simulator = take(drawn, slice(self.num_envs), self._shared)
         obs = as_declared(self.observation_space, simulator.obs)
         return EnvState(
             obs=obs,
@@ -205,7 +209,7 @@ class FunctionalEnv(Env):
         blown = broken > 0
         ended = done | cut | blown
         entry = (jnp.arange(self.num_envs) + self._stride * internal.draws) % self._pool_size
-        simulator = select(ended, take(internal.pool, entry), last)
+        simulator = select(ended, take(internal.pool, entry, self._shared), last, self._shared)
         none = jax.tree.map(jnp.zeros_like, (reward, self._metrics(last)))
         reward, metrics = select(blown, none, (reward, self._metrics(last)))
         return EnvState(
@@ -237,7 +241,12 @@ class FunctionalEnv(Env):
             new_state, reward, new_done, new_cut = self._advance_once(state, action)
             runs = ~(done | cut)
             total = jax.tree.map(lambda sum_, term: sum_ + jnp.where(runs, term, 0), total, reward)
-            return (select(runs, new_state, state), total, done | (new_done & runs), cut | (new_cut & runs)), None
+            return (
+                select(~runs, state, new_state, self._shared),
+                total,
+                done | (new_done & runs),
+                cut | (new_cut & runs),
+            ), None
 
         none = jnp.zeros(self.num_envs, jnp.bool_)
         start = (simulator, jax.tree.map(jnp.zeros_like, simulator.reward), none, none)

@@ -121,7 +121,7 @@ def _make_named(env_id: str, num_envs: int, kwargs: dict[str, Any]) -> Env:
     if family == "brax":
         return _make_brax(env_id, name, num_envs, kwargs)
     if family == "playground":
-        _require("mujoco_playground", env_id, "playground")
+        _require("mujoco_playground", env_id, "multippo[playground]")
         from multippo.envs.playground import make_playground, playground_names
 
         names = playground_names()

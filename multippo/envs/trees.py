@@ -6,12 +6,13 @@ The functions below give the step's result the types of the reset's, or say whic
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-__all__ = ["conform", "select", "strip_weak_types", "take"]
+__all__ = ["conform", "select", "shared_leaves", "strip_weak_types", "take"]
 
 
 def strip_weak_types(tree: Any) -> Any:
@@ -49,18 +50,41 @@ def conform(tree: Any, reference: Any, name: str) -> Any:
     return jax.tree.unflatten(structure, conformed)
 
 
-def select(mask: jax.Array, where_true: Any, where_false: Any) -> Any:
-    """Row by row one of two trees of ``[B, ...]`` arrays."""
+def shared_leaves(batched: Callable[[int], Any]) -> frozenset[int]:
+    """Positions of the leaves without a row for each environment, given the shapes of a batch of any size.
 
-    def leaf(true: jax.Array, false: jax.Array) -> jax.Array:
-        return jnp.where(mask.reshape(mask.shape + (1,) * (true.ndim - 1)), true, false)
+    MJX's warp implementation, for one, keeps a single buffer of contacts for all of its worlds.
+    """
+    sizes = 3, 5
+    small, large = (jax.tree.leaves(batched(size)) for size in sizes)
+    return frozenset(
+        place
+        for place, leaves in enumerate(zip(small, large, strict=True))
+        if any(leaf.shape[:1] != (size,) for leaf, size in zip(leaves, sizes, strict=True))
+    )
 
-    return jax.tree.map(leaf, where_true, where_false)
+
+def select(mask: jax.Array, where_true: Any, where_false: Any, shared: Collection[int] = ()) -> Any:
+    """Row by row one of two trees of ``[B, ...]`` arrays.
+
+    Args:
+        mask: ``[B]`` bool.
+        where_true: Taken where the mask holds.
+        where_false: Taken elsewhere.
+        shared: Positions of leaves that have no rows; they are those of ``where_false``.
+    """
+    pairs = zip(jax.tree.leaves(where_true), jax.tree.leaves(where_false), strict=True)
+    leaves = [
+        false if i in shared else jnp.where(mask.reshape(mask.shape + (1,) * (true.ndim - 1)), true, false)
+        for i, (true, false) in enumerate(pairs)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(where_false), leaves)
 
 
-def take(tree: Any, rows: Any) -> Any:
-    """The given rows (indices or a slice) of every leaf."""
-    return jax.tree.map(lambda leaf: leaf[rows], tree)
+def take(tree: Any, rows: Any, shared: Collection[int] = ()) -> Any:
+    """The given rows (indices or a slice) of every leaf but those at the positions ``shared``, which have none."""
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, [leaf if i in shared else leaf[rows] for i, leaf in enumerate(leaves)])
 
 
 def _cast(leaf: jax.Array, dtype: Any) -> jax.Array:

@@ -1,10 +1,13 @@
+import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from jax.interpreters.batching import register_vmappable
 
 from multippo.envs.functional import FunctionalEnv, _stride
 
@@ -286,3 +289,64 @@ def test_a_foreign_interface_is_refused():
 
     with pytest.raises(TypeError, match=r"Other.reset returned a tuple without \['obs', 'reward', 'done'\]"):
         FunctionalEnv(Other(), 1)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Physics:
+    """A time for each environment, and a counter of steps that all share."""
+
+    time: Any
+    shared: Any
+
+
+def _for_one(continuation, _, physics, axis):
+    return Physics(continuation(physics.time, axis), physics.shared)
+
+
+def _of_all(continuation, axis_size, physics, axis):
+    return Physics(continuation(axis_size, physics.time, axis), physics.shared)
+
+
+# So MJX's data for warp tell vmap that they have buffers without a row for each world.
+register_vmappable(Physics, int, int, _for_one, _of_all, None)
+
+
+class SharingClock:
+    """A clock whose simulator keeps an array of 4 that all environments share."""
+
+    action_size = 1
+
+    def __init__(self, state_class):
+        self.state_class = state_class
+
+    def _state(self, physics):
+        over = (physics.time == 3).astype(jnp.float32)
+        info = {"physics": physics, "truncation": over}
+        return self.state_class(physics.time[None].astype(jnp.float32), 1.0 * physics.time, over, info, {})
+
+    def reset(self, key):
+        return self._state(Physics(jax.random.randint(key, (), 0, 2), jnp.zeros(4, jnp.int32)))
+
+    def step(self, state, action):
+        physics = state.info["physics"]
+        return self._state(Physics(physics.time + 1, physics.shared + 1))
+
+
+@pytest.mark.parametrize("num_envs", [1, 4, 5])  # one at a time, and as many as the buffer is long
+@pytest.mark.parametrize("action_repeat", [1, 2])
+def test_a_simulator_with_leaves_that_all_environments_share(state_class, num_envs, action_repeat):
+    env = FunctionalEnv(SharingClock(state_class), num_envs, truncation_key="truncation", action_repeat=action_repeat)
+    state = env.reset(0)
+    time = np.asarray(state.obs)[:, 0]
+    for t in range(1, 6):
+        state = env.step(state, np.zeros((num_envs, 1), np.float32))
+        over = time + action_repeat >= 3
+        last = np.minimum(time + action_repeat, 3)
+        np.testing.assert_array_equal(state.truncated, over)
+        np.testing.assert_array_equal(np.asarray(state.final_obs)[:, 0], last)
+        time = np.where(over, np.asarray(state.obs)[:, 0], last)
+        np.testing.assert_array_equal(np.asarray(state.obs)[:, 0], time)
+        # No environment's new episode puts the others' back.
+        shared = state.internal.simulator.info["physics"].shared
+        np.testing.assert_array_equal(shared, np.full(4, t * action_repeat))

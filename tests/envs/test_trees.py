@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from multippo.envs.trees import conform, select, strip_weak_types, take
+from multippo.envs.trees import conform, select, shared_leaves, strip_weak_types, take
 
 
 def test_weak_types_are_stripped_and_keys_left_alone():
@@ -47,3 +47,21 @@ def test_rows():
     chosen = select(jnp.array([True, False, True]), tree, other)
     np.testing.assert_array_equal(chosen["x"], [[0, 1], [-2, -3], [4, 5]])
     np.testing.assert_array_equal(take(tree, jnp.array([2, 0]))["x"], [[4, 5], [0, 1]])
+
+
+def test_leaves_without_rows():
+    def batched(size):
+        return {"a": jnp.zeros((size, 2)), "b": jnp.zeros(3), "c": jnp.zeros(()), "d": jnp.zeros(size)}
+
+    # Whatever size a shared leaf has, no other tells it from one with rows.
+    shared = shared_leaves(batched)
+    assert shared == {1, 2}
+    one = {"a": jnp.ones((2, 2)), "b": jnp.full(3, 5.0), "c": jnp.asarray(7.0), "d": jnp.ones(2)}
+    other = jax.tree.map(lambda leaf: -leaf, one)
+    chosen = select(jnp.array([True, False]), one, other, shared)
+    np.testing.assert_array_equal(chosen["a"], [[1, 1], [-1, -1]])
+    np.testing.assert_array_equal(chosen["b"], [-5, -5, -5])
+    assert chosen["c"] == -7
+    np.testing.assert_array_equal(chosen["d"], [1, -1])
+    taken = take(one, jnp.array([1]), shared)
+    assert {name: leaf.shape for name, leaf in taken.items()} == {"a": (1, 2), "b": (3,), "c": (), "d": (1,)}
