@@ -9,6 +9,7 @@ from multippo.networks.graph.drawing import draw, summary
 from multippo.networks.graph.loop import Loop, add, advance
 from multippo.networks.graph.plan import Component, Plan
 from multippo.networks.parent import Outs, Run
+from multippo.networks.recording import ACTIVATION_KEY
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import step_unroll
 from multippo.rngs import Rngs
@@ -144,7 +145,7 @@ class PopulationGraph(Builder):
         result = self._collect(outs, entries)
         if not self.record_activations:
             return result
-        return result._replace(metrics={**result.metrics, "activations": outputs})
+        return result._replace(metrics={**result.metrics, ACTIVATION_KEY: outputs})
 
     def _part(self, tree: Any, key: Any) -> Any:
         kind, _, name = key.partition(".")

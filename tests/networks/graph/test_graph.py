@@ -1,0 +1,266 @@
+"""PopulationGraph: what one step does, what comes back after a delay, and what an episode's end forgets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import assert_trees_close, compiled, each_engine, fill_randomly, to_numpy
+
+import multippo as mp
+from multippo.networks.unrolling import step_unroll
+
+T, B = 9, 3
+# Ends: at the first and the last step, three in a row, none at all.
+DONE = np.zeros((T, B), bool)
+DONE[[0, 3, 4, 5, 8], 0] = True
+DONE[[6, 8], 1] = True
+
+
+def plain(*connections, names="a", outputs=None, inputs=("a",)):
+    """A graph of single units that pass on what comes in; connections are (source, target, delay)."""
+    graph = mp.PopulationGraph(mp.Rngs(0))
+    for name in names:
+        graph.add_population(name, 1, input_from=name if name in inputs else None)
+    for source, target, delay in connections:
+        graph.connect(source, target, transform=None, delay=delay)
+    for name in outputs or names:
+        graph.add_output(name, source=name)
+    graph.finalize()
+    return graph
+
+
+def both_ways(engine, graph, xs, done, state=None):
+    """The outputs over time, by ``unroll`` and step by step, after they were found equal."""
+    state = graph.initialize_state(done.shape[1]) if state is None else state
+    args = (state, {k: engine.asarray(np.asarray(v, np.float32)) for k, v in xs.items()}, engine.asarray(done))
+    fast = compiled(graph, lambda net, *a: net.unroll(*a))(*args)
+    slow = compiled(graph, lambda net, *a: step_unroll(net, *a, None))(*args)
+    assert_trees_close((fast.output, fast.next_state), (slow.output, slow.next_state), 1e-6)
+    return {name: value[..., 0].tolist() for name, value in to_numpy(fast.output).items()}, fast.next_state
+
+
+def column(values):
+    return np.asarray(values, float)[:, None, None]
+
+
+def no_end(steps, batch=1):
+    return np.zeros((steps, batch), bool)
+
+
+def test_a_loop_sums_up(engine):
+    # a[t] = x[t] + a[t-1]: 1, 1+2, 3+3, and from 0 again after the end: 4, 4+5.
+    done = np.asarray([[0], [0], [1], [0], [0]], bool)
+    out, state = both_ways(engine, plain(("a", "a", 1)), {"a": column([1, 2, 3, 4, 5])}, done)
+    assert out["a"] == [[1.0], [3.0], [6.0], [4.0], [9.0]]
+    assert to_numpy(state["populations"]["a"]["buffer"]).tolist() == [[[9.0]]]
+
+
+def test_delays_of_one_source_share_its_buffer(engine):
+    # b[t] = a[t] + a[t-1] + a[t-3], zeros before the first step.
+    graph = plain(("a", "b", 3), ("a", "b", 0), ("a", "b", 1), names="ab")
+    state = graph.initialize_state(1)
+    assert {name: list(part) for name, part in state["populations"].items()} == {"a": ["buffer"], "b": []}
+    assert tuple(state["populations"]["a"]["buffer"].shape) == (1, 3, 1)
+    out, state = both_ways(engine, graph, {"a": column([1, 10, 100, 1000, 10000])}, no_end(5))
+    assert out["b"] == [[1.0], [11.0], [110.0], [1101.0], [11010.0]]
+    assert to_numpy(state["populations"]["a"]["buffer"]).ravel().tolist() == [100.0, 1000.0, 10000.0]
+
+
+def test_a_delay_longer_than_the_episode_reads_zeros(engine):
+    # The end after step 1: step 2 is the first of its episode, so a[t-2] is seen at step 4 for the first time.
+    done = np.asarray([[0], [1], [0], [0], [0]], bool)
+    graph = plain(("a", "b", 2), names="ab", outputs="b")
+    assert both_ways(engine, graph, {"a": column([1, 2, 3, 4, 5])}, done)[0]["b"] == [[0.0], [0.0], [0.0], [0.0], [3.0]]
+
+
+def test_what_no_buffer_holds_any_more_when_episodes_end(engine):
+    graph = plain(("a", "b", 2), names="ab", outputs="b")
+    # Environment 0 ends at the last step; 1 one step before it; 2 never.
+    done = np.asarray([[0, 0, 0], [0, 1, 0], [1, 0, 0]], bool)
+    _, state = both_ways(engine, graph, {"a": np.tile(column([1, 2, 3]), (1, 3, 1))}, done)
+    assert to_numpy(state["populations"]["a"]["buffer"])[..., 0].tolist() == [[0.0, 0.0], [0.0, 3.0], [2.0, 3.0]]
+
+
+def test_carries_go_on_where_they_were_cut(engine):
+    graph = plain(("a", "b", 2), ("b", "b", 1), ("a", "a", 3), names="ab")
+    xs = np.random.default_rng(0).normal(size=(T, B, 1))
+    whole, end = both_ways(engine, graph, {"a": xs}, DONE)
+    state, parts = None, []
+    # A single step, then fewer steps than the longest delay, then the rest.
+    for first, last in ((0, 1), (1, 3), (3, T)):
+        out, state = both_ways(engine, graph, {"a": xs[first:last]}, DONE[first:last], state)
+        parts += out["b"]
+    np.testing.assert_allclose(parts, whole["b"], rtol=1e-5)
+    assert_trees_close(state, end, 1e-5)
+
+
+def test_order_is_that_of_the_connections(engine):
+    # Declared against the flow: all of it arrives within one step.
+    graph = plain(("a", "b", 0), ("b", "c", 0), ("a", "c", 0), names="cba", outputs="c")
+    assert both_ways(engine, graph, {"a": column([2.0])}, no_end(1))[0]["c"] == [[4.0]]
+
+
+def test_a_pair_that_reads_each_other(engine):
+    # b[t] = a[t], a[t] = x[t] + b[t-1] + b[t-2]: Fibonacci from a single 1.
+    graph = plain(("a", "b", 0), ("b", "a", 1), ("b", "a", 2), names="ab", outputs="b")
+    out, _ = both_ways(engine, graph, {"a": column([1, 0, 0, 0, 0, 0])}, no_end(6))
+    assert out["b"] == [[1.0], [1.0], [2.0], [3.0], [5.0], [8.0]]
+
+
+def test_reciprocal_is_two_connections(engine):
+    graph = mp.PopulationGraph(mp.Rngs(0))
+    graph.add_input("a", 2)
+    graph.add_population("b", 3)
+    graph.connect("a", "b", delay=1, reciprocal=True)
+    graph.add_output("b", source="b")
+    graph.finalize()
+    there, back = graph.connections["a->b@1"], graph.connections["b->a@1"]
+    assert (there.source, there.target, there.delay) == ("a", "b", 1) and (back.source, back.target) == ("b", "a")
+    assert there.transform.out_features == back.transform.in_features == 3
+
+
+def test_the_sum_first_then_compute_then_the_activation_once(engine):
+    graph = mp.PopulationGraph(mp.Rngs(0))
+    graph.add_input("a", 1)
+    graph.add_input("b", 1)
+    graph.add_population("c", input_size=1, output_size=2, compute=mp.Dense(1, 2, mp.Rngs(1)), activation="tanh")
+    graph.connect("a", "c", transform="identity")
+    graph.connect("b", "c", transform="identity")
+    graph.add_output("c", source="c")
+    graph.finalize()
+    weights = {"populations.c.compute.kernel": np.asarray([[0.5, -1.0]])}
+    mp.load_portable(graph, {**weights, "populations.c.compute.bias": np.asarray([0.1, 0.2])})
+    out = graph(graph.initialize_state(1), {"a": engine.zeros((1, 1)) + 0.25, "b": engine.zeros((1, 1)) + 0.5})
+    np.testing.assert_allclose(to_numpy(out.output["c"]), np.tanh([[0.375 + 0.1, -0.75 + 0.2]]), rtol=1e-6)
+
+
+def test_populations_of_the_output_and_other_names(engine):
+    graph = mp.PopulationGraph(mp.Rngs(0))
+    graph.add_input("seen", 2, input_from=("robot", "joints"))
+    graph.add_output("arm_value", 2, output_to="arm", activation="relu")
+    graph.connect("seen", "arm_value", transform=None)
+    graph.finalize()
+    obs = {"robot": {"joints": engine.asarray(np.asarray([[1, -2]], np.int32))}, "more": engine.zeros((1, 3))}
+    out = graph(graph.initialize_state(1), obs).output
+    assert list(out) == ["arm"] and to_numpy(out["arm"]).tolist() == [[1.0, 0.0]]
+
+
+def test_an_array_goes_to_the_only_input_and_functions_see_all_of_it(engine):
+    graph = plain(("a", "b", 0), names="ab", outputs="b")
+    x = engine.zeros((4, 1)) + 3
+    assert to_numpy(graph(graph.initialize_state(4), x).output["b"]).tolist() == [[3.0]] * 4
+    graph = mp.PopulationGraph(mp.Rngs(0))
+    graph.add_input("left", 1, input_from=lambda x: x[..., :1])
+    graph.add_input("right", 1, input_from=lambda x: x[..., 1:])
+    graph.connect("left", "right", transform="identity", delay=1)
+    graph.add_output("right", source="right")
+    graph.finalize()
+    xs, done = engine.asarray(np.arange(6, dtype=np.float32).reshape(3, 1, 2)), engine.asarray(no_end(3))
+    # right[t] = x[t, 1] + x[t-1, 0]
+    assert to_numpy(graph.unroll(graph.initialize_state(1), xs, done).output["right"]).ravel().tolist() == [1, 3, 7]
+
+
+def test_every_population_can_be_recorded(engine):
+    graph = plain(("a", "b", 1), names="ab", outputs="b")
+    x, state = {"a": engine.zeros((2, 1)) + 3}, graph.initialize_state(2)
+    recording = mp.with_recording(mp.Sequential([graph, mp.Filter("b")]))
+    recorded = mp.extract_activations(recording([state, ()], x).metrics)[0]
+    assert {name: to_numpy(value).tolist() for name, value in recorded.items()} == {"a": [[3.0]] * 2, "b": [[0.0]] * 2}
+    xs, done = {"a": engine.zeros((4, 2, 1)) + 3}, engine.asarray(no_end(4, 2))
+    over_time = mp.extract_activations(recording.unroll([state, ()], xs, done).metrics)[0]
+    assert to_numpy(over_time["b"])[:, 0, 0].tolist() == [0.0, 3.0, 3.0, 3.0]
+    assert graph(state, x).metrics == {}
+
+
+def recurrent():
+    rngs = mp.Rngs(3)
+    graph = mp.PopulationGraph(rngs)
+    graph.add_population(
+        "in", input_size=4, output_size=3, compute=mp.Dense(4, 3, rngs), activation="swish", input_from="x"
+    )
+    graph.add_population("a.b", 2, activation="tanh")
+    graph.connect("in", "a.b", delay=1)
+    graph.connect("a.b", "a.b", delay=2)
+    graph.add_output("out", source="a.b", head=mp.Dense(2, 2, rngs))
+    graph.finalize()
+    return graph
+
+
+def test_one_seed_gives_one_network_and_weights_move_between_engines():
+    graphs = each_engine(recurrent)
+    weights = {name: mp.to_portable(graph) for name, graph in graphs.items()}
+    assert_trees_close(weights["jax"], weights["torch"], 1e-6)
+    assert list(weights["jax"]) == [
+        "connections.a.b->a.b@2.transform.bias",
+        "connections.a.b->a.b@2.transform.kernel",
+        "connections.in->a.b@1.transform.bias",
+        "connections.in->a.b@1.transform.kernel",
+        "outputs.out.head.bias",
+        "outputs.out.head.kernel",
+        "populations.in.compute.bias",
+        "populations.in.compute.kernel",
+    ]
+    fill_randomly(graphs["torch"])
+    mp.load_portable(graphs["jax"], mp.to_portable(graphs["torch"]))
+    xs, outs = np.random.default_rng(0).normal(size=(T, B, 4)).astype(np.float32), []
+    for name, graph in graphs.items():
+        with mp.use_backend(name) as engine:
+            done = engine.asarray(DONE)
+            outs.append(graph.unroll(graph.initialize_state(B), {"x": engine.asarray(xs)}, done).output)
+    assert_trees_close(*outs, 1e-5)
+
+
+def test_a_round_trip_through_split_and_merge_keeps_everything(engine):
+    graph = recurrent()
+    fill_randomly(graph)
+    parts = engine.split(graph)
+    again = engine.merge(parts.definition, parts.params, parts.variables)
+    x, state = {"x": engine.zeros((2, 4)) + 1}, graph.initialize_state(2)
+    assert list(again.children_by_key) == list(graph.children_by_key) and repr(again) == repr(graph)
+    assert_trees_close(tuple(again(state, x)), tuple(graph(state, x)), 1e-6)
+
+
+def test_a_state_dict_of_torch(torch_engine):
+    graph, other = recurrent(), recurrent()
+    fill_randomly(graph)
+    other.load_state_dict(graph.state_dict())
+    assert_trees_close(mp.to_portable(other), mp.to_portable(graph), 0)
+
+
+def test_a_call_before_finalize_and_a_change_after_it_are_refused(engine):
+    graph = mp.PopulationGraph(mp.Rngs(0))
+    graph.add_input("a", 1)
+    graph.add_output("a", source="a")
+    for call in (
+        lambda: graph((), {}),
+        lambda: graph.initialize_state(1),
+        lambda: graph.unroll((), {}, None),
+        graph.plot,
+    ):
+        with pytest.raises(RuntimeError, match=r"not finished; call finalize\(\) once"):
+            call()
+    assert "not finalized" in repr(graph)
+    graph.finalize()
+    changes = {
+        "add_population": lambda: graph.add_population("b", 1),
+        "add_population ": lambda: graph.add_input("b", 1),
+        "add_output": lambda: graph.add_output("b", source="a"),
+        "connect": lambda: graph.connect("a", "a", delay=1),
+        "finalize": graph.finalize,
+    }
+    for what, change in changes.items():
+        with pytest.raises(RuntimeError, match=rf"PopulationGraph.{what.strip()} was called after finalize\(\)"):
+            change()
+
+
+def test_wrong_observations_are_refused_by_name(engine):
+    graph = plain(("a", "b", 1), names="ab", inputs=("a", "b"))
+    state, x = graph.initialize_state(2), engine.zeros((2, 1))
+    with pytest.raises(ValueError, match=r"entries \['a'\]; expected 'b', the input_from of Population 'b'"):
+        graph(state, {"a": x})
+    with pytest.raises(ValueError, match=r"observation of shape \(2, 1\), but several populations have an input_from"):
+        graph(state, x)
+    with pytest.raises(
+        ValueError, match=r"Population 'a' \(input_from='a'\) got an input of shape \(2, 3\); expected 1"
+    ):
+        graph(state, {"a": engine.zeros((2, 3)), "b": x})

@@ -1,0 +1,61 @@
+"""The plan of a graph, by hand: components in order, the order inside them, which of them have feedback."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from multippo.networks.graph.plan import make_plan
+
+
+def plan(populations, *connections, inputs="a"):
+    names = {f"{s}{t}{d or ''}": (s, t, d) for s, t, d in connections}
+    made = make_plan(tuple(populations), tuple(inputs), names)
+    return [("".join(part.populations), part.feedback) for part in made.components], made
+
+
+def test_a_chain_declared_backwards():
+    assert plan("cba", ("a", "b", 0), ("b", "c", 2))[0] == [("a", False), ("b", False), ("c", False)]
+
+
+def test_equally_possible_orders_are_those_of_the_declaration():
+    assert [name for name, _ in plan("acb", ("a", "b", 0), ("a", "c", 0))[0]] == ["a", "c", "b"]
+
+
+def test_delayed_connections_close_loops():
+    # b and d read each other through a delay; b comes first, since d reads it in the same step.
+    parts, made = plan("dcba", ("a", "b", 0), ("b", "d", 0), ("d", "b", 1), ("d", "c", 0), ("c", "c", 3))
+    assert parts == [("a", False), ("bd", True), ("c", True)]
+    loop = made.components[1]
+    assert [(edge.key, edge.inside) for edge in loop.steps[0].incoming] == [("ab", False), ("db1", True)]
+    assert [(edge.key, edge.inside) for edge in loop.steps[1].incoming] == [("bd", True)]
+
+
+def test_what_comes_from_outside_is_summed_first():
+    _, made = plan("ab", ("b", "b", 1), ("b", "b", 2), ("a", "b", 0))
+    assert [edge.key for edge in made.components[1].steps[0].incoming] == ["ab", "bb1", "bb2"]
+
+
+def test_a_long_way_round_is_one_loop():
+    names = [chr(ord("a") + i) for i in range(20)]
+    ring = [(s, t, 0) for s, t in itertools.pairwise(names)] + [(names[-1], "a", 1)]
+    assert plan(names[::-1], *ring)[0] == [("".join(names), True)]
+
+
+def test_every_connection_leads_onwards():
+    edges = [("a", "d", 1), ("d", "e", 0), ("e", "d", 2), ("e", "b", 4), ("b", "c", 0), ("c", "b", 1), ("a", "c", 0)]
+    _, made = plan("edcba", *edges)
+    seen: set[str] = set()
+    for part in made.components:
+        here = seen | set(part.populations)
+        assert all(edge.source in here for step in part.steps for edge in step.incoming)
+        seen = here
+
+
+def test_several_inputs_and_an_island():
+    with pytest.raises(ValueError, match=r"no observation reaches: \['c', 'd'\]"):
+        plan("abcd", ("a", "b", 0), ("c", "d", 0), ("d", "c", 1))
+    assert plan("abcd", ("a", "b", 0), ("c", "d", 0), inputs="ac")[1].inputs == ("a", "c")
+    with pytest.raises(ValueError, match="there is none yet, see add_input"):
+        plan("a", ("a", "a", 1), inputs="")
