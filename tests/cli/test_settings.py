@@ -62,6 +62,16 @@ def test_a_run_is_read_back_from_its_directory_as_it_was(given: dict[str, Any], 
     assert "multippo" in json.loads(directory.config.read_text())["versions"]
 
 
+@pytest.mark.parametrize(("kind", "gates"), [("lstm", 4), ("gru", 3)])
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_the_kind_of_network_is_the_one_named(backend: str, kind: str, gates: int):
+    env = mp.make_env("CartPole-v1", num_envs=1)
+    given = {"env": "CartPole-v1", "network": kind, "hidden_features": 5, "encoder_sizes": ()}
+    with mp.use_backend(backend):
+        weights = mp.to_portable(settings_from(given).make_network(env))
+    assert weights["layers.1.action.layers.0.recurrent_kernel"].shape == (5, gates * 5)
+
+
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_the_seed_makes_the_network(backend: str):
     env = mp.make_env("CartPole-v1", num_envs=1)

@@ -72,6 +72,18 @@ def test_a_run_is_written_and_evaluates_alike_on_either_engine(command: Any, bac
         assert elsewhere[name] == report[name], name
 
 
+def test_a_gru_is_trained_on_one_engine_and_goes_on_on_the_other(command: Any):
+    options = ("--network", "gru", "--hidden-features", 4, "--encoder-sizes", 4)
+    done = train(command, "--run-dir", "run", "--final-eval-episodes", 0, *options)
+    assert done.code == 0, done.err
+    more = ("--resume", "--run-dir", "run", "--total-steps", 96, "--final-eval-episodes", 0)
+    done = command("train", *more, "--backend", "jax", "--progress", "plain")
+    assert done.code == 0, done.err
+    logged = numbers(Path("run"))
+    assert [record["iteration"] for record in logged] == [1, 2, 3]
+    assert max(record["ratio/first_max_dev"] for record in logged) <= 1e-5
+
+
 def test_one_seed_is_one_run(command: Any):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         assert train(command, "--run-dir", name, "--seed", seed, "--final-eval-episodes", 0).code == 0
