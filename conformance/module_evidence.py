@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,14 +39,21 @@ class ModuleEvidence:
         specimen: What to run.
         backend: The engine.
         precision: "float32" or "float64".
+        prepare: Writes the numbers into the module that it is run with.
     """
 
-    def __init__(self, specimen: ModuleSpecimen, backend: str, precision: str) -> None:
+    def __init__(
+        self,
+        specimen: ModuleSpecimen,
+        backend: str,
+        precision: str,
+        prepare: Callable[[Any], None] = randomise,
+    ) -> None:
         self.specimen, self.backend, self.precision = specimen, backend, precision
         with engine_at(backend, precision) as engine:
             self.engine = engine
             self.module: Any = specimen.build()
-            randomise(self.module)
+            prepare(self.module)
             self.arrays = mp.to_portable(self.module)
             split = engine.split(self.module)
             self._definition = split.definition

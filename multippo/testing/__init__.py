@@ -3,7 +3,8 @@
 They are what multippo's own tests use; use them to test your modules and environments. ``Clock``, ``Goal`` and ``Spy``
 are host environments; ``FunctionalClock`` and ``FunctionalGoal`` are the same tasks as pure JAX functions, for
 ``make_env``. ``TableNet``, ``CountNet`` and ``NoisyNet`` are networks without memory, with memory, and with noise of
-their own. ``check_env`` tells what is wrong with an environment.
+their own. ``check_env`` tells what is wrong with an environment, ``check_module`` which rule of the protocol a module
+breaks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from multippo.testing.check_env import EnvReport, check_env
+from multippo.testing.check_module import ModuleReport, check_module
 from multippo.testing.environments import Clock, Goal, HostEnv, Spy
 from multippo.testing.networks import CountNet, NoisyNet, TableNet, TinyActorCritic
 
@@ -25,11 +27,13 @@ __all__ = [
     "FunctionalGoal",
     "Goal",
     "HostEnv",
+    "ModuleReport",
     "NoisyNet",
     "Spy",
     "TableNet",
     "TinyActorCritic",
     "check_env",
+    "check_module",
 ]
 
 
