@@ -75,31 +75,40 @@ def draw(
     Raises:
         ImportError: If matplotlib is missing.
     """
+    depth = _depths(plan)
+    places = _places(depth)
+    last = max(depth.values(), default=0) + 1
     if ax is None:
         try:
             from matplotlib import pyplot
         except ImportError as error:
             raise ImportError("PopulationGraph.plot needs the package matplotlib: pip install matplotlib") from error
-        ax = pyplot.subplots()[1]
-    depth = _depths(plan)
-    places = _places(depth)
+        rows = max([len(outputs), *(list(depth.values()).count(column) for column in range(last))])
+        ax = pyplot.subplots(figsize=(2.2 * (last + 1.5), 1.2 * rows + 1.8))[1]
     inside = {edge.key for part in plan.components for step in part.steps for edge in step.incoming if edge.inside}
+    widths = {name: max(len(name), 4) for name in populations}
+    # The delayed connections of a pair share an arrow.
+    arrows: dict[tuple[str, str, bool], list[str]] = {}
     for name, edge in connections.items():
+        arrows.setdefault((edge.source, edge.target, edge.delay > 0), []).append(name)
+    for (source, target, delayed), names in arrows.items():
         # What leads onwards within a loop is as grey as the rest.
-        back = name in inside and depth[edge.target] <= depth[edge.source]
-        _arrow(ax, places[edge.source], places[edge.target], edge.delay, _FEEDBACK if back else _FORWARD)
-    last = max(depth.values(), default=0) + 1
+        back = inside.issuperset(names) and depth[target] <= depth[source]
+        label = ", ".join(str(connections[name].delay) for name in names) if delayed else ""
+        ends = (places[source], places[target])
+        _arrow(ax, *ends, (widths[source], widths[target]), label, _FEEDBACK if back else _FORWARD)
     for number, (name, head) in enumerate(outputs.items()):
         place = (float(last), (len(outputs) - 1) / 2 - number)
-        _arrow(ax, places[head.source], place, 0, _FORWARD)
+        _arrow(ax, places[head.source], place, (widths[head.source], len(name)), "", _FORWARD)
         _text(ax, place, name, boxed=False)
     for name, population in populations.items():
         _text(ax, places[name], f"{name}\n{population.output_size}", boxed=True)
         if population.input_from is not None:
             x, y = places[name]
             seen = population.input_from
-            _arrow(ax, (x - 0.9, y), (x, y), 0, _FORWARD)
-            _text(ax, (x - 0.9, y), "observation" if callable(seen) else str(seen), boxed=False)
+            text = "observation" if callable(seen) else str(seen)
+            _arrow(ax, (x - 0.9, y), (x, y), (len(text), widths[name]), "", _FORWARD)
+            _text(ax, (x - 0.9, y), text, boxed=False)
     ys = [y for _, y in places.values()]
     ax.set_xlim(-1.3, last + 0.6)
     ax.set_ylim(min([*ys, -len(outputs) / 2]) - 0.8, max([*ys, len(outputs) / 2]) + 0.8)
@@ -133,20 +142,32 @@ def _text(ax: Axes, place: tuple[float, float], text: str, boxed: bool) -> None:
     ax.text(*place, text, ha="center", va="center", zorder=3, bbox=box)
 
 
-def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], delay: int, color: str) -> None:
-    """An arrow from box to box; around the top of one for a population that reads itself."""
+def _arrow(
+    ax: Axes,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    widths: tuple[int, int],
+    delays: str,
+    color: str,
+) -> None:
+    """An arrow from text to text, which are ``widths`` letters wide; over the top of one that reads itself."""
     if start == end:
-        start, end, bend, label_at = (
-            (start[0] - 0.15, start[1]),
-            (end[0] + 0.15, end[1]),
-            -1.8,
-            (start[0], start[1] + 0.55),
-        )
+        x, y = start
+        start, end, bend, label_at, shrink = (x - 0.12, y + 0.2), (x + 0.12, y + 0.2), -1.8, (x, y + 0.52), (0.0, 0.0)
     else:
-        bend = 0.3 if delay else 0.0
+        bend = 0.3 if delays else 0.0
         across = (end[1] - start[1], start[0] - end[0])
-        label_at = ((start[0] + end[0] + bend * across[0]) / 2, (start[1] + end[1] + bend * across[1]) / 2)
-    style = {"arrowstyle": "->", "color": color, "shrinkA": 16, "shrinkB": 16, "connectionstyle": f"arc3,rad={bend}"}
-    ax.annotate("", xy=end, xytext=start, arrowprops=style)
-    if delay:
-        ax.text(*label_at, str(delay), color=color, ha="center", va="center")
+        out = 0.75 * bend  # the curve passes at half of it
+        label_at = ((start[0] + end[0]) / 2 + out * across[0], (start[1] + end[1]) / 2 + out * across[1])
+        shrink = (8 + 3.2 * widths[0], 8 + 3.2 * widths[1])
+    style = {"arrowstyle": "->", "color": color, "connectionstyle": f"arc3,rad={bend}"}
+    ax.annotate("", xy=end, xytext=start, arrowprops={**style, "shrinkA": shrink[0], "shrinkB": shrink[1]})
+    if delays:
+        ax.text(
+            *label_at,
+            delays,
+            color=color,
+            ha="center",
+            va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )

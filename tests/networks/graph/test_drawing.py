@@ -20,6 +20,7 @@ def graph(engine):
     graph.connect("a", "a", delay=7)
     graph.connect("a", "b", transform=None)
     graph.connect("b", "a", delay=5)
+    graph.connect("b", "a", delay=2)
     graph.add_output("y", source="b")
     graph.finalize()
     return graph
@@ -39,6 +40,7 @@ def test_in_words(graph):
     a -> a, delay 7: Dense
     a -> b: identity
     b -> a, delay 5: Dense
+    b -> a, delay 2: Dense
   outputs:
     y: identity of b
   over time: eye at once; a with b step by step
@@ -60,12 +62,12 @@ def pyplot():
 def test_as_a_picture(graph, pyplot):
     ax = graph.plot()
     texts = {text.get_text(): text for text in ax.texts}
-    assert {"eye\n3", "a\n3", "b\n3", "y", "('robot', 'camera')", "7", "5"} <= set(texts)
+    assert {"eye\n3", "a\n3", "b\n3", "y", "('robot', 'camera')", "7", "5, 2"} <= set(texts)
     # Delays of loops in red; connections that lead onwards carry no label without a delay.
-    assert texts["7"].get_color() == texts["5"].get_color() == "tab:red" and "0" not in texts
+    assert texts["7"].get_color() == texts["5, 2"].get_color() == "tab:red" and "0" not in texts
     x = {name: texts[f"{name}\n3"].get_position()[0] for name in ("eye", "a", "b")}
     assert x["eye"] < x["a"] < x["b"] < texts["y"].get_position()[0]
-    # Four connections, an input, an output.
+    # Connections between four pairs, an input, an output.
     assert sum(text.arrow_patch is not None for text in ax.texts if hasattr(text, "arrow_patch")) == 6
     ax.figure.canvas.draw()
 
