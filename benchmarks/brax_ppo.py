@@ -58,8 +58,13 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 def run(task: str, settings: dict[str, Any], steps: int, seed: int) -> tuple[float, int, float]:
     """Trains once: the last evaluation's return, the steps taken, the seconds."""
     with contextlib.redirect_stdout(io.StringIO()):
+        import jax
         from brax import envs
         from brax.training.agents.ppo import train
+    # Brax 0.14 calls a function that JAX has removed since.
+    jax.device_put_replicated = lambda tree, devices: jax.tree.map(
+        lambda leaf: jax.numpy.stack([leaf] * len(devices)), tree
+    )
 
     last: dict[str, Any] = {}
 
