@@ -10,6 +10,7 @@ import multippo as mp
 from multippo.networks.random_state import forget_drawn
 from multippo.networks.unrolling import step_unroll
 from multippo.networks.variational import CodeState
+from multippo.testing import Clock
 
 B, T = 3, 6
 ENDS = np.zeros((T, B), bool)
@@ -211,3 +212,24 @@ def test_what_is_no_bottleneck_is_refused(engine):
         mp.AR1VariationalBottleneck(2, mp.Rngs(0), prior_correlation=1.0)
     with pytest.raises(ValueError, match=r"\(ar1_weight=-1\) is not possible"):
         mp.AR1VariationalBottleneck(2, mp.Rngs(0), ar1_weight=-1)
+
+
+@pytest.mark.parametrize("mode", ["same_step", "next_step"])
+def test_a_replay_repeats_a_rollout_with_codes_and_delays(engine, mode):
+    env, rngs = Clock([3, 5], num_envs=2, autoreset=mode), mp.Rngs(0)
+    size = env.observation_space.shape[0]
+    code = mp.AR1VariationalBottleneck(2, rngs, 0.1, 1e-3, 0.5, prior_correlation=0.8)
+    trunk = mp.Sequential([mp.Delay(np.zeros(size), 2), mp.Dense(size, 4, rngs), code])
+    actor = mp.Sequential([mp.Dense(2, 2, rngs), mp.CategoricalSampler(rngs)])
+    net = mp.Sequential([trunk, mp.PPOAdapter(action=actor, value=mp.Dense(2, 1, rngs))])
+    state, env_state = net.initialize_state(2), env.reset(to_numpy(engine.random.key(1)))
+    for number in range(2):  # the second rollout starts in the middle of episodes
+        before = state
+        key = engine.random.key(2 + number)
+        state, env_state, transition = mp.unroll_env(env, env_state, net, state, 9, key)
+        replayed, valid = mp.replay(net, before, transition), to_numpy(transition.valid)
+        assert valid.all() == (mode == "same_step")
+        for field in ("value_estimates", "loglikelihoods"):
+            got, expected = (to_numpy(getattr(out, field))[valid] for out in (replayed, transition.network_output))
+            np.testing.assert_allclose(got, expected, atol=1e-6)
+            assert len(np.unique(expected)) > 10
