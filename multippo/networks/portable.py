@@ -17,8 +17,8 @@ def to_portable(module: Any) -> dict[str, np.ndarray]:
         module: A StatefulModule on any engine.
 
     Returns:
-        Arrays by dotted path, sorted; a dense kernel is ``[in, out]``, a convolution's ``[height, width, in, out]``; an LSTM's
-        gates are i, f, g, o with one bias, a GRU's r, z, n.
+        Arrays by dotted path, sorted; a dense kernel is ``[in, out]``, a convolution's ``[height, width, in, out]``;
+        an LSTM's gates are i, f, g, o with one bias, a GRU's r, z, n.
     """
     # uint32 words (random keys) and int64 ones are the same numbers; one type makes files equal.
     return {
