@@ -60,8 +60,8 @@ def train(
 
     def log(metrics: dict[str, float]) -> None:
         logged.append(metrics)
-        reward = metrics.get("rollout/episode_reward/mean")
-        if reward is not None:
+        reward = metrics["rollout/episode_reward/mean"]
+        if not math.isnan(reward):  # no episode has ended
             print(f"{int(metrics['step']):8d} steps: {reward:6.1f} steps in an episode")
 
     mp.train_ppo(env, network, mp.TrainConfig(ppo=config, seed=seed), log_fn=log)
