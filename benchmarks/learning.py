@@ -35,8 +35,20 @@ PENDULUM = (
     "--num-envs=4",
     "--rollout-length=256",
     "--num-minibatches=16",
-    "--learning-rate=2e-3",
+    "--learning-rate=1e-3",
     "--discounting-factor=0.95",
+)
+PENDULUM_NOVEL_LSTM = (
+    "multippo/PendulumNoVel-v0",
+    "--network=lstm",
+    "--total-steps=600000",
+    "--num-envs=16",
+    "--rollout-length=200",
+    "--num-minibatches=8",
+    "--num-epochs=6",
+    "--learning-rate=1e-3",
+    "--discounting-factor=0.95",
+    "--target-kl=0.03",
 )
 INVERTED_PENDULUM = (
     "brax/inverted_pendulum",
@@ -47,7 +59,8 @@ INVERTED_PENDULUM = (
     "--num-minibatches=8",
     "--learning-rate=1e-3",
 )
-
+BRAX = ("--total-steps=1000000", *INVERTED_PENDULUM[2:])
+INVERTED_DOUBLE_PENDULUM = ("brax/inverted_double_pendulum", *BRAX)
 ACROBOT = (
     "Acrobot-v1",
     "--total-steps=300000",
@@ -55,6 +68,17 @@ ACROBOT = (
     "--rollout-length=128",
     "--num-epochs=4",
     "--num-minibatches=8",
+)
+LUNAR_LANDER = (
+    "LunarLander-v3",
+    "--total-steps=1000000",
+    "--num-envs=16",
+    "--rollout-length=256",
+    "--num-epochs=4",
+    "--num-minibatches=32",
+    "--discounting-factor=0.999",
+    "--gae-lambda=0.98",
+    "--entropy-weight=0.01",
 )
 # As much data and as many gradient steps in an iteration as PPO usually takes on MuJoCo's tasks.
 MUJOCO = (
@@ -76,9 +100,11 @@ TASKS = {
     "cartpole-novel-mlp": Task(
         arguments=("multippo/CartPoleNoVel-v0", "--network=mlp", "--total-steps=200000"), goal=300, at_least=False
     ),
-    "pendulum": Task(arguments=PENDULUM, goal=-200),
+    "pendulum": Task(arguments=PENDULUM, goal=-170, seeds=(0, 1, 2)),
+    "pendulum-novel-lstm": Task(arguments=PENDULUM_NOVEL_LSTM, goal=-220, seeds=(0, 1, 2)),
     "inverted-pendulum": Task(arguments=INVERTED_PENDULUM, goal=950),
     "acrobot": Task(arguments=ACROBOT, goal=-90, seeds=(0, 1, 2)),
+    "lunar-lander": Task(arguments=LUNAR_LANDER, goal=240, seeds=(0, 1, 2)),
     "half-cheetah": Task(arguments=HALF_CHEETAH, goal=3000, seeds=(0, 1, 2)),
     "hopper": Task(arguments=HOPPER, goal=2300, seeds=(0, 1, 2)),
 }

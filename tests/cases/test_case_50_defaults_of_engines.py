@@ -16,15 +16,17 @@ import training
 import multippo as mp
 from multippo.testing import Goal
 
-LAYER_NORM = hasattr(mp, "LayerNorm")
-
 
 def make_network() -> Any:
     rngs = mp.Rngs(3)
-    norm = [mp.LayerNorm(6)] if LAYER_NORM else []  # type: ignore[attr-defined]
     actor = mp.Sequential([mp.Dense(6, 2, rngs), mp.NormalTanhSampler(rngs, 0.01)])
     network = mp.Sequential(
-        [mp.Normalizer(1), mp.Dense(1, 6, rngs, "tanh"), *norm, mp.PPOAdapter(action=actor, value=mp.Dense(6, 1, rngs))]
+        [
+            mp.Normalizer(1),
+            mp.Dense(1, 6, rngs, "tanh"),
+            mp.LayerNorm(6),
+            mp.PPOAdapter(action=actor, value=mp.Dense(6, 1, rngs)),
+        ]
     )
     values = support.fill_randomly(network, scale=0.4)
     assert all(np.abs(value).min() > 0 for name, value in values.items() if "bias" in name)
