@@ -116,7 +116,7 @@ class Builder(Parent):
         source: str,
         target: str,
         *,
-        transform: StatefulModule | str | None = "linear",
+        transform: StatefulModule | str | None = None,
         delay: int = 0,
         reciprocal: bool = False,
     ) -> None:
@@ -125,8 +125,8 @@ class Builder(Parent):
         Args:
             source: A population.
             target: A population, maybe the same one.
-            transform: "linear" for ``Dense(source.output_size, target.input_size)``, drawn from the graph's rngs;
-                "identity" or None to pass the output on; or any module between these sizes, with or without a carry.
+            transform: "linear", or None, for ``Dense(source.output_size, target.input_size)``, drawn from the graph's
+                rngs; "identity" to pass the output on; or any module between these sizes, with or without a carry.
             delay: How many steps ago the source is read, within the episode; before its first step there are zeros. 0
                 is the present step.
             reciprocal: Adds one from ``target`` to ``source`` too, of the same delay, with weights of its own.
@@ -154,14 +154,14 @@ class Builder(Parent):
             self._add("connections", name, Connection(*ends, delay, self._transform(name, transform, *ends)))
 
     def _transform(self, name: str, transform: Any, source: Population, target: Population) -> StatefulModule | None:
-        if not isinstance(transform, str):
-            return transform
-        if transform not in ("linear", "identity"):
+        if isinstance(transform, str) and transform not in ("linear", "identity"):
             raise ValueError(
-                f"Connection {name!r} got transform={transform!r}; expected 'linear', 'identity', None or a module."
+                f"Connection {name!r} got transform={transform!r}; expected 'linear', 'identity' or a module."
             )
-        assert self.rngs is not None
-        return Dense(source.output_size, target.input_size, self.rngs) if transform == "linear" else None
+        if transform is None or transform == "linear":
+            assert self.rngs is not None
+            return Dense(source.output_size, target.input_size, self.rngs)
+        return None if transform == "identity" else transform
 
     def add_output(
         self,

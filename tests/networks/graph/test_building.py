@@ -84,7 +84,11 @@ def test_sizes(graph):
     refused(
         lambda: graph.connect("a", "a", transform=dense), ValueError, r"'a->a', .* yields .*\(1, 3\); expected.* 2 feat"
     )
-    refused(lambda: graph.connect("a", "b", transform=None), ValueError, "no transform, but leads from 2 features to 3")
+    refused(
+        lambda: graph.connect("a", "b", transform="identity"),
+        ValueError,
+        "no transform, but leads from 2 features to 3",
+    )
     refused(
         lambda: graph.connect("a", "a", transform=mp.Splitter(x=1, y=1)), ValueError, "yields a dict; expected an array"
     )
@@ -96,7 +100,7 @@ def test_sizes(graph):
 
 
 def test_nothing_is_left_of_what_was_refused(graph):
-    refused(lambda: graph.connect("a", "b", transform=None), ValueError, "no transform")
+    refused(lambda: graph.connect("a", "b", transform="identity"), ValueError, "no transform")
     graph.connect("a", "b")
     graph.add_output("y", source="b")
     graph.finalize()

@@ -18,7 +18,7 @@ def graph(engine):
     graph.add_population("b", 3, activation=lambda x: x)
     graph.connect("eye", "a")
     graph.connect("a", "a", delay=7)
-    graph.connect("a", "b", transform=None)
+    graph.connect("a", "b", transform="identity")
     graph.connect("b", "a", delay=5)
     graph.connect("b", "a", delay=2)
     graph.add_output("y", source="b")

@@ -22,7 +22,7 @@ def plain(*connections, names="a", outputs=None, inputs=("a",)):
     for name in names:
         graph.add_population(name, 1, input_from=name if name in inputs else None)
     for source, target, delay in connections:
-        graph.connect(source, target, transform=None, delay=delay)
+        graph.connect(source, target, transform="identity", delay=delay)
     for name in outputs or names:
         graph.add_output(name, source=name)
     graph.finalize()
@@ -138,7 +138,7 @@ def test_populations_of_the_output_and_other_names(engine):
     graph = mp.PopulationGraph(mp.Rngs(0))
     graph.add_input("seen", 2, input_from=("robot", "joints"))
     graph.add_output("arm_value", 2, output_to="arm", activation="relu")
-    graph.connect("seen", "arm_value", transform=None)
+    graph.connect("seen", "arm_value", transform="identity")
     graph.finalize()
     obs = {"robot": {"joints": engine.asarray(np.asarray([[1, -2]], np.int32))}, "more": engine.zeros((1, 3))}
     out = graph(graph.initialize_state(1), obs).output
