@@ -17,13 +17,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Written after an installation and newer than the files that decide it, so a second `make` installs nothing.
 RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
+DOCS := $(VENV)/.installed-docs
 # One thread for each test process: two that wait for each other on few cores are many times slower.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # `make train` installs without compiling thousands of files it never imports; let Python keep those that it does.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-unit test-conformance test-slow check lint format bench clean distclean
+.PHONY: help setup train test test-unit test-conformance test-slow check lint format docs bench clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -57,11 +58,14 @@ format: $(DEV) ## let ruff rewrite the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(DOCS) ## the documentation site, in site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(DEV) ## the learning benchmark behind benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/learning.py $(ARGS)
 
 clean: ## remove caches and build output
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find multippo conformance tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv as well
@@ -82,6 +86,11 @@ $(DEV): $(RUN)
 	@$(PIP) install --quiet --no-compile -c constraints.txt --editable ".[all,dev]"
 	@# Some packages ship files in a newer syntax than this Python's, so the result does not matter.
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
+	@touch $@
+
+$(DOCS): $(RUN)
+	@echo "Installing what builds the documentation ..."
+	@$(PIP) install --quiet --no-compile -c constraints.txt --editable ".[all,docs]"
 	@touch $@
 
 $(BIN)/pip:

@@ -1,0 +1,89 @@
+"""What the pages say runs, on both engines."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pages import NOT_CODE, ROOT, Block, blocks, run_page
+
+PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "adr")
+NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Pages write files where they are run."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "page", [path for path in PAGES if any(b.language == "python" for b in blocks(path))], ids=lambda path: path.stem
+)
+def test_a_page_runs(page: Path, engine):
+    run_page(page, engine.name)
+
+
+def shorter(code: str) -> str:
+    """100,000 and 200,000 steps become 1,600 and 3,200, which are two and four iterations of 8 x 128."""
+    return re.sub(r"total_steps=(\d+)_000\b", r"total_steps=\1 * 16", code)
+
+
+def test_the_readme_runs(engine):
+    namespace = run_page(ROOT / "README.md", engine.name, shorter)
+    assert namespace["result"].total_iterations == 2 and namespace["state"].iteration == 2
+    assert Path("checkpoint").is_dir()
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=[*NAMES, "README.md"])
+def test_every_block_is_run_or_says_why_not(page: Path):
+    for block in blocks(page):
+        where = f"{page.name}:{block.line}"
+        assert block.language in ("python", *NOT_CODE), f"{where} is in {block.language!r}"
+        if block.language == "python":
+            assert block.marks.get("engine", "jax") in ("jax", "torch"), where
+            assert len(block.marks.get("not run", "because of this")) > 10, f"{where} does not say why"
+        else:
+            assert not block.marks, f"{where}: a mark for a block that never runs"
+
+
+def page(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "page.md"
+    path.write_text(text)
+    return path
+
+
+def test_the_reader_of_blocks(tmp_path):
+    text = "# T\n\n```python\na = 1\n\nb = 2\n```\n\n<!-- not run: needs a robot -->\n\n"
+    text += "    ```python\n    c = 3\n    ```\n"
+    text += '\nnext\n\n```text title="Output"\nd\n```\n'
+    assert blocks(page(tmp_path, text)) == [
+        Block("python", "", "a = 1\n\nb = 2", 4, {}),
+        Block("python", "", "c = 3", 12, {"not run": "needs a robot"}),
+        Block("text", 'title="Output"', "d", 18, {}),
+    ]
+
+
+def test_blocks_share_a_namespace_and_some_do_not_run(tmp_path):
+    text = "```python\na = 1\n```\n```python\na += 1\n```\n<!-- engine: torch -->\n```python\na += 10\n```\n"
+    text += "<!-- not run: too long -->\n```python\na += 100\n```\n"
+    assert run_page(page(tmp_path, text), "jax")["a"] == 2
+    assert run_page(page(tmp_path, text), "torch")["a"] == 12
+
+
+def test_a_wrong_page_is_noticed(tmp_path):
+    with pytest.raises(ZeroDivisionError) as error:
+        run_page(page(tmp_path, "words\n\n```python\n\n1 / 0\n```\n"), "jax")
+    assert error.traceback[-1].lineno == 4  # counted from 0: the page's fifth line
+    wrong = '```python\nprint(2)\n```\n\n```text title="Output"\n3\n```\n'
+    with pytest.raises(AssertionError, match=r"page\.md:6"):
+        run_page(page(tmp_path, wrong), "jax")
+    run_page(page(tmp_path, wrong.replace("3", "2")), "jax")
+    with pytest.raises(AssertionError, match="not closed"):
+        blocks(page(tmp_path, "```python\n1\n"))
+
+
+def test_a_snippet_is_the_file(tmp_path):
+    found = blocks(page(tmp_path, '```python\n--8<-- "examples/moving_average.py"\n```\n'))
+    assert found[0].code.strip() == (ROOT / "examples" / "moving_average.py").read_text("utf-8").strip()

@@ -1,0 +1,128 @@
+"""The moving averages of the example, against numbers worked out by hand, on both engines."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import multippo as mp
+from multippo.testing import check_module
+
+PATH = Path(__file__).resolve().parents[2] / "examples" / "moving_average.py"
+
+# k = 2. Environment 0: an episode of three inputs, then one of two. Environment 1: episodes of one, two and two.
+X = np.asarray([[2.0, 10.0], [4.0, 20.0], [9.0, 40.0], [5.0, 6.0], [7.0, 8.0]])
+DONE = np.asarray([[False, True], [False, False], [True, True], [False, False], [False, True]])
+MEANS = np.asarray(
+    [
+        [2.0, 10.0],
+        [(2.0 + 4.0) / 2, 20.0],  # environment 1 started anew with 20
+        [(4.0 + 9.0) / 2, (20.0 + 40.0) / 2],
+        [5.0, 6.0],  # both started anew
+        [(5.0 + 7.0) / 2, (6.0 + 8.0) / 2],
+    ]
+)
+LAST = {"buffer": [[5.0, 7.0], [0.0, 0.0]], "seen": [2, 0]}
+
+
+@pytest.fixture(scope="module")
+def example():
+    spec = importlib.util.spec_from_file_location("moving_average", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def inputs(engine):
+    return engine.asarray(X[..., None]), engine.asarray(DONE)
+
+
+def test_it_averages_within_the_episode(engine, precision, example):
+    module = example.MovingAverage(1, 2)
+    xs, done = inputs(engine)
+    run = engine.jit(lambda state, xs, done: module.unroll(state, xs, done))
+    for unroll in (module.unroll, run):
+        out = unroll(module.initialize_state(2), xs, done)
+        np.testing.assert_allclose(engine.to_numpy(out.output)[..., 0], MEANS, rtol=1e-5)
+        np.testing.assert_allclose(engine.to_numpy(out.next_state["buffer"])[..., 0], LAST["buffer"], rtol=1e-5)
+        np.testing.assert_array_equal(engine.to_numpy(out.next_state["seen"]), LAST["seen"])
+
+
+def test_a_call_leaves_the_callers_buffer_alone(engine, example):
+    module = example.MovingAverage(1, 2)
+    state = module.initialize_state(1)
+    module(state, engine.asarray(np.asarray([[3.0]], np.float32)))
+    np.testing.assert_array_equal(engine.to_numpy(state["buffer"]), np.zeros((1, 2, 1)))
+
+
+def test_the_gradient_reaches_the_inputs_averaged(engine, precision, example):
+    # The last output of environment 0 is (x_3 + x_4) / 2, that of environment 1 likewise; nothing else counts.
+    module = example.MovingAverage(1, 2)
+    xs, done = inputs(engine)
+    if engine.name == "torch":
+        xs.requires_grad_(True)
+
+    def loss(xs):
+        return engine.xp.sum(module.unroll(module.initialize_state(2), xs, done).output[-1])
+
+    _, gradient = engine.value_and_grad(lambda params: (loss(params["x"]), None))({"x": xs})
+    expected = np.zeros((5, 2, 1))
+    expected[3:] = 0.5
+    np.testing.assert_allclose(engine.to_numpy(gradient["x"]), expected, rtol=1e-5)
+
+
+def test_the_mean_moves_in_update_statistics_alone(engine, precision, example):
+    module = example.MovingAverageWithStats(1, 2)
+    xs, done = inputs(engine)
+    out = module.unroll(module.initialize_state(2), xs, done)
+    np.testing.assert_allclose(engine.to_numpy(out.output)[..., 0], MEANS, rtol=1e-5)  # the mean is still 0
+    module.update_statistics(out.rollout_extras)
+    # All ten inputs: environment 0 sums to 27, environment 1 to 84.
+    np.testing.assert_allclose(engine.to_numpy(module.mean[...]), [111.0 / 10], rtol=1e-5)
+    assert int(module.count[...]) == 10
+    out = module.unroll(module.initialize_state(2), xs, done)
+    np.testing.assert_allclose(engine.to_numpy(out.output)[..., 0], MEANS - 11.1, rtol=1e-5)
+    # Once more without the fourth step of environment 1, which may hold anything.
+    extras = X[..., None].copy()
+    extras[3, 1] = np.nan
+    valid = np.ones((5, 2), bool)
+    valid[3, 1] = False
+    module.update_statistics(engine.asarray(extras), engine.asarray(valid))
+    np.testing.assert_allclose(engine.to_numpy(module.mean[...]), [(111.0 + 105.0) / 19], rtol=1e-5)
+    assert int(module.count[...]) == 19
+    module.update_statistics(engine.asarray(extras), engine.asarray(np.zeros((5, 2), bool)))
+    np.testing.assert_allclose(engine.to_numpy(module.mean[...]), [216.0 / 19], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["MovingAverage", "MovingAverageWithStats"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_nothing_is_wrong_with_it(engine, example, name: str, k: int):
+    report = check_module(getattr(example, name)(4, k), np.zeros(4))
+    assert report and (k == 1 or not report.warnings), str(report)
+
+
+def test_it_trains_and_replay_repeats_the_rollout(engine, example):
+    rngs = mp.Rngs(0)
+    ports = mp.PPOAdapter(
+        action=mp.Sequential([mp.Dense(2, 2, rngs), mp.CategoricalSampler(rngs)]), value=mp.Dense(2, 1, rngs)
+    )
+    network = mp.Sequential([example.MovingAverageWithStats(2, 3), ports])
+    logged: list[dict[str, float]] = []
+    config = mp.PPOConfig(total_steps=256, num_envs=4, rollout_length=32, num_epochs=1)
+    mp.train_ppo("multippo/CartPoleNoVel-v0", network, mp.TrainConfig(ppo=config), log_fn=logged.append)
+    assert all(metrics["ratio/first_max_dev"] < 1e-5 for metrics in logged)
+    # Two iterations of 128 steps, less those in which an environment only reset itself.
+    assert 200 < int(network[0].count[...]) == int(logged[-1]["step"]) <= 256
+
+
+def test_as_a_program():
+    done = subprocess.run([sys.executable, str(PATH)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "MovingAverage: Nothing is wrong with it.",
+        "MovingAverageWithStats: Nothing is wrong with it.",
+    ]
