@@ -40,6 +40,8 @@ from multippo.rngs import Rngs
 if TYPE_CHECKING:
     from multippo.algorithms.checkpointing import load_checkpoint, save_checkpoint
     from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
+    from multippo.algorithms.distillation import train_distillation
+    from multippo.algorithms.distillation_config import DistillationConfig, DistillationTrainConfig
     from multippo.algorithms.evaluation import eval_rollout
     from multippo.algorithms.losses import ppo_loss
     from multippo.algorithms.ppo import train_ppo
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
+    "DistillationConfig": "multippo.algorithms.distillation_config",
+    "DistillationTrainConfig": "multippo.algorithms.distillation_config",
     "EvalConfig": "multippo.algorithms.config",
     "PPOConfig": "multippo.algorithms.config",
     "TrainConfig": "multippo.algorithms.config",
@@ -71,6 +75,7 @@ _LAZY = {
     "record_activations_rollout": "multippo.algorithms.recording",
     "replay": "multippo.algorithms.replay",
     "save_checkpoint": "multippo.algorithms.checkpointing",
+    "train_distillation": "multippo.algorithms.distillation",
     "train_ppo": "multippo.algorithms.ppo",
     "unroll_env": "multippo.algorithms.rollout",
     "make_env": "multippo.envs",
@@ -107,6 +112,8 @@ __all__ = [
     "Conv",
     "Delay",
     "Dense",
+    "DistillationConfig",
+    "DistillationTrainConfig",
     "Dropout",
     "EvalConfig",
     "Filter",
@@ -160,6 +167,7 @@ __all__ = [
     "save_checkpoint",
     "summary",
     "to_portable",
+    "train_distillation",
     "train_ppo",
     "unroll_env",
     "use_backend",

@@ -34,6 +34,7 @@ class Manifest:
         episodes: Structure of ``TrainingState.episodes``, see ``stored_trees``.
         config: What was stored as config, as JSON has it.
         extra: What was stored beside it.
+        teacher_leaves: Arrays of a teacher's carry, in a distillation; else None.
     """
 
     step: int
@@ -46,6 +47,7 @@ class Manifest:
     episodes: dict[str, Any]
     config: dict[str, Any] | None
     extra: dict[str, Any]
+    teacher_leaves: int | None = None
 
 
 def write_manifest(manifest: Manifest) -> str:

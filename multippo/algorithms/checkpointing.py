@@ -9,7 +9,8 @@ executes nothing:
   returns them.
 * ``optimizer.safetensors``: ``first/NAME`` and ``second/NAME`` for every parameter, the moments in its portable layout.
 * ``carry.safetensors``: ``network_state…`` (a leaf's path, such as ``network_state[1]['action'][0].key``),
-  ``episodes…`` and ``key``. Words of random keys are 64-bit integers.
+  ``episodes…`` and ``key``; in a distillation ``teacher/0``, … in the order of the teacher's carry. Words of random
+  keys are 64-bit integers.
 * ``environment.safetensors``: the state of a functional environment, by path in its tree. A host environment, such as
   gymnasium's, can't be saved: a resumed run starts new episodes and a new carry, from a seed derived from the run's key
   and the iteration.
@@ -47,6 +48,7 @@ _WEIGHTS, _OPTIMIZER, _CARRY, _ENVIRONMENT = (
     f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")
 )
 _FILES = {MANIFEST, _WEIGHTS, _OPTIMIZER, _CARRY, _ENVIRONMENT}
+_MOST_LEAVES = 100_000
 _STEP = re.compile(r"step_(\d{1,19})")
 
 
@@ -91,6 +93,7 @@ def save_checkpoint(
         episodes=describe(training_state.episodes),
         config=None if config is None else dict(config),
         extra=dict(extra or {}),
+        teacher_leaves=None if training_state.teacher_carry is None else len(training_state.teacher_carry),
     )
     text = write_manifest(manifest)
     files = {
@@ -178,7 +181,7 @@ class Checkpoint:
         engine = network.engine
         weights = read_tensors(self.path / _WEIGHTS, _shapes(network), what="parameter or statistic")
         first, second = self._read_moments(network)
-        network_state, episodes, key = self._read_carry(network)
+        network_state, episodes, key, teacher_carry = self._read_carry(network)
         env_state: Any = None
         if self.manifest.environment:
             file = self.path / _ENVIRONMENT
@@ -198,6 +201,7 @@ class Checkpoint:
             iteration=self.manifest.iteration,
             step=self.manifest.step,
             learning_rate=self.manifest.learning_rate,
+            teacher_carry=teacher_carry,
         )
 
     def _read_moments(self, network: Any) -> tuple[dict[Any, np.ndarray], dict[Any, np.ndarray]]:
@@ -215,7 +219,7 @@ class Checkpoint:
 
         return native("first"), native("second")
 
-    def _read_carry(self, network: Any) -> tuple[Any, Any, Any]:
+    def _read_carry(self, network: Any) -> tuple[Any, Any, Any, list[np.ndarray] | None]:
         engine, num_envs = network.engine, self.manifest.num_envs
         # One environment's carry tells structure, shapes and types; none of full size is made before the file fits.
         example = network.initialize_state(1)
@@ -229,6 +233,10 @@ class Checkpoint:
             **dict.fromkeys(names),
             "key": (2,),
         }
+        taught, count = [], self.manifest.teacher_leaves
+        if count is not None:
+            taught = [_teacher_leaf(index) for index in range(min(count, _MOST_LEAVES))]
+            expected |= dict.fromkeys(taught)
         arrays = read_tensors(self.path / _CARRY, expected, what="carry")
         restored = [
             engine.asarray(arrays[name].astype(engine.to_numpy(leaf).dtype, copy=False))
@@ -240,6 +248,7 @@ class Checkpoint:
             optree.tree_unflatten(optree.tree_structure(example), restored),
             rebuild(self.manifest.episodes, sums, "episodes"),
             engine.random.wrap_key(arrays["key"]),
+            None if count is None else [arrays[name] for name in taught],
         )
 
 
@@ -271,8 +280,13 @@ def _carry(state: TrainingState, engine: Any) -> dict[str, np.ndarray]:
     leaves = _carry_leaves(forget_drawn(state.network_state))
     leaves |= {**named_arrays(state.episodes, "episodes"), "key": state.key}
     arrays = {name: engine.to_numpy(leaf) for name, leaf in leaves.items()}
+    arrays |= {_teacher_leaf(index): leaf for index, leaf in enumerate(state.teacher_carry or [])}
     # The words of a key are 32-bit on one engine and 64-bit on another; in a file they are of one kind.
     return {name: array.astype(np.int64) if array.dtype == np.uint32 else array for name, array in arrays.items()}
+
+
+def _teacher_leaf(index: int) -> str:
+    return f"teacher/{index}"
 
 
 def _carry_leaves(network_state: Any) -> dict[str, Any]:

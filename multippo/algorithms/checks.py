@@ -12,7 +12,7 @@ from multippo.envs.api import Env, EnvState
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import all_modules, named_leaves, tree_leaves, tree_structure
 
-__all__ = ["check_initial_state", "check_network", "path_of", "where_it_failed"]
+__all__ = ["check_initial_state", "check_network", "path_of", "run_once", "where_it_failed"]
 
 
 def check_network(network: Any, network_state: Any, env: Env, env_state: EnvState, obs: Any, config: PPOConfig) -> None:
@@ -30,15 +30,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
         ValueError: If the network fails on the observation, or its output does not fit the environment.
         TypeError: If the network or its output is of the wrong type.
     """
-    try:
-        out = network.engine.shapes(lambda s, x: tuple(_expect_output(network(s, x))), network_state, obs)
-    except Exception as error:
-        shapes = {name or "obs": tuple(leaf.shape) for name, leaf in named_leaves(obs)}
-        raise ValueError(
-            f"The network failed on the environment's first observation {shapes} at "
-            f"{where_it_failed(network, error)}: {' '.join(str(error).split())}"
-        ) from error
-    out = StatefulModuleOutput(*out)
+    out = run_once(network, network_state, obs)
     if not isinstance(out.output, PPONetworkOutput):
         raise TypeError(
             f"The network's output is a {type(out.output).__name__}; train_ppo needs a PPONetworkOutput. "
@@ -49,6 +41,29 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
     _check_entropies(network, out.output, env.num_envs, config)
     _check_carry("next_state", network_state, out.next_state, env.num_envs)
     _check_reset(network, network_state, env.num_envs)
+
+
+def run_once(network: Any, network_state: Any, obs: Any, role: str = "network") -> StatefulModuleOutput:
+    """What comes out of a network on the first observation: shapes, or something that has them.
+
+    Args:
+        network: Who.
+        network_state: Its carry.
+        obs: ``[B, ...]`` in its arrays.
+        role: What an error calls it.
+
+    Raises:
+        ValueError: If it fails, with the place where it did.
+    """
+    try:
+        out = network.engine.shapes(lambda s, x: tuple(_expect_output(network(s, x))), network_state, obs)
+    except Exception as error:
+        shapes = {name or "obs": tuple(leaf.shape) for name, leaf in named_leaves(obs)}
+        raise ValueError(
+            f"The {role} failed on the environment's first observation {shapes} at "
+            f"{where_it_failed(network, error)}: {' '.join(str(error).split())}"
+        ) from error
+    return StatefulModuleOutput(*out)
 
 
 def check_initial_state(network: Any, initial: TrainingState, env: Env) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from multippo.algorithms.advantages import standardized
@@ -10,7 +11,7 @@ from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.types import Sequences
 from multippo.networks.utils import tree_leaves, tree_map
 
-__all__ = ["WITHOUT_ENTROPY", "LossOutput", "ppo_loss"]
+__all__ = ["WITHOUT_ENTROPY", "LossOutput", "flat_metrics", "mean_over", "ppo_loss"]
 
 _MAX_LOG_RATIO = 20.0
 
@@ -26,13 +27,13 @@ class LossOutput(NamedTuple):
 
     Attributes:
         metrics: Scalars to log, by name.
-        max_ratio_deviation: Largest ``|ratio - 1|`` of the valid entries.
-        approximate_kl: Estimate of KL(old || new).
+        max_ratio_deviation: Largest ``|ratio - 1|`` of the valid entries; None of a loss without ratios.
+        approximate_kl: Estimate of KL(old || new); None likewise.
     """
 
     metrics: dict[str, Any]
-    max_ratio_deviation: Any
-    approximate_kl: Any
+    max_ratio_deviation: Any = None
+    approximate_kl: Any = None
 
 
 def ppo_loss(
@@ -64,12 +65,7 @@ def ppo_loss(
     out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)
     valid = sequences.valid
     weight = xp.astype(valid, tree_leaves(sequences.advantages)[0].dtype)
-    total = xp.maximum(xp.sum(weight), xp.ones_like(xp.sum(weight)))
-
-    def mean(x: Any) -> Any:
-        # ``where`` and not a product: an entry that does not count may hold anything.
-        return xp.sum(xp.where(valid, x, xp.zeros_like(x))) / total
-
+    mean = mean_over(xp, valid, weight)
     actor, ratio_stats = _actor_loss(xp, out.output.loglikelihoods, sequences, mean, config)
     critic, value_stats = _critic_loss(xp, out.output.value_estimates, sequences, mean, config)
     zero = xp.zeros_like(weight)
@@ -92,7 +88,7 @@ def ppo_loss(
         "ratio/clip_fraction": ratio_stats["clip_fraction"],
         "kl/approx": ratio_stats["kl"],
         **value_stats,
-        **{name: mean(_for_each_entry(value) + zero) for name, value in _flat(out.metrics)},
+        **{name: mean(value + zero) for name, value in flat_metrics(out.metrics)},
     }
     return loss, LossOutput(metrics, ratio_stats["max_deviation"], ratio_stats["kl"])
 
@@ -160,15 +156,21 @@ def _sum(values: list[Any]) -> Any:
     return sum(values[1:], values[0])
 
 
-def _for_each_entry(value: Any) -> Any:
-    """A metric that broadcasts to ``[L, S]``: a scalar of every step comes as ``[L]``."""
-    return value[:, None] if getattr(value, "ndim", 0) == 1 else value
+def mean_over(xp: Any, valid: Any, weight: Any) -> Callable[[Any], Any]:
+    """The mean ``[L, S]`` to scalar over the entries where ``valid`` holds; ``weight`` is that as numbers."""
+    total = xp.maximum(xp.sum(weight), xp.ones_like(xp.sum(weight)))
+    # ``where`` and not a product: an entry that does not count may hold anything.
+    return lambda x: xp.sum(xp.where(valid, x, xp.zeros_like(x))) / total
 
 
-def _flat(metrics: Any, prefix: str = "network") -> list[tuple[str, Any]]:
-    """Nested metric dicts as slash-separated names."""
+def flat_metrics(metrics: Any, prefix: str = "network") -> list[tuple[str, Any]]:
+    """A network's nested metrics as slash-separated names, with values that broadcast to ``[L, S]``."""
     flat: list[tuple[str, Any]] = []
     for name, value in metrics.items():
         path = f"{prefix}/{name}"
-        flat += _flat(value, path) if isinstance(value, dict) else [(path, value)]
+        if isinstance(value, dict):
+            flat += flat_metrics(value, path)
+        else:
+            # A scalar of every step comes as ``[L]``.
+            flat.append((path, value[:, None] if getattr(value, "ndim", 0) == 1 else value))
     return flat

@@ -68,7 +68,7 @@ def make_sequences(
         obs=transition.obs,
         done=transition.done,
         valid=transition.counted,
-        rollout_extras=transition.rollout_extras,
+        rollout_extras=transition.rollout_extras if transition.targets is None else transition.targets,
         loglikelihoods=transition.network_output.loglikelihoods,
         value_estimates=transition.network_output.value_estimates,
         advantages=advantages,

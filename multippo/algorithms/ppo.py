@@ -17,6 +17,7 @@ from multippo.algorithms.interrupts import DeferredInterrupt, rescues
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.reports import LogFn, first_not_finite, readable, with_step
 from multippo.algorithms.schedules import coefficients_at
+from multippo.algorithms.teacher import Teacher
 from multippo.algorithms.trainer import RunState, Trainer
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.algorithms.update import LearnerState
@@ -27,7 +28,7 @@ from multippo.networks.random_state import reseed
 from multippo.networks.types import StatefulModule
 from multippo.networks.utils import tree_map
 
-__all__ = ["train_ppo"]
+__all__ = ["CheckpointFn", "Run", "train_ppo"]
 
 _LOG = logging.getLogger("multippo")
 # Far above what rounding does in float32, far below what drawing afresh does.
@@ -76,12 +77,24 @@ def train_ppo(
         Terminated: Likewise after SIGTERM, unless the caller handles that signal; a SystemExit with the code 143.
     """
     with contextlib.ExitStack() as made:
-        run = _Run(env, network, config or TrainConfig(), log_fn, checkpoint_fn, eval_env, initial_state, made)
+        run = Run(env, network, config or TrainConfig(), log_fn, checkpoint_fn, eval_env, initial_state, made)
         return run.go()
 
 
-class _Run:
-    """One call of ``train_ppo``; what ``made`` is given to close is what the call has made itself."""
+class Run:
+    """One call of ``train_ppo`` or ``train_distillation``.
+
+    Args:
+        env: See ``train_ppo``, as all up to ``initial_state``.
+        network: The network in training.
+        config: Everything else.
+        log_fn: Called with metrics.
+        checkpoint_fn: Called with the state.
+        eval_env: Where to evaluate.
+        initial_state: Where to go on from.
+        made: Closes what the call has made itself.
+        make_teacher: Makes the teacher of a distillation, for the environment.
+    """
 
     def __init__(
         self,
@@ -93,6 +106,7 @@ class _Run:
         eval_env: Any,
         initial_state: TrainingState | None,
         made: contextlib.ExitStack,
+        make_teacher: Callable[[Env], Teacher] | None = None,
     ) -> None:
         if not isinstance(network, StatefulModule):
             raise TypeError(f"train_ppo needs a StatefulModule as its network; got a {type(network).__name__}.")
@@ -117,7 +131,8 @@ class _Run:
         fresh = network.initialize_state(self.env.num_envs)
         length = choose_sequence_length(self.ppo, self.env.num_envs, has_memory(fresh))
         per_call = max(1, self.config.log_every_steps // self.ppo.steps_per_iteration)
-        self.trainer = Trainer(network, self.env, self.ppo, length, per_call, self.config.compile)
+        self.teacher = None if make_teacher is None else make_teacher(self.env)
+        self.trainer = Trainer(network, self.env, self.ppo, length, per_call, self.config.compile, self.teacher)
         self.evaluator = Evaluator(network, self.env, eval_env, self.config) if self.config.eval.enabled else None
         if self.evaluator is not None and (eval_env is None or isinstance(eval_env, str)):
             made.callback(self.evaluator.close)
@@ -151,6 +166,12 @@ class _Run:
         network_state = reseed(random, fresh, random.fold_in(roots[1], self.iteration))
         obs = engine.from_jax(env_state.obs) if self.env.functional else tree_map(engine.asarray, env_state.obs)
         check_network(self.network, network_state, self.env, env_state, obs, self.ppo)
+        teacher_state = None
+        if self.teacher is not None:
+            kept = initial.teacher_carry if initial is not None and self.env.functional else None
+            teacher_key = engine.to_numpy(random.fold_in(roots[1], 2**30 + self.iteration))
+            teacher_state = self.teacher.start(self.env.num_envs, teacher_key, kept)
+            self.teacher.check(teacher_state, network_state, obs)
         learner, episodes = self.trainer.initial_learner(), self.trainer.initial_episodes(env_state.reward)
         if initial is not None:
             split = engine.split(self.network)
@@ -169,7 +190,7 @@ class _Run:
         # Copies, since what is consumed must not be anybody else's, nor one array twice. Only a traced environment's
         # state is consumed.
         env_state = engine.snapshot(env_state) if self.trainer.traced else env_state
-        self.state = RunState(learner, engine.snapshot(network_state), env_state, episodes)
+        self.state = RunState(learner, engine.snapshot(network_state), env_state, episodes, teacher_state)
 
     def go(self) -> TrainResult:
         """Runs to the end."""
@@ -270,7 +291,7 @@ class _Run:
             metrics["throughput/train_sps"] = steps / seconds
             metrics["time/compile_s"] = self.engine.compile_seconds()
             self.final_metrics = metrics
-            self._warn_of_replay(metrics["ratio/first_max_dev"])
+            self._warn_of_replay(metrics.get("ratio/first_max_dev", 0.0))
             self.log_fn(metrics)
 
     def _warn_of_replay(self, deviation: float) -> None:
@@ -322,11 +343,17 @@ class _Run:
             # Only a traced environment's buffers are donated to a later iteration.
             env_state=copied(state.env_state) if self.trainer.traced else state.env_state,
             episodes=copied(state.episodes),
+            teacher_carry=self._teacher_carry(),
             learning_rate=None if learner.learning_rate is None else float(engine.to_numpy(learner.learning_rate)),
             key=copied(self.key),
             iteration=self.iteration,
             step=self.step,
         )
+
+    def _teacher_carry(self) -> list[Any] | None:
+        if self.teacher is None or self.state.teacher is None:
+            return None
+        return self.teacher.carry_leaves(self.state.teacher)
 
     def _refuse_non_finite(self, report: dict[str, Any]) -> None:
         """Stops at a NaN or an infinity; the state is the one before the iteration."""

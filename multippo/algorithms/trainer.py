@@ -10,6 +10,7 @@ from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.reward_scaling import clip_rewards, initial_scale, scale_rewards
 from multippo.algorithms.rollout import Actor, Rollout, collect, is_traced
 from multippo.algorithms.schedules import Coefficients
+from multippo.algorithms.teacher import Teacher, TeacherState
 from multippo.algorithms.types import EpisodeState, Transition
 from multippo.algorithms.update import Learner, LearnerState, fold_episodes
 from multippo.envs.api import Env, EnvState
@@ -20,12 +21,16 @@ __all__ = ["RunState", "Trainer"]
 
 
 class RunState(NamedTuple):
-    """What an iteration takes and returns. On an engine that donates buffers it must not be read after the call."""
+    """What an iteration takes and returns. On an engine that donates buffers it must not be read after the call.
+
+    A teacher is in it in distillation only. Its parameters go through an iteration unchanged.
+    """
 
     learner: LearnerState
     network_state: Any
     env_state: EnvState
     episodes: EpisodeState
+    teacher: TeacherState | None = None
 
 
 class Trainer:
@@ -41,6 +46,7 @@ class Trainer:
         sequence_length: L.
         iterations_per_call: How many iterations one call of ``run`` takes at most.
         mode: ``TrainConfig.compile``.
+        teacher: Whom the network learns from, in distillation; None for PPO.
     """
 
     def __init__(
@@ -51,10 +57,12 @@ class Trainer:
         sequence_length: int,
         iterations_per_call: int,
         mode: str,
+        teacher: Teacher | None = None,
     ) -> None:
         self.engine, self.env, self.config = network.engine, env, config
-        self.sequence_length = sequence_length
-        self.traced = is_traced(self.engine, env)
+        self.sequence_length, self.teacher = sequence_length, teacher
+        # A teacher of another engine can be no part of what this one compiles.
+        self.traced = is_traced(self.engine, env) and not (teacher is not None and teacher.abroad)
         self.iterations_per_call = iterations_per_call if self.traced else 1
         split = self.engine.split(network)
         self.definition = split.definition
@@ -70,6 +78,7 @@ class Trainer:
             may_skip=env.may_skip,
             mode=mode,
             statistics_apart=self._statistics_apart,
+            teacher=teacher,
         )
         if self.traced:
             self._call = self.engine.jit(self._several, donate=(0,))
@@ -78,6 +87,8 @@ class Trainer:
             self._inlined = self.engine.jit(self._iteration)
         else:
             self._finish_call = self.engine.jit(self._finish, donate=(0,))
+        # Compiled by itself where the environment is traced, but the iteration is not.
+        self._act = self.engine.jit(self._rollout) if is_traced(self.engine, env) and not self.traced else self._rollout
         # What a rollout stepped from Python is run in; it may be left by an exception without harm to the state.
         self.rollout_context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
@@ -166,10 +177,11 @@ class Trainer:
         _, update_key = self._keys(key)
         learner = state.learner
         network_state, env_state, transition, starts = self._collect(state, pool)
+        teacher, transition = self._teach(state, transition)
         learner, episodes, metrics = self._finish(
             learner, state.episodes, transition, starts, network_state, env_state.obs, update_key, coefficients
         )
-        new = RunState(learner, network_state, env_state, episodes)
+        new = RunState(learner, network_state, env_state, episodes, teacher)
         # The learner has kept its state already; the rest goes back to before the bad value too.
         keep = metrics["nonfinite/any"]
         back = self.engine.tree_map(
@@ -184,6 +196,7 @@ class Trainer:
         learner = state.learner
         with self.rollout_context():
             network_state, env_state, transition, starts = self._collect(state, self.env.draw_starts(env_key))
+            teacher, transition = self._teach(state, transition)
         obs = (
             self.engine.from_jax(env_state.obs) if self.env.functional else tree_map(self.engine.asarray, env_state.obs)
         )
@@ -203,21 +216,22 @@ class Trainer:
             )
         if bool(metrics["nonfinite/any"]):
             return state._replace(learner=learner), metrics
-        return RunState(learner, network_state, env_state, episodes), metrics
+        return RunState(learner, network_state, env_state, episodes, teacher), metrics
 
     # -- shared
 
     def _collect(self, state: RunState, pool: Any) -> Rollout:
-        learner, length = state.learner, self.config.rollout_length
-        return collect(
-            self.actor,
-            learner.params,
-            learner.variables,
-            state.network_state,
-            self.env.with_starts(state.env_state, pool),
-            length,
-            self.sequence_length,
-        )
+        learner, env_state = state.learner, self.env.with_starts(state.env_state, pool)
+        return self._act(learner.params, learner.variables, state.network_state, env_state)
+
+    def _rollout(self, params: Any, variables: Any, network_state: Any, env_state: EnvState) -> Rollout:
+        length = self.config.rollout_length
+        return collect(self.actor, params, variables, network_state, env_state, length, self.sequence_length)
+
+    def _teach(self, state: RunState, transition: Transition) -> tuple[TeacherState | None, Transition]:
+        if self.teacher is None or state.teacher is None:
+            return None, transition
+        return self.teacher.teach(state.teacher, transition)
 
     def _keys(self, key: Any) -> tuple[Any, Any]:
         pair = self.engine.random.split(key, 2)

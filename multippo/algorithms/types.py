@@ -27,6 +27,7 @@ class Transition(NamedTuple):
         bootstrap_values: V of the final observation, under the carry from before the reset, where ``truncated``;
             0 elsewhere. Keyed like the value estimates.
         broken: Above 0 where the step gave a value that is not finite (see ``EnvState``); None if it is not known.
+        targets: In distillation, what replay is given in place of ``rollout_extras``: the teacher's samples.
     """
 
     obs: Any
@@ -40,6 +41,7 @@ class Transition(NamedTuple):
     rollout_extras: Any
     bootstrap_values: Any
     broken: Any = None
+    targets: Any = None
 
     @property
     def counted(self) -> Any:
@@ -101,6 +103,7 @@ class TrainingState:
         env_state: State of the training environments; complete for functional ones, the last output for host ones.
         episodes: Sums of the episodes under way.
         learning_rate: Of the next iteration, where the schedule is ``"adaptive_kl"``; else None.
+        teacher_carry: In distillation, the leaves of the teacher's carry, in NumPy; else None.
         key: The run's key, from which every iteration's is derived.
         iteration: Iterations finished.
         step: Environment steps taken.
@@ -117,6 +120,7 @@ class TrainingState:
     iteration: int
     step: int
     learning_rate: float | None = None
+    teacher_carry: list[Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from multippo.algorithms.losses import ppo_loss
 from multippo.algorithms.minibatches import cut_rollout, make_sequences, minibatch_indices, take_sequences
 from multippo.algorithms.schedules import Coefficients, adapt_learning_rate
 from multippo.algorithms.targets import current_values, estimate_targets
+from multippo.algorithms.teacher import Teacher, distillation_loss
 from multippo.algorithms.types import EpisodeState, Sequences, Transition
 from multippo.backends.api import OptimizerConfig
 from multippo.envs.guard import guarded_leaves
@@ -60,6 +61,7 @@ class Learner:
         may_skip: Whether entries may be invalid.
         mode: ``TrainConfig.compile``.
         statistics_apart: Leave the statistics to the caller.
+        teacher: In distillation, whose loss takes the place of PPO's.
     """
 
     def __init__(
@@ -72,10 +74,12 @@ class Learner:
         may_skip: bool,
         mode: str = "off",
         statistics_apart: bool = False,
+        teacher: Teacher | None = None,
     ) -> None:
         self.engine, self.definition, self.config = engine, definition, config
         self.sequence_length, self.may_skip = sequence_length, may_skip
-        self._statistics_apart = statistics_apart
+        self._statistics_apart, self._teacher = statistics_apart, teacher
+        self._replayed = definition if teacher is None else teacher.replayed
         self.optimizer = engine.optimizer(optimizer_config(config))
         self._loss: Callable[..., Any] = engine.value_and_grad(engine.kernel(self._evaluate, mode))
         self._values: Callable[..., Any] = engine.kernel(self._value, mode)
@@ -87,8 +91,11 @@ class Learner:
         return current_values(network, transition, starts, network_state, obs)
 
     def _evaluate(self, params: Any, variables: Any, sequences: Sequences, entropy_weight: Any) -> tuple[Any, Any]:
-        network = self.engine.merge(self.definition, params, variables)
-        loss, out = ppo_loss(network, sequences, self.config, entropy_weight)
+        network = self.engine.merge(self._replayed, params, variables)
+        if self._teacher is None:
+            loss, out = ppo_loss(network, sequences, self.config, entropy_weight)
+        else:
+            loss, out = distillation_loss(network, sequences, self._teacher.loss)
         # Inside what is compiled: else a compiled backward pass runs through the metrics too, with gradients of zero,
         # and zero times the derivative of a maximum that was computed again a little differently is NaN.
         return loss, self.engine.stop_gradient(out)
@@ -122,9 +129,10 @@ class Learner:
         rate = coefficients.learning_rate
         if state.learning_rate is not None:
             rate = state.learning_rate * coefficients.learning_rate
-        advantages, returns = estimate_targets(
-            xp, config, transition, transition.network_output.value_estimates, v_last
-        )
+        advantages, returns = None, None
+        if self._teacher is None:
+            values = transition.network_output.value_estimates
+            advantages, returns = estimate_targets(xp, config, transition, values, v_last)
         sequences = make_sequences(xp, transition, starts, advantages, returns, self.sequence_length, self.may_skip)
         if self.engine.draws_ahead or config.entropy_weight:
             network = self.engine.merge(self.definition, state.params, state.variables)
@@ -201,6 +209,7 @@ class Learner:
                     "used": ~stop,
                     "exceeds": exceeds,
                     "deviation": out.max_ratio_deviation,
+                    "kl": out.approximate_kl,
                     "wrong_loss": wrong_loss,
                     "wrong_leaf": self._wrong_leaf(grads, norm),
                 }
@@ -213,17 +222,18 @@ class Learner:
             epoch, (state.params, state.optimizer_state, poisoned), rows, config.num_epochs
         )
         report = tree_map(lambda x: xp.reshape(x, (index.shape[0],)), report)
-        used, exceeds, kls = report["used"], report["exceeds"], report["metrics"]["kl/approx"]
+        used, exceeds, kls = report["used"], report["exceeds"], report["kl"]
         metrics = {name: masked_mean(xp, value, used) for name, value in report["metrics"].items()}
-        metrics["ratio/first_max_dev"] = report["deviation"][0]
-        metrics["ratio/last_max_dev"] = report["deviation"][-1]
-        metrics["update/minibatches"] = xp.sum(xp.astype(used, kls.dtype))
+        if report["deviation"] is not None:
+            metrics["ratio/first_max_dev"] = report["deviation"][0]
+            metrics["ratio/last_max_dev"] = report["deviation"][-1]
+        metrics["update/minibatches"] = xp.sum(xp.astype(used, metrics["gradient/norm"].dtype))
         if config.target_kl is not None:
             stop_kl = xp.sum(xp.where(exceeds, kls, xp.zeros_like(kls)))
             metrics["kl/stop"] = xp.where(xp.any(exceeds), stop_kl, xp.full_like(stop_kl, math.nan))
         metrics["nonfinite/loss"] = first_true(xp, report["wrong_loss"])
         metrics["nonfinite/gradient"] = xp.max(report["wrong_leaf"])
-        return params, optimizer_state, metrics, masked_mean(xp, kls, used | exceeds)
+        return params, optimizer_state, metrics, None if kls is None else masked_mean(xp, kls, used | exceeds)
 
     def _wrong_leaf(self, grads: Any, norm: Any) -> Any:
         """Position, in the engine's order of parameters, of the first gradient that is not finite; or -1."""

@@ -1,0 +1,120 @@
+"""``train_distillation``: a student learns to do what a trained teacher would do."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from multippo.algorithms.distillation_config import DistillationConfig, DistillationTrainConfig
+from multippo.algorithms.ppo import CheckpointFn, Run
+from multippo.algorithms.reports import LogFn
+from multippo.algorithms.teacher import TargetFn, Teacher, distillation_loss
+from multippo.algorithms.types import TrainingState, TrainResult
+from multippo.envs.api import Env
+from multippo.networks.types import StatefulModule
+from multippo.networks.utils import all_modules
+
+__all__ = [
+    "DistillationConfig",
+    "DistillationTrainConfig",
+    "distillation_loss",
+    "train_distillation",
+]
+
+
+def train_distillation(
+    env: Any,
+    teacher: Any,
+    student: Any,
+    config: DistillationTrainConfig | None = None,
+    *,
+    log_fn: LogFn | None = None,
+    checkpoint_fn: CheckpointFn | None = None,
+    eval_env: Any = None,
+    initial_state: TrainingState | None = None,
+    target_fn: TargetFn | None = None,
+) -> TrainResult:
+    """Trains a student to act as a frozen teacher does (Rusu et al., 2015, arXiv:1511.06295).
+
+    Each iteration the *student* acts for T steps in each of B environments, so it learns in the states that it comes
+    to itself; the paper learns from a store of the teacher's own games. The teacher, in its deterministic mode, is
+    shown the same observations, with a carry of its own that is reset where an episode ends and goes on from one
+    rollout to the next. Then the student descends, in epochs of minibatches over (environment, sequence) as in PPO,
+
+        L = -mean log p_student(u_teacher | obs) + regularisation        for loss="nll"
+        L = mean KL(p_teacher(. | obs) || p_student(. | obs)) + regularisation        for loss="kl"
+
+    with u_teacher the mode of the teacher's distribution before squashing, and the student's own regularisation
+    (entropy bonus, bottlenecks). The student's critic is not trained, though what it shares with the actor is.
+    Its statistics move as in PPO, after the updates.
+
+    The teacher's samples reach the student's samplers by their places in the two networks: where each has one sampler,
+    there is no question; several are paired by the keys on the way to them, such as those of the action space. Paired
+    samplers must be of one class and size; all else about the networks may differ, their engines too. Where this does
+    not suit, ``target_fn`` decides.
+
+    Where the environment, the teacher and the student are on an engine that compiles all three, an iteration is one
+    compiled call. A teacher of another engine is shown the observations by way of NumPy, once an iteration.
+
+    Logged are ``losses/distillation``, ``losses/regularization``, ``losses/total``, ``kl/teacher`` (mean
+    KL(teacher || student), where ``loss="nll"`` was not given a ``target_fn`` and the samplers report it), and what
+    ``train_ppo`` logs of episodes, speed and the network; no ratios.
+
+    Args:
+        env: An environment from ``make_env``, or anything ``make_env`` takes.
+        teacher: A StatefulModule with samplers, on any engine. Neither its weights, statistics and keys nor its mode
+            are changed.
+        student: The network to be trained, with a ``PPONetworkOutput``. It holds the trained weights afterwards.
+        config: Everything else.
+        log_fn: See ``train_ppo``.
+        checkpoint_fn: See ``train_ppo``; ``save_checkpoint`` takes the state with the student as its network.
+        eval_env: See ``train_ppo``; the student is evaluated.
+        initial_state: Where to go on from, with the same teacher and a student built the same way.
+        target_fn: ``target_fn(teacher_extras, student_extras)`` returns what the student is given in replay: a tree
+            like ``student_extras`` with the samplers' entries replaced by the teacher's. Both are what the networks'
+            modules emitted in the rollout, trees like their carries with leaves ``[T, B, ...]`` in the student's
+            arrays. With ``loss="kl"`` the teacher's samplers emit a ``Lesson`` instead of an array, which is to be
+            moved as a whole. A target in the wrong place can't be told from one in the right place unless shapes
+            differ: let it check what it relies on.
+
+    Returns:
+        The last state and metrics.
+
+    Raises:
+        ValueError: If something does not fit, before the first environment step.
+        TypeError: Likewise.
+        NonFiniteError: See ``train_ppo``.
+        KeyboardInterrupt: See ``train_ppo``.
+        Terminated: See ``train_ppo``.
+    """
+    config = DistillationTrainConfig() if config is None else config
+    _check(teacher, student, config, target_fn)
+
+    def make_teacher(made_env: Env) -> Teacher:
+        return Teacher(teacher, student, config.distillation.loss, target_fn, made_env.may_skip)
+
+    with contextlib.ExitStack() as made:
+        run = Run(env, student, config.as_train(), log_fn, checkpoint_fn, eval_env, initial_state, made, make_teacher)
+        return run.go()
+
+
+def _check(teacher: Any, student: Any, config: Any, target_fn: Any) -> None:
+    for role, network in (("teacher", teacher), ("student", student)):
+        if not isinstance(network, StatefulModule):
+            raise TypeError(f"train_distillation needs a StatefulModule as its {role}; got a {type(network).__name__}.")
+    if isinstance(config, DistillationConfig):
+        raise TypeError(
+            "train_distillation got a DistillationConfig; expected "
+            "DistillationTrainConfig(distillation=DistillationConfig(...))."
+        )
+    if not isinstance(config, DistillationTrainConfig):
+        raise TypeError(f"train_distillation needs a DistillationTrainConfig; got a {type(config).__name__}.")
+    if target_fn is not None and not callable(target_fn):
+        raise TypeError(f"target_fn is a {type(target_fn).__name__}; expected a function of two trees, or None.")
+    taught = {id(module) for module in all_modules(student)}
+    shared = [module for module in all_modules(teacher) if id(module) in taught]
+    if shared:
+        raise ValueError(
+            f"The student and the teacher share a module, a {type(shared[0]).__name__}, so training the student would "
+            "change the teacher. Build them apart; load_portable(student, to_portable(teacher)) copies its weights."
+        )

@@ -1,0 +1,279 @@
+"""The teacher of a distillation: what it would have done in a student's rollout.
+
+A teacher has no part in the rollout. It is run over the stored observations afterwards, all steps at once where its
+layers allow, with a carry of its own; so it may as well live on another engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import optree
+
+from multippo.algorithms.checks import run_once, where_it_failed
+from multippo.algorithms.evaluation import evaluation_mode
+from multippo.algorithms.lessons import Route, plan_route
+from multippo.algorithms.losses import LossOutput, flat_metrics, mean_over
+from multippo.algorithms.minibatches import has_memory
+from multippo.algorithms.types import Sequences, Transition
+from multippo.networks.measuring import is_lesson, measured
+from multippo.networks.random_state import reseed
+from multippo.networks.unrolling import reset_where
+from multippo.networks.utils import named_leaves, select, tree_leaves, tree_map, tree_structure
+
+__all__ = ["TargetFn", "Teacher", "TeacherState", "distillation_loss"]
+
+TargetFn = Callable[[Any, Any], Any]
+"""``target_fn(teacher_extras, student_extras)``, both ``[T, B, ...]``, to a tree like the student's."""
+
+
+class TeacherState(NamedTuple):
+    """What a teacher is made of during a run, in its engine's arrays.
+
+    Attributes:
+        params: Never written.
+        variables: Never written.
+        carry: One row for each environment; reset where an episode ends, and kept from one rollout to the next.
+    """
+
+    params: Any
+    variables: Any
+    carry: Any
+
+
+class Teacher:
+    """A frozen network, acting by the mode of its distributions.
+
+    Args:
+        network: The teacher; neither it nor its mode are changed.
+        student: The network to be trained.
+        loss: "nll" or "kl".
+        target_fn: Takes the place of the routing by the samplers' places.
+        may_skip: Whether steps may be invalid.
+    """
+
+    def __init__(self, network: Any, student: Any, loss: str, target_fn: TargetFn | None, may_skip: bool) -> None:
+        self.network, self.student, self.loss = network, student, loss
+        self.engine, self.student_engine = network.engine, student.engine
+        self.abroad = self.engine is not self.student_engine
+        # Where samples alone are routed, by a function that may expect arrays, no distribution is compared.
+        self._plain = target_fn is not None and loss == "nll"
+        samplers = None if self._plain else loss
+        with evaluation_mode(network, True):  # a copy, with the modes that it has now
+            self._acting = measured(network, samplers)
+        self._replayed = measured(student, samplers)
+        self._split = self.engine.split(self._acting)
+        self._target_fn, self._may_skip, self._stepwise = target_fn, may_skip, False
+        self._route: Route | None = None
+        self._look = self.engine.jit(self._look_untraced)
+
+    @property
+    def replayed(self) -> Any:
+        """Definition of the student that the loss evaluates; its parameters are the student's own."""
+        return self.student_engine.split(self._replayed).definition
+
+    def start(self, num_envs: int, key: Any, leaves: list[np.ndarray] | None = None) -> TeacherState:
+        """The state before the first step, or with the carry of which ``carry_leaves`` were kept.
+
+        Args:
+            num_envs: B.
+            key: NumPy words, for the noise of a teacher that has any.
+            leaves: From ``carry_leaves``.
+
+        Raises:
+            ValueError: If they are of another teacher.
+        """
+        random = self.engine.random
+        fresh = self.network.initialize_state(num_envs)
+        self._stepwise = self._may_skip and has_memory(fresh)
+        carry = reseed(random, fresh, random.wrap_key(key))
+        if leaves is not None:
+            own = tree_leaves(carry)
+            shapes = [[tuple(leaf.shape) for leaf in side] for side in (leaves, own)]
+            if shapes[0] != shapes[1]:
+                raise ValueError(
+                    f"initial_state holds the carry of another teacher, of shapes {shapes[0]}; this one's has "
+                    f"{shapes[1]}. Go on with the same teacher."
+                )
+            types = [self.engine.to_numpy(leaf).dtype for leaf in own]
+            kept = [self.engine.asarray(leaf.astype(dtype)) for leaf, dtype in zip(leaves, types, strict=True)]
+            carry = optree.tree_unflatten(optree.tree_structure(carry), kept)
+        return TeacherState(self._split.params, self._split.variables, self.engine.snapshot(carry))
+
+    def carry_leaves(self, state: TeacherState) -> list[np.ndarray]:
+        """The carry as copies in NumPy, the same for every engine."""
+        return [np.array(self.engine.to_numpy(leaf)) for leaf in tree_leaves(state.carry)]
+
+    def check(self, state: TeacherState, student_carry: Any, obs: Any) -> None:
+        """Runs the teacher on the first observation, and the student on what it would be taught.
+
+        Args:
+            state: From ``start``.
+            student_carry: The student's fresh carry.
+            obs: The first observation ``[B, ...]``, in the student's arrays.
+
+        Raises:
+            ValueError: If the teacher fails, or what it emits does not fit the student.
+            TypeError: If the teacher does not return a StatefulModuleOutput.
+        """
+        engine = self.student_engine
+        seen = self._to_teacher(obs)
+        run_once(self._acting, state.carry, seen, "teacher")
+        lessons = self._to_student(_snapshots(self._acting, state.carry, seen))
+        own = _snapshots(self._replayed, student_carry, obs)
+        if self._target_fn is None:
+            self._route = plan_route(lessons, own, self.loss)
+        own = optree.tree_map(lambda node: getattr(node, "raw_action", node), own, is_leaf=is_lesson)
+        targets = self._targets(_with_time(lessons), _with_time(own))
+        if self._target_fn is not None:
+            _check_targets(targets, own)
+        done = _with_time(engine.asarray(np.zeros(tree_leaves(obs)[0].shape[0], np.bool_)))
+
+        def replay(carry: Any, xs: Any, done: Any, extras: Any) -> Any:
+            return self._replayed.unroll(carry, xs, done, extras).output.loglikelihoods
+
+        try:
+            engine.shapes(replay, student_carry, _with_time(obs), done, targets)
+        except Exception as error:
+            raise ValueError(
+                f"The student failed on what the teacher would have done at {where_it_failed(self._replayed, error)}: "
+                f"{' '.join(str(error).split())}"
+            ) from error
+
+    def teach(self, state: TeacherState, transition: Transition) -> tuple[TeacherState, Transition]:
+        """Looks at a rollout of the student.
+
+        Args:
+            state: The teacher, with its carry before the rollout.
+            transition: ``[T, B, ...]``.
+
+        Returns:
+            The teacher with its carry after it, and the rollout with ``targets``.
+        """
+        look = self._look_abroad if self.abroad else self._look
+        carry, lessons = look(*state, (transition.obs, transition.done, transition.valid))
+        targets = self._targets(lessons, transition.rollout_extras)
+        return state._replace(carry=carry), transition._replace(targets=targets)
+
+    def _look_abroad(self, params: Any, variables: Any, carry: Any, seen: Any) -> tuple[Any, Any]:
+        carry, lessons = self._look(params, variables, carry, self._to_teacher(seen))
+        return carry, self._to_student(lessons)
+
+    def _look_untraced(self, params: Any, variables: Any, carry: Any, seen: Any) -> tuple[Any, Any]:
+        """The carry after the rollout, and what the teacher emitted in it."""
+        obs, done, valid = seen
+        engine, xp = self.engine, self.engine.xp
+        with engine.no_grad():
+            network = engine.merge(self._split.definition, params, variables)
+            if not self._stepwise:
+                out = network.unroll(carry, obs, done)
+                after, lessons = out.next_state, out.rollout_extras
+            else:  # the carry stands still in a step that is none
+
+                def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
+                    x, done_t, valid_t = inputs
+                    out = network(carry, x)
+                    after = reset_where(network, done_t, out.next_state)
+                    return select(xp, valid_t, after, carry), out.rollout_extras
+
+                after, lessons = engine.scan(step, carry, (obs, done, valid), done.shape[0])
+        # Copies, made outside: what was made inside can't be part of a gradient on every engine.
+        return engine.snapshot(after), engine.stop_gradient(engine.snapshot(lessons))
+
+    def _targets(self, lessons: Any, student_extras: Any) -> Any:
+        """What the student's modules are given in replay."""
+        if self._target_fn is not None:
+            return self._target_fn(lessons, student_extras)
+        assert self._route is not None
+        return self._route(lessons, student_extras)
+
+    # -- between engines
+
+    def _to_teacher(self, tree: Any) -> Any:
+        return self._carried_over(tree, self.student_engine, self.engine) if self.abroad else tree
+
+    def _to_student(self, tree: Any) -> Any:
+        return self._carried_over(tree, self.engine, self.student_engine) if self.abroad else tree
+
+    @staticmethod
+    def _carried_over(tree: Any, source: Any, target: Any) -> Any:
+        """By way of NumPy, once for a rollout; numbers in the types of the engine they come to."""
+        zeros = target.zeros((1,))
+        own = {"f": target.to_numpy(zeros).dtype, "i": target.to_numpy(target.xp.argmax(zeros, axis=0)).dtype}
+
+        def carry(x: Any) -> Any:
+            array = source.to_numpy(x)
+            return target.asarray(array.astype(own.get(array.dtype.kind, array.dtype), copy=False))
+
+        return tree_map(carry, tree)
+
+
+def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[Any, LossOutput]:
+    """The loss of one minibatch (Rusu et al., 2015, arXiv:1511.06295, equations 1 and 3).
+
+    ``L = mean -log p(u_teacher | obs) + mean regularisation`` for "nll", and ``L = mean KL(p_teacher || p) + mean
+    regularisation`` for "kl"; both are sums over the keys of an action tree, and means over valid entries. The
+    paper's teacher is a table of values, and its KL divergence that of softmaxes of these with a temperature; here the
+    teacher has a distribution, which is taken as it is.
+
+    Args:
+        network: The student, measured (see ``networks.measuring``); evaluated by its ``unroll``.
+        sequences: ``[L, S, ...]``; ``rollout_extras`` are the teacher's.
+        loss: "nll" or "kl".
+
+    Returns:
+        The scalar loss, and what to log.
+    """
+    xp = network.xp
+    out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)
+    likelihoods = _sum(tree_leaves(out.output.loglikelihoods))
+    weight = xp.astype(sequences.valid, likelihoods.dtype)
+    zero, mean = xp.zeros_like(weight), mean_over(xp, sequences.valid, weight)
+    distillation, regularization = -mean(likelihoods), mean(out.regularization_loss + zero)
+    total = distillation + regularization
+    metrics = {"losses/distillation": distillation, "losses/regularization": regularization, "losses/total": total}
+    if loss == "kl":
+        metrics["kl/teacher"] = distillation
+    elif _compares(sequences.rollout_extras) and out.output.entropies is not None:
+        metrics["kl/teacher"] = mean(_sum(tree_leaves(out.output.entropies)))
+    metrics |= {name: mean(value + zero) for name, value in flat_metrics(out.metrics)}
+    return total, LossOutput(metrics)
+
+
+def _compares(extras: Any) -> bool:
+    """Whether the samplers were given distributions to compare theirs with."""
+    return any(is_lesson(node) for node in optree.tree_leaves(extras, is_leaf=is_lesson))
+
+
+def _sum(values: list[Any]) -> Any:
+    return sum(values[1:], values[0])
+
+
+def _with_time(tree: Any) -> Any:
+    return tree_map(lambda x: x[None], tree)
+
+
+def _snapshots(network: Any, carry: Any, obs: Any) -> Any:
+    """What a network emits on an observation."""
+    engine = network.engine
+    with engine.no_grad():
+        emitted = engine.jit(lambda s, x: network(s, x).rollout_extras)(carry, obs)
+    return engine.snapshot(emitted)
+
+
+def _check_targets(targets: Any, own: Any) -> None:
+    """What ``target_fn`` returned is like the student's snapshots ``[B, ...]``, lessons in place of samples apart."""
+    samples = optree.tree_map(lambda node: getattr(node, "raw_action", node), targets, is_leaf=is_lesson)
+    if tree_structure(samples) != tree_structure(own):
+        raise ValueError(
+            f"target_fn returned a tree of structure {tree_structure(samples)}; expected that of student_extras, "
+            f"{tree_structure(own)}. Return student_extras with the samplers' entries replaced by the teacher's."
+        )
+    for (name, got), (_, expected) in zip(named_leaves(samples), named_leaves(own), strict=True):
+        if tuple(got.shape) != (1, *expected.shape):
+            raise ValueError(
+                f"target_fn returned an array of shape {tuple(got.shape)} as entry {name!r} of student_extras, for a "
+                f"rollout of 1 step; expected {(1, *expected.shape)}, [T, B, ...] as it was given."
+            )
