@@ -23,10 +23,11 @@ def _fenced(lines: Iterable[str]) -> Iterator[str]:
     """An example reaches from its first prompt to the next blank line, as for doctest."""
     for blank, group in itertools.groupby(lines, key=lambda line: not line.strip()):
         block = list(group)
-        start = next((i for i, line in enumerate(block) if line.startswith(">>> ")), len(block))
+        start = next((i for i, line in enumerate(block) if line.lstrip().startswith(">>> ")), len(block))
         if blank or start == len(block):
             # A paragraph before an indented block ends in two colons.
-            yield from (f"{line[:-1]}" if line.endswith("::") else line for line in block)
+            yield from (line[:-1] if line.endswith("::") else line for line in block)
         else:
+            margin = block[start][: block[start].index(">")]
             yield from block[:start]
-            yield from ["", "```pycon", *block[start:], "```"]
+            yield from ["", f"{margin}```pycon", *block[start:], f"{margin}```"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,13 @@ _PAGES: dict[str, tuple[str, str]] = {
     "engines": ("Engines and random numbers", "multippo"),
 }
 """File, title, and the package whose names are on the page; what is in none of the packages is on the last page."""
+
+_OPTIONS: dict[str, dict[str, list[str]]] = {
+    "multippo.PopulationGraph": {
+        "inherited_members": ["add_population", "add_input", "connect", "add_output", "finalize"]
+    },
+}
+"""What is shown of a class beside its own members."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -66,4 +74,6 @@ def _page(title: str, package: str, paths: Iterable[str]) -> Iterable[str]:
     if package == "multippo":
         yield "What a package of an engine supplies is documented in `multippo/backends/api.py`.\n"
     for path in sorted(paths, key=lambda path: path.rpartition(".")[2].lower()):
-        yield f"::: {path}\n"
+        yield f"::: {path}"
+        options = _OPTIONS.get(path)
+        yield f"    options: {json.dumps(options)}\n" if options else ""
