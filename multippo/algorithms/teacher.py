@@ -125,7 +125,7 @@ class Teacher:
         own = _snapshots(self._replayed, student_carry, obs)
         if self._target_fn is None:
             self._route = plan_route(lessons, own, self.loss)
-        own = optree.tree_map(lambda node: getattr(node, "raw_action", node), own, is_leaf=is_lesson)
+        own = _samples(own)
         targets = self._targets(_with_time(lessons), _with_time(own))
         if self._target_fn is not None:
             _check_targets(targets, own)
@@ -263,9 +263,14 @@ def _snapshots(network: Any, carry: Any, obs: Any) -> Any:
     return engine.snapshot(emitted)
 
 
+def _samples(extras: Any) -> Any:
+    """Snapshots with samples in place of lessons."""
+    return optree.tree_map(lambda node: node.raw_action if is_lesson(node) else node, extras, is_leaf=is_lesson)
+
+
 def _check_targets(targets: Any, own: Any) -> None:
     """What ``target_fn`` returned is like the student's snapshots ``[B, ...]``, lessons in place of samples apart."""
-    samples = optree.tree_map(lambda node: getattr(node, "raw_action", node), targets, is_leaf=is_lesson)
+    samples = _samples(targets)
     if tree_structure(samples) != tree_structure(own):
         raise ValueError(
             f"target_fn returned a tree of structure {tree_structure(samples)}; expected that of student_extras, "
