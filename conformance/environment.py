@@ -28,9 +28,9 @@ SCRIPT = (
 NUM_ENVS, NUM_STEPS = len(SCRIPT), len(SCRIPT[0])
 
 
-def script_ends(letters: str = "TC") -> np.ndarray:
+def script_ends(letters: str = "TC", script: tuple[str, ...] = SCRIPT) -> np.ndarray:
     """``[T, B]`` bool: where the script holds one of the letters."""
-    return np.asarray([[letter in letters for letter in row] for row in SCRIPT]).T
+    return np.asarray([[letter in letters for letter in row] for row in script]).T
 
 
 @dataclasses.dataclass(frozen=True)

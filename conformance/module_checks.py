@@ -10,11 +10,14 @@ from multippo.networks.random_state import map_random_states
 from multippo.networks.utils import named_leaves, tree_map, tree_structure
 
 from .checks import Check
-from .environment import NUM_ENVS
 from .measure import Deviation, compare, portable_deviation, worst_of
 from .module_evidence import ModuleEvidence
 
 __all__ = ["MODULE_CHECKS"]
+
+
+_CONSTANTS = ("base_key", "leak_logit")
+"""Variables that are no statistics: a random key, a time constant that is not trained."""
 
 
 def _unroll_step_by_step(evidence: ModuleEvidence) -> Deviation:
@@ -57,11 +60,14 @@ def _call_rows_apart(evidence: ModuleEvidence) -> Deviation:
     """Environments in another order come out in that order; and none feels what another one meets."""
     state, x = evidence.warm_state, evidence.at_step(0)
     plain = evidence.call(state, x)[0]
-    order, replaced = np.arange(NUM_ENVS)[::-1], np.asarray([1, *range(1, NUM_ENVS)])
+    num_envs = evidence.num_envs
+    if num_envs == 1:
+        return Deviation(0.0)
+    order, replaced = np.arange(num_envs)[::-1], np.asarray([1, *range(1, num_envs)])
     found: list[Deviation] = []
-    for rows, count in ((order, NUM_ENVS), (replaced, NUM_ENVS - 1)):
+    for rows, count in ((order, num_envs), (replaced, num_envs - 1)):
         got = evidence.call(_take(state, rows), _take(x, rows))[0]
-        kept = np.arange(NUM_ENVS)[-count:]
+        kept = np.arange(num_envs)[-count:]
         pair = ((out.output, out.next_state) for out in (got, plain))
         a, b = next(pair), _take(next(pair), rows)
         found.append(compare(_take(a, kept), _take(b, kept), axes=("env",)))
@@ -69,7 +75,7 @@ def _call_rows_apart(evidence: ModuleEvidence) -> Deviation:
 
 
 def _carry_batch_axis(evidence: ModuleEvidence) -> Deviation:
-    for batch_size in (NUM_ENVS, 1):
+    for batch_size in (evidence.num_envs, 1):
         for name, leaf in named_leaves(evidence.fresh_state(batch_size)):
             if leaf.shape[:1] != (batch_size,):
                 return Deviation(np.inf, name, f"shape {leaf.shape} with a batch of {batch_size}")
@@ -126,7 +132,7 @@ def _statistics_move(evidence: ModuleEvidence) -> Deviation:
     still = [
         name
         for name, before in evidence.arrays.items()
-        if name not in trained and not name.endswith("base_key") and np.array_equal(updated[name], before)
+        if name not in trained and not name.endswith(_CONSTANTS) and np.array_equal(updated[name], before)
     ]
     return Deviation(np.inf, still[0], "update_statistics left it as it was") if still else Deviation(0.0)
 

@@ -16,7 +16,7 @@ from multippo.networks.utils import tree_map
 from multippo.random import host
 
 from .engines import engine_at, to_engine, to_host
-from .environment import NUM_ENVS, script_ends
+from .environment import script_ends
 from .gradients import gradient_of, weighted_sum
 from .specimens import ModuleSpecimen, randomise
 
@@ -39,7 +39,7 @@ class ModuleEvidence:
         specimen: What to run.
         backend: The engine.
         precision: "float32" or "float64".
-        prepare: Writes the numbers into the module that it is run with.
+        prepare: Writes the numbers into the module that it is run with; by default random ones.
     """
 
     def __init__(
@@ -47,20 +47,24 @@ class ModuleEvidence:
         specimen: ModuleSpecimen,
         backend: str,
         precision: str,
-        prepare: Callable[[Any], None] = randomise,
+        prepare: Callable[[Any], None] | None = None,
     ) -> None:
         self.specimen, self.backend, self.precision = specimen, backend, precision
         with engine_at(backend, precision) as engine:
             self.engine = engine
             self.module: Any = specimen.build()
-            prepare(self.module)
+            if prepare is None:
+                randomise(self.module, seed=specimen.seed)
+            else:
+                prepare(self.module)
             self.arrays = mp.to_portable(self.module)
             split = engine.split(self.module)
             self._definition = split.definition
         keys = host.split(host.key(30), 3)
         self.xs = specimen.sample(keys[0])
         self._other_xs = (specimen.sample(keys[1]), specimen.sample(keys[2]))
-        self.done = script_ends()
+        self.done = script_ends(script=specimen.script)
+        self.num_steps, self.num_envs = self.done.shape
         self.python_writes = False
 
     def at(self) -> Any:
@@ -104,15 +108,15 @@ class ModuleEvidence:
             return self._arrays_then_restored(), before, to_host(engine, arguments)
 
     def at_step(self, t: int) -> Any:
-        """The inputs ``[B, ...]`` of one step."""
-        return tree_map(lambda x: x[t], self.xs)
+        """The inputs ``[B, ...]`` of one step; after the last one the first again."""
+        return tree_map(lambda x: x[t % self.num_steps], self.xs)
 
     # -- carries
 
-    def fresh_state(self, batch_size: int = NUM_ENVS) -> Any:
+    def fresh_state(self, batch_size: int | None = None) -> Any:
         """The first carry."""
         with self.at() as engine:
-            return to_host(engine, self.module.initialize_state(batch_size))
+            return to_host(engine, self.module.initialize_state(batch_size or self.num_envs))
 
     @functools.cached_property
     def warm_state(self) -> Any:
@@ -124,7 +128,8 @@ class ModuleEvidence:
         """The carry after a few steps of one of two other histories of inputs."""
         state = self.fresh_state()
         for t in range(_WARM_UP):
-            state = self.call(state, tree_map(lambda x, t=t: x[t], self._other_xs[which]))[0].next_state
+            x = tree_map(lambda x, t=t: x[t % self.num_steps], self._other_xs[which])
+            state = self.call(state, x)[0].next_state
         return state
 
     def reset(self, state: Any) -> Any:

@@ -14,7 +14,7 @@ from multippo.envs.api import Env
 from multippo.networks.types import StatefulModule
 from multippo.random import host
 
-from .environment import NUM_ENVS, NUM_STEPS
+from .environment import NUM_ENVS, NUM_STEPS, SCRIPT
 
 __all__ = ["EngineSpecimen", "ModuleSpecimen", "NetworkSpecimen", "normal_inputs", "randomise"]
 
@@ -47,6 +47,8 @@ class ModuleSpecimen:
         emits: Whether it emits ``rollout_extras``.
         learns_statistics: Whether ``update_statistics`` changes something.
         differentiated: Whether its gradient is looked at alone; that of the other compositions is in training.
+        script: When episodes end, as in ``environment.SCRIPT``.
+        seed: Of the numbers in its arrays.
     """
 
     name: str
@@ -56,6 +58,8 @@ class ModuleSpecimen:
     emits: bool = False
     learns_statistics: bool = False
     differentiated: bool = False
+    script: tuple[str, ...] = SCRIPT
+    seed: int = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,17 +89,19 @@ class NetworkSpecimen:
     requires: tuple[str, ...] = ()
 
 
-def normal_inputs(shape: Any, scale: float = 1.0, offset: float = 0.0) -> Sample:
-    """Normal inputs of one shape, or of a dict of shapes."""
+def normal_inputs(
+    shape: Any, scale: float = 1.0, offset: float = 0.0, rows: tuple[int, int] = (NUM_STEPS, NUM_ENVS)
+) -> Sample:
+    """Normal inputs of one shape, or of a dict of shapes; ``rows`` is ``(T, B)``."""
 
     def sample(key: Any) -> Any:
         if isinstance(shape, dict):
             keys = host.split(key, len(shape))
             return {
-                name: normal_inputs(part, scale, offset)(keys[i])
+                name: normal_inputs(part, scale, offset, rows)(keys[i])
                 for i, (name, part) in enumerate(sorted(shape.items()))
             }
-        return offset + scale * host.normal(key, (NUM_STEPS, NUM_ENVS, *shape))
+        return offset + scale * host.normal(key, (*rows, *shape))
 
     return sample
 

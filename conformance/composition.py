@@ -1,0 +1,221 @@
+"""A network as plain data: nested tuples that print, compare, and build the same network on any engine.
+
+A description is a tuple of a kind and its arguments, such as ``("Sequential", ("Dense", 3, 4, None), ("Lift",))``;
+``KINDS`` lists them. Named children are pairs, ``("Map", ("a", ("Flattener",)), ("b", ("LayerNorm", 3)))``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from multippo.backends.registry import active_engine
+from multippo.networks.adapter import PPOAdapter
+from multippo.networks.containers import Concat, Map, Merge, Parallel, Sequential, Splitter
+from multippo.networks.convolution import Conv
+from multippo.networks.delay import Delay
+from multippo.networks.dropout import Dropout
+from multippo.networks.feedforward import Dense, LayerNorm
+from multippo.networks.graph import PopulationGraph
+from multippo.networks.lift import Lift
+from multippo.networks.normalizer import Normalizer
+from multippo.networks.recurrent import GRU, LSTM, RNN
+from multippo.networks.residual import Residual
+from multippo.networks.sampling_layers import (
+    BernoulliSampler,
+    CategoricalSampler,
+    MultiCategoricalSampler,
+    NormalSampler,
+    NormalTanhSampler,
+)
+from multippo.networks.structure import Filter, Flattener, Scale
+from multippo.networks.types import StatefulModule
+from multippo.networks.variational import AR1VariationalBottleneck, VariationalBottleneck
+from multippo.random import host
+from multippo.rngs import Rngs
+
+from . import mutant_modules
+from .specimens import ModuleSpecimen, normal_inputs
+
+__all__ = ["KINDS", "Composition", "Description", "build", "parts"]
+
+Description = tuple[Any, ...]
+"""A kind, and its arguments: numbers, names, shapes, and descriptions of children."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Composition:
+    """A network, and what it is run on. Its ``repr`` is code that makes it again.
+
+    Attributes:
+        network: The description.
+        inputs: Shape of one environment's input, or a (nested) dict of shapes.
+        script: One string for each environment, one letter for each step: ``"T"`` where an episode ends, ``"."``
+            elsewhere.
+        seed: Of the inputs, and of the numbers in every array of the network.
+    """
+
+    network: Description
+    inputs: Any
+    script: tuple[str, ...]
+    seed: int = 0
+
+    def build(self) -> StatefulModule:
+        """The network, on the active engine."""
+        return build(self.network)
+
+    def specimen(self, name: str = "", *, differentiated: bool = True) -> ModuleSpecimen:
+        """What the checks of modules take."""
+        kinds = {kind for kind, *_ in parts(self.network)}
+        rows = (len(self.script[0]), len(self.script))
+        sample = normal_inputs(self.inputs, rows=rows)
+        return ModuleSpecimen(
+            name=name or repr(self),
+            build=self.build,
+            sample=lambda key: sample(host.fold_in(key, self.seed)),
+            carries=any(_carries(part) for part in parts(self.network)),
+            emits=bool(kinds & _EMITTING),
+            learns_statistics="Normalizer" in kinds,
+            differentiated=differentiated and any(_trains(part) for part in parts(self.network)),
+            script=self.script,
+            seed=self.seed,
+        )
+
+
+def build(description: Description, rngs: Rngs | None = None) -> Any:
+    """The module that a description describes, on the active engine.
+
+    Raises:
+        ValueError: If a kind is unknown.
+    """
+    kind, *arguments = description
+    if kind not in KINDS:
+        raise ValueError(f"{kind!r} describes no module; expected one of {sorted(KINDS)}.")
+    return KINDS[kind](Rngs(0) if rngs is None else rngs, *arguments)
+
+
+def parts(description: Description) -> Iterator[Description]:
+    """The description, and those of all modules in it."""
+    if description and isinstance(description[0], str) and description[0] in KINDS:
+        yield description
+    for item in description:
+        if isinstance(item, tuple):
+            yield from parts(item)
+
+
+def _carries(part: Description) -> bool:
+    return (part[0] == "Delay" and part[2] > 0) or part[0] in _CARRYING
+
+
+def _trains(part: Description) -> bool:
+    return part[0] in _TRAINED or (part[0] == "NormalSampler" and not part[3])
+
+
+def _named(container: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda rngs, *children: container({name: build(child, rngs) for name, child in children})
+
+
+def _example(shape: Any) -> Any:
+    if isinstance(shape, dict):
+        return {key: _example(part) for key, part in shape.items()}
+    return np.zeros(shape, np.float32)
+
+
+def _squash(x: Any) -> Any:
+    return x**2 / (1.0 + x**2)
+
+
+def _lifted(rngs: Rngs, in_features: int, out_features: int) -> Any:
+    """The framework's own dense layer."""
+    kernel = host.normal(rngs.key(), (in_features, out_features))
+    return Lift(active_engine().linear(np.asarray(kernel), np.zeros(out_features)))
+
+
+def _graph(
+    rngs: Rngs, populations: Description, connections: Description, outputs: Description, order: str = "described"
+) -> Any:
+    graph = PopulationGraph(rngs)
+    made = lambda item: build(item, rngs) if isinstance(item, tuple) else item  # noqa: E731
+    for name, sizes, compute, activation, input_from in populations if order == "described" else populations[::-1]:
+        graph.add_population(
+            name,
+            input_size=sizes[0],
+            output_size=sizes[1],
+            compute=made(compute),
+            activation=activation,
+            input_from=input_from,
+        )
+    for source, target, delay, transform in connections:
+        graph.connect(source, target, delay=delay, transform=made(transform))
+    for name, source, head in outputs:
+        graph.add_output(name, source=source, head=made(head))
+    graph.finalize()
+    return graph
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "Dense": lambda rngs, inside, outside, activation: Dense(inside, outside, rngs, activation),
+    "LSTM": lambda rngs, inside, hidden, initial: LSTM(inside, hidden, rngs, trainable_initial_state=initial),
+    "GRU": lambda rngs, inside, hidden, initial: GRU(inside, hidden, rngs, trainable_initial_state=initial),
+    "RNN": lambda rngs, inside, hidden, activation, tau, trained, initial: RNN(
+        inside,
+        hidden,
+        rngs,
+        activation=activation,
+        time_constant=tau,
+        trainable_time_constant=trained,
+        trainable_initial_state=initial,
+    ),
+    "LayerNorm": lambda _, features: LayerNorm(features),
+    "Dropout": lambda rngs, rate: Dropout(rate, rngs),
+    "Lift": lambda _: Lift(_squash),
+    "LiftedDense": _lifted,
+    "Normalizer": lambda _, shape: Normalizer(shape),
+    "Scale": lambda _, factor: Scale(factor),
+    "Flattener": lambda _, levels: Flattener(levels),
+    "Filter": lambda _, spec: Filter(spec),
+    "Splitter": lambda _, *sizes: Splitter(dict(sizes)),
+    "Conv": lambda rngs, inside, outside, kernel, stride, padding: Conv(
+        inside, outside, kernel, rngs, stride=stride, padding=padding, activation="tanh"
+    ),
+    "Delay": lambda _, shape, k_steps, initial: Delay(_example(shape), k_steps, initial),
+    "VariationalBottleneck": lambda rngs, latent, weight: VariationalBottleneck(latent, rngs, weight, 0.1),
+    "AR1VariationalBottleneck": lambda rngs, latent, weight, smoothness, through_time, correlation: (
+        AR1VariationalBottleneck(latent, rngs, weight, 0.1, smoothness, through_time, prior_correlation=correlation)
+    ),
+    "NormalTanhSampler": lambda rngs, weight, shape: NormalTanhSampler(rngs, weight, 0.1, action_shape=shape),
+    "NormalSampler": lambda rngs, weight, shape, dependent: NormalSampler(
+        rngs, weight, 0.1, action_shape=shape, state_dependent_std=dependent
+    ),
+    "CategoricalSampler": lambda rngs, weight: CategoricalSampler(rngs, weight),
+    "MultiCategoricalSampler": lambda rngs, weight, sizes: MultiCategoricalSampler(sizes, rngs, weight),
+    "BernoulliSampler": lambda rngs, weight, shape: BernoulliSampler(rngs, weight, action_shape=shape),
+    "Sequential": lambda rngs, *children: Sequential([build(child, rngs) for child in children]),
+    "Residual": lambda rngs, child: Residual(build(child, rngs)),
+    "Parallel": _named(Parallel),
+    "Merge": _named(Merge),
+    "Concat": _named(Concat),
+    "Map": _named(Map),
+    "PPOAdapter": lambda rngs, action, value: PPOAdapter(action=build(action, rngs), value=build(value, rngs)),
+    "PopulationGraph": _graph,
+    # Wrong on purpose: for tests of the suite.
+    "ResetsOneStepLate": lambda rngs, inside, hidden: mutant_modules.ResetsOneStepLate(inside, hidden, rngs),
+    "MixesEnvironments": lambda rngs, inside, hidden: mutant_modules.MixesEnvironments(inside, hidden, rngs),
+}
+"""From a kind to what makes the module of an ``Rngs`` and the other items of a description."""
+
+_TRAINED = {"Dense", "LiftedDense", "LSTM", "GRU", "RNN", "LayerNorm", "Conv", "ResetsOneStepLate", "MixesEnvironments"}
+_SAMPLING = {kind for kind in KINDS if kind.endswith("Sampler")}
+_EMITTING = _SAMPLING | {"Normalizer", "Dropout"}
+_CARRYING = _SAMPLING | {
+    "LSTM",
+    "GRU",
+    "RNN",
+    "Dropout",
+    "VariationalBottleneck",
+    "AR1VariationalBottleneck",
+    "ResetsOneStepLate",
+}
