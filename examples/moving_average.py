@@ -28,8 +28,9 @@ class MovingAverage(mp.StatefulModule):
         """``[B, features]`` to the same shape."""
         xp, seen = self.xp, state["seen"]
         rows = self.engine.asarray(np.arange(seen.shape[0]))
-        # Without a copy, torch would write into the caller's buffer.
-        buffer = xpx.at(state["buffer"])[rows, seen % self.k].set(x, copy=True)
+        # The sum is a copy: torch writes in place, and not into the caller's buffer. at(...).set(..., copy=True) would
+        # copy as well, but in some versions of torch let no gradient through.
+        buffer = xpx.at(state["buffer"] + 0)[rows, seen % self.k].set(x)
         seen = seen + 1
         filled = xp.astype(xp.minimum(seen, xp.full_like(seen, self.k)), x.dtype)
         mean = xp.sum(buffer, axis=1) / filled[:, None]

@@ -21,7 +21,7 @@ class MovingAverage(StatefulModule):
     def __call__(self, state, x, rollout_extras=None):
         idx = state["idx"]
         batch = self.engine.asarray(np.arange(idx.shape[0]))
-        new_buffer = xpx.at(state["buffer"])[batch, idx].set(x, copy=True)
+        new_buffer = xpx.at(state["buffer"] + 0)[batch, idx].set(x)
         return StatefulModuleOutput(
             next_state={"buffer": new_buffer, "idx": (idx + 1) % self.k},
             output=self.xp.mean(new_buffer, axis=1),
