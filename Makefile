@@ -12,6 +12,10 @@ ARGS ?=
 # Unit tests run in parallel, one process a core and four at most: each loads both engines.
 TEST_WORKERS ?= -n auto --maxprocesses 4
 
+# How many random networks `make test-nightly` checks, and the number of the first.
+NETWORKS ?= 500
+NETWORKS_SEED ?= 0
+
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Written after an installation and newer than the files that decide it, so a second `make` installs nothing.
@@ -24,7 +28,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-unit test-conformance test-slow check lint format docs bench clean distclean
+.PHONY: help setup train test test-unit test-conformance test-slow test-nightly check lint format docs bench clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +47,10 @@ test-unit: $(DEV) ## unit tests, and the examples in docstrings on both engines
 
 test-conformance: $(DEV) ## the conformance suite on both engines
 	$(PYTEST) conformance --backend jax --backend torch
+
+test-nightly: $(DEV) ## hundreds of random networks on both engines (NETWORKS=500 NETWORKS_SEED=0)
+	$(PYTEST) conformance -k random_network --backend jax --backend torch --networks $(NETWORKS) \
+		--networks-seed $(NETWORKS_SEED)
 
 test-slow: $(DEV) ## learning runs of several minutes
 	$(PYTEST) tests -m slow

@@ -37,6 +37,7 @@ def cli_main(
     as_json: bool = False,
     levels: Sequence[int] = (1, 2, 3),
     precisions: Sequence[str] = ("float32", "float64"),
+    **networks: int,
 ) -> int:
     """Runs the suite and prints one table, or with ``as_json`` one JSON object.
 
@@ -45,6 +46,7 @@ def cli_main(
         as_json: Print JSON and nothing else.
         levels: Which levels.
         precisions: Which floating-point types.
+        **networks: ``networks``, how many random networks, and ``networks_seed``, the number of the first of them.
 
     Returns:
         The exit code: 0 if every check passed, 1 if not.
@@ -56,7 +58,7 @@ def cli_main(
     from . import report, runner
 
     progress = None if as_json else report.Progress()
-    results = runner.run(backends, levels, precisions, on_result=progress)
+    results = runner.run(backends, levels, precisions, on_result=progress, **networks)
     if progress is not None:
         progress.close()
     print(report.as_json(results) if as_json else report.as_text(results))

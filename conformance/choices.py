@@ -56,14 +56,22 @@ class Choices:
         return [left.pop(self.number(0, len(left) - 1)) for _ in range(count)]
 
 
-def simplest(make: Callable[[Choices], T], row: Sequence[int], fails: Callable[[T], bool], seconds: float = 60.0) -> T:
+def simplest(
+    make: Callable[[Choices], T],
+    row: Sequence[int],
+    fails: Callable[[T], bool],
+    *,
+    tries: int = 250,
+    seconds: float = 60.0,
+) -> T:
     """The simplest thing with the same fault that is found in time.
 
     Args:
         make: Makes a thing of choices.
         row: The choices of one that has the fault.
         fails: Whether a thing has it.
-        seconds: When to be content.
+        tries: After how many calls of ``fails`` to be content.
+        seconds: After what time.
     """
     choices = Choices(row)
     best, best_row = make(choices), choices.row
@@ -87,7 +95,7 @@ def simplest(make: Callable[[Choices], T], row: Sequence[int], fails: Callable[[
         for attempt in _attempts:
             place = 0
             while place < len(best_row):
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or len(tried) > tries:
                     return best
                 candidate = attempt(best_row, place)
                 if candidate is not None and improve(candidate):

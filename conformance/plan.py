@@ -21,6 +21,7 @@ from .mutants import MUTANTS, Mutant
 from .network_checks import NETWORK_CHECKS, TRAINING_CHECKS
 from .network_evidence import NetworkEvidence
 from .networks import NETWORKS
+from .random_networks import NUM_NETWORKS, RandomNetwork, Simplifier, checks_of, random_networks
 from .specimens import ModuleSpecimen
 from .training_evidence import TrainingEvidence
 
@@ -37,13 +38,22 @@ class Evidence:
 
     def __init__(self) -> None:
         self._held: dict[Any, Any] = {}
+        self._passing = ""
+        self.simplifier = Simplifier()
 
     def of(self, kind: Kind, specimen: Any, backend: str, precision: str) -> Any:
         """The evidence of one specimen on one engine."""
         index = (kind, specimen.name, backend, precision)
+        self._make_room(specimen)
         if index not in self._held:
             self._held[index] = kind(specimen, backend, precision)
         return self._held[index]
+
+    def _make_room(self, specimen: Any) -> None:
+        """Lets go of the last random network: there may be hundreds, each with programmes of its own."""
+        if isinstance(specimen, RandomNetwork) and specimen.name != self._passing:
+            self._held = {index: value for index, value in self._held.items() if index[1] != self._passing}
+            self._passing = specimen.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,13 +92,19 @@ class Case:
             backend=" against ".join(self.backends),
             precision=self.precision,
         )
-        return _caught(result) if self.level == 3 else result
+        if self.level == 3:
+            return _caught(result)
+        if isinstance(self.specimen, RandomNetwork) and not result.passed:
+            return evidence.simplifier.explain(result, self.check, self.specimen, self.backends)
+        return result
 
 
 def make_plan(
     backends: Sequence[str] | None = None,
     levels: Sequence[int] = LEVELS,
     precisions: Sequence[str] = PRECISIONS,
+    networks: int = NUM_NETWORKS,
+    networks_seed: int = 0,
 ) -> list[Case]:
     """All cases.
 
@@ -96,6 +112,8 @@ def make_plan(
         backends: Engines under test; None: every one that is installed.
         levels: Of 1, 2, 3.
         precisions: Of "float32", "float64"; those that an engine has not are left out.
+        networks: How many random networks.
+        networks_seed: Number of the first of them.
 
     Raises:
         ValueError: If a backend, a level or a precision is unknown.
@@ -114,6 +132,8 @@ def make_plan(
         cases += [case for p in precisions for case in _between(names, p)]
     if 3 in levels:
         cases += [case for name in names for mutant in MUTANTS for case in _mutant(mutant, name, precisions)]
+    for network in random_networks(networks, networks_seed):
+        cases += [case for p in precisions for case in _random(network, names, levels, p)]
     return cases
 
 
@@ -152,6 +172,21 @@ def _between(backends: Sequence[str], precision: str) -> Iterator[Case]:
                 able = supports(backend, precision) and (trains(backend) or not check.trains)
                 if reference is not None and able and backend != reference:
                     yield Case(2, check, kind, specimen, (backend, reference), precision)
+
+
+def _random(network: RandomNetwork, backends: Sequence[str], levels: Sequence[int], precision: str) -> Iterator[Case]:
+    able = [name for name in backends if supports(name, precision)]
+    if 1 in levels:
+        for name in able:
+            for check in checks_of(network, 1, precision):
+                if trains(name) or not check.trains:
+                    yield Case(1, check, ModuleEvidence, network, (name,), precision)
+    if 2 in levels:
+        for check in checks_of(network, 2, precision):
+            reference = choose_reference(backends, precision, check.trains)
+            for name in able:
+                if reference not in (None, name) and (trains(name) or not check.trains):
+                    yield Case(2, check, ModuleEvidence, network, (name, str(reference)), precision)
 
 
 def _mutant(mutant: Mutant, backend: str, precisions: Sequence[str]) -> Iterator[Case]:

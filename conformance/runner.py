@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from .measure import Result
 from .plan import LEVELS, PRECISIONS, Evidence, make_plan
+from .random_networks import NUM_NETWORKS
 
 __all__ = ["run"]
 
@@ -18,6 +19,8 @@ def run(
     levels: Sequence[int] = LEVELS,
     precisions: Sequence[str] = PRECISIONS,
     *,
+    networks: int = NUM_NETWORKS,
+    networks_seed: int = 0,
     on_result: OnResult | None = None,
 ) -> list[Result]:
     """Makes every check.
@@ -26,6 +29,8 @@ def run(
         backends: Engines under test; None: every one that is installed.
         levels: Of 1, 2, 3.
         precisions: Of "float32", "float64".
+        networks: How many random networks.
+        networks_seed: Number of the first of them.
         on_result: Called after each check.
 
     Returns:
@@ -35,7 +40,11 @@ def run(
         ValueError: If a backend, a level or a precision is unknown.
         ImportError: If a backend's package is missing.
     """
-    plan, evidence, results = make_plan(backends, levels, precisions), Evidence(), list[Result]()
+    plan, evidence, results = (
+        make_plan(backends, levels, precisions, networks, networks_seed),
+        Evidence(),
+        list[Result](),
+    )
     for number, case in enumerate(plan, start=1):
         results.append(case.run(evidence))
         if on_result is not None:

@@ -8,13 +8,20 @@ from typing import Any
 import pytest
 
 from .plan import Case, Evidence, make_plan
+from .random_networks import NUM_NETWORKS
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each case of the plan."""
     if "case" in metafunc.fixturenames:
         try:
-            plan = make_plan(metafunc.config.getoption("--backend", None))
+            option = metafunc.config.getoption
+            count, first = option("--networks", None), option("--networks-seed", None)
+            plan = make_plan(
+                option("--backend", None),
+                networks=NUM_NETWORKS if count is None else int(count),
+                networks_seed=int(first or 0),
+            )
         except (ValueError, ImportError) as error:
             raise pytest.UsageError(f"--backend: {error}") from None
         metafunc.parametrize("case", plan, ids=[case.id for case in plan])

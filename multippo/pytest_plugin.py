@@ -1,4 +1,4 @@
-"""A pytest plugin: the option ``--backend`` of the conformance suite, and its table at the end of a run.
+"""A pytest plugin: the options of the conformance suite, and its table at the end of a run.
 
 It is installed under the entry point group ``pytest11``, because pytest reads no ``conftest.py`` of a package named by
 ``--pyargs`` before it parses the command line. It loads nothing that a run of other tests does not need.
@@ -13,8 +13,16 @@ __all__ = ["pytest_addoption", "pytest_terminal_summary"]
 
 
 def pytest_addoption(parser: Any) -> None:
-    """Adds ``--backend``, unless another plugin has an option of this name."""
+    """Adds ``--backend``, ``--networks`` and ``--networks-seed``, unless another plugin has an option of the name."""
     group = parser.getgroup("multippo", "multippo's conformance suite")
+    for name, what in (
+        ("--networks", "how many random networks to check; default: a few, 500 for a nightly run"),
+        ("--networks-seed", "number of the first random network; default: 0"),
+    ):
+        try:
+            group.addoption(name, type=int, default=None, metavar="N", help=what)
+        except ValueError:  # taken
+            continue
     try:
         group.addoption(
             "--backend",

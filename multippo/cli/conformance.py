@@ -23,6 +23,8 @@ _OPTIONS = (
         "suite",
     ),
     Option("precision", tuple[str, ...], ("float32", "float64"), "Kinds of floating-point numbers.", "suite"),
+    Option("networks", int, 8, "How many random networks are checked.", "suite"),
+    Option("networks_seed", int, 0, "Number of the first random network.", "suite"),
     Option("json", bool, False, "Print one JSON object and nothing else.", "suite"),
 )
 
@@ -47,4 +49,5 @@ def run(argv: Sequence[str]) -> int:
         as_json=given.get("json", False),
         levels=given.get("level", (1, 2, 3)),
         precisions=given.get("precision", ("float32", "float64")),
+        **{name: given[name] for name in ("networks", "networks_seed") if name in given},
     )

@@ -1,0 +1,174 @@
+"""Random networks as specimens: their checks, and the simplest network that fails as one of them does."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from multippo.networks.utils import tree_leaves
+
+from .architect import compose
+from .between_checks import MODULES_BETWEEN
+from .checks import Check, perform
+from .choices import Choices, simplest
+from .composition import Composition, parts
+from .measure import Deviation, Result, portable_deviation
+from .module_checks import MODULE_CHECKS
+from .module_evidence import ModuleEvidence
+from .specimens import ModuleSpecimen
+
+__all__ = ["ALONE", "BETWEEN", "NUM_NETWORKS", "RandomNetwork", "Simplifier", "checks_of", "random_networks"]
+
+NUM_NETWORKS = 8
+"""How many are checked unless more are asked for."""
+
+_STEADY = ("Delay", "PopulationGraph")
+"""Where a carry that stays what it is, because nothing but zeros has come in, is no mistake."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RandomNetwork(ModuleSpecimen):
+    """A random network.
+
+    Attributes:
+        composition: What it is.
+        row: The choices that it is made of.
+        wrong: The kind in it that is wrong on purpose, if there is one.
+    """
+
+    composition: Composition
+    row: tuple[int, ...]
+    wrong: str | None = None
+
+
+def random_networks(count: int = NUM_NETWORKS, seed: int = 0, wrong: str | None = None) -> Iterator[RandomNetwork]:
+    """Random networks, the same ones for the same seed.
+
+    Args:
+        count: How many.
+        seed: Number of the first one.
+        wrong: A kind that is wrong on purpose; every network then has one of it.
+    """
+    for number in range(seed, seed + count):
+        choices = Choices(rng=random.Random(number))
+        composition = compose(choices, wrong)
+        # To compile a gradient takes longest of all.
+        specimen = composition.specimen(f"random network {number}", differentiated=number % 4 == 0)
+        fields = {field.name: getattr(specimen, field.name) for field in dataclasses.fields(specimen)}
+        yield RandomNetwork(**fields, composition=composition, row=tuple(choices.row), wrong=wrong)
+
+
+def checks_of(network: RandomNetwork, level: int, precision: str) -> Iterator[Check[ModuleEvidence]]:
+    """The checks that a network is to pass.
+
+    All of them are made in double precision: in single precision a deep network at random may blow up a rounding error
+    beyond any bound. Every fourth network is held to the rules of the protocol in single precision as well.
+    """
+    if precision == "float32" and (level == 2 or int(network.name.rpartition(" ")[2]) % 4 != 1):
+        return
+    kinds = {kind for kind, *_ in parts(network.composition.network)}
+    for check in ALONE if level == 1 else BETWEEN:
+        meant = check.applies(network) and precision in check.precisions
+        if meant and not (check.name == "carry/moves" and kinds.intersection(_STEADY)):
+            yield check
+
+
+def _in_proportion(check: Check[ModuleEvidence]) -> Check[ModuleEvidence]:
+    """The check, with deviations relative to the largest number that comes out of the network."""
+
+    def measure(*evidence: ModuleEvidence) -> Deviation:
+        found = check.measure(*evidence)
+        return found if check.exact else dataclasses.replace(found, worst=found.worst / _largest(evidence[-1]))
+
+    return dataclasses.replace(check, measure=measure)
+
+
+def _largest(evidence: ModuleEvidence) -> float:
+    """The largest finite magnitude in an unroll, or 1 where all are below."""
+    unrolled = evidence.rollout[1]
+    leaves = [x for x in tree_leaves((unrolled.over_time, unrolled.next_state)) if x.dtype.kind == "f"]
+    return max((float(np.max(np.abs(x), where=np.isfinite(x), initial=1.0)) for x in leaves), default=1.0)
+
+
+def _gradient_alone(evidence: ModuleEvidence) -> Deviation:
+    return _gradients_apart(evidence.gradient(step_by_step=False), evidence.gradient(step_by_step=True))
+
+
+def _gradient_between(got: ModuleEvidence, expected: ModuleEvidence) -> Deviation:
+    return _gradients_apart(got.gradient(step_by_step=False), expected.gradient(step_by_step=False))
+
+
+def _gradients_apart(got: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> Deviation:
+    """Relative to the largest number of any gradient. No gradient need reach what a Filter throws away."""
+    found = portable_deviation(got, expected)
+    largest = max((float(np.max(np.abs(x), initial=1.0)) for x in expected.values()), default=1.0)
+    return dataclasses.replace(found, worst=found.worst / largest)
+
+
+def _adapted(checks: tuple[Check[ModuleEvidence], ...], gradient: Callable[..., Deviation]) -> Any:
+    return tuple(
+        dataclasses.replace(check, measure=gradient) if check.name.endswith("/gradient") else _in_proportion(check)
+        for check in checks
+    )
+
+
+ALONE: tuple[Check[ModuleEvidence], ...] = _adapted(MODULE_CHECKS, _gradient_alone)
+BETWEEN: tuple[Check[ModuleEvidence], ...] = _adapted(MODULES_BETWEEN, _gradient_between)
+
+
+class Simplifier:
+    """Looks for the simplest network that fails a check.
+
+    Args:
+        seconds: For all searches of a run together; a fault in a common layer is in many networks.
+    """
+
+    def __init__(self, seconds: float = 120.0) -> None:
+        self._left = seconds
+
+    def explain(self, result: Result, check: Check[Any], network: RandomNetwork, backends: tuple[str, ...]) -> Result:
+        """The result, with the simplest network in its detail, what is wrong with that one, and where."""
+        found = {repr(network.composition): result}
+
+        def fails(composition: Composition) -> bool:
+            again = examine(composition, check, backends, result.precision)
+            found[repr(composition)] = again
+            return not again.passed and again.crashed == result.crashed
+
+        start = time.monotonic()
+        make = functools.partial(compose, wrong=network.wrong)
+        simple = simplest(make, network.row, fails, seconds=min(60.0, self._left))
+        self._left = max(0.0, self._left - (time.monotonic() - start))
+        least = found[repr(simple)]
+        return dataclasses.replace(
+            result,
+            worst=least.worst,
+            where=least.where,
+            detail=f"{least.detail or 'it deviates'}; the simplest network found: {simple!r}",
+        )
+
+
+def examine(composition: Composition, check: Check[Any], backends: tuple[str, ...], precision: str) -> Result:
+    """Makes one check of one network.
+
+    Args:
+        composition: The network, such as a report of a failure shows it.
+        check: One of ``ALONE`` (with one engine) or ``BETWEEN`` (with two).
+        backends: The engine, or the two.
+        precision: "float32" or "float64".
+    """
+    specimen = composition.specimen()
+    return perform(
+        check,
+        lambda: tuple(ModuleEvidence(specimen, name, precision) for name in backends),
+        level=len(backends),
+        subject=specimen.name,
+        backend=" against ".join(backends),
+        precision=precision,
+    )

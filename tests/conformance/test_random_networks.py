@@ -1,0 +1,124 @@
+"""Random networks: every module is met, one prints as what makes it again, and a planted fault is found and cut out."""
+
+from __future__ import annotations
+
+import pytest
+from multippo.conformance import composition as compositions
+from multippo.conformance.composition import KINDS, Composition, build, parts
+from multippo.conformance.module_evidence import ModuleEvidence
+from multippo.conformance.plan import Case, Evidence, make_plan
+from multippo.conformance.random_networks import ALONE, examine, random_networks
+
+import multippo as mp
+
+WRONG = ("ResetsOneStepLate", "MixesEnvironments")
+CHECKS = {check.name: check for check in ALONE}
+
+
+def depth(description: object) -> int:
+    """How many modules lie within one another."""
+    if not isinstance(description, tuple):
+        return 0
+    inside = max((depth(item) for item in description), default=0)
+    return inside + bool(description and isinstance(description[0], str) and description[0] in KINDS)
+
+
+def test_five_hundred_networks_have_every_module_every_end_and_every_size():
+    networks = [network.composition for network in random_networks(500)]
+    kinds = [kind for network in networks for kind in {part[0] for part in parts(network.network)}]
+    rare = {kind: kinds.count(kind) for kind in KINDS if kind not in WRONG and kinds.count(kind) < 10}
+    assert not rare
+    rows = [row for network in networks for row in network.script]
+    assert {len(row) for row in rows} == set(range(1, 9))
+    assert {len(network.script) for network in networks} == set(range(1, 6))
+    long = [row for row in rows if len(row) > 2]
+    for ends in (lambda row: row[0] == "T", lambda row: row[-1] == "T", lambda row: "TT" in row):
+        assert sum(map(ends, long)) > 100
+    assert any("T" not in row for row in long)
+    graphs = [part for network in networks for part in parts(network.network) if part[0] == "PopulationGraph"]
+    assert sum(any(source == target for source, target, *_ in graph[2]) for graph in graphs) > 20
+    assert sum(depth(network.network) >= 4 for network in networks) > 250
+    assert sum(isinstance(network.inputs, dict) for network in networks) > 100
+
+
+def test_every_kind_is_described_in_terms_of_a_public_module():
+    public = {name for name in KINDS if hasattr(mp, name)}
+    assert set(KINDS) - public == {"LiftedDense", *WRONG}
+
+
+def test_the_same_seed_makes_the_same_networks():
+    first, again = ([network.composition for network in random_networks(20, 5)] for _ in range(2))
+    assert first == again
+    assert [network.composition for network in random_networks(1, 7)] == first[2:3]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_what_is_printed_is_code_that_makes_the_network_again(number: int, engine):
+    (network,) = random_networks(1, number)
+    again = eval(repr(network.composition), vars(compositions))
+    assert again == network.composition
+    shapes = [
+        {name: value.shape for name, value in mp.to_portable(made.build()).items()}
+        for made in (network.composition, again)
+    ]
+    assert shapes[0] == shapes[1]
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="'Nope' describes no module"):
+        build(("Nope", 1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "caught_by"), [("ResetsOneStepLate", "unroll/step_by_step"), ("MixesEnvironments", "call/rows_apart")]
+)
+def test_a_planted_fault_is_found_in_a_large_network_and_cut_out_of_it(wrong: str, caught_by: str):
+    evidence, check = Evidence(), CHECKS[caught_by]
+    large = (n for n in random_networks(40, wrong=wrong) if len(list(parts(n.composition.network))) >= 7)
+    # Where no episode ends, or nothing that comes out depends on it, there is nothing to see.
+    found = (Case(1, check, ModuleEvidence, n, ("torch",), "float64").run(evidence) for n in large)
+    result = next(result for result in found if not result.passed)
+    assert not result.crashed and result.where
+    simple = eval(result.detail.partition("the simplest network found: ")[2], vars(compositions))
+    left = [part[0] for part in parts(simple.network)]
+    # What is left is the wrong one, what makes its input, and a container or two.
+    assert wrong in left and len(left) <= 5
+    # The one that is shown fails by itself, by as much as is reported.
+    again = examine(simple, check, ("torch",), "float64")
+    assert (again.passed, again.worst, again.where) == (False, result.worst, result.where)
+
+
+@pytest.mark.parametrize(
+    ("script", "where"),
+    [
+        (("...", "..."), None),
+        # An end after step 0: the reset comes after step 1, so step 1 is off, and what it passes on is not.
+        (("...", "T.."), "t=1, env=1"),
+        # An end after the last step shows in the carry.
+        (("..T", "..."), "env=0"),
+    ],
+)
+def test_a_late_reset_is_seen_where_an_episode_ends_and_nowhere_else(script: tuple[str, ...], where: str | None):
+    network = Composition(("ResetsOneStepLate", 2, 3), (2,), script)
+    result = examine(network, CHECKS["unroll/step_by_step"], ("torch",), "float64")
+    assert result.passed is (where is None)
+    assert result.where.startswith(where or "")
+
+
+def test_the_plan_asks_for_as_many_as_are_wanted_and_keeps_evidence_of_one():
+    cases = make_plan(["torch"], (1,), networks=3, networks_seed=40)
+    names = {case.specimen.name for case in cases if case.specimen.name.startswith("random")}
+    assert names == {"random network 40", "random network 41", "random network 42"}
+    evidence = Evidence()
+    for network in random_networks(3):
+        evidence.of(ModuleEvidence, network, "torch", "float64")
+    assert [index[1] for index in evidence._held] == ["random network 2"]
+    assert not any("random" in case.specimen.name for case in make_plan(["torch"], networks=0))
+
+
+def test_a_network_is_run_on_its_own_script():
+    network = Composition(("LSTM", 2, 3, False), (2,), ("..T", "T.."))
+    evidence = ModuleEvidence(network.specimen(), "torch", "float32")
+    assert evidence.done.tolist() == [[False, True], [False, False], [True, False]]
+    assert evidence.xs.shape == (3, 2, 2)
+    assert all(value.all() for value in evidence.arrays.values())
