@@ -46,7 +46,7 @@ test-unit: $(DEV) ## unit tests, and the examples in docstrings on both engines
 	MULTIPPO_BACKEND=torch $(PYTEST) multippo
 
 test-conformance: $(DEV) ## the conformance suite on both engines
-	$(PYTEST) conformance --backend jax --backend torch
+	$(PYTEST) conformance --backend jax --backend torch $(TEST_WORKERS) --dist loadgroup
 
 test-nightly: $(DEV) ## hundreds of random networks on both engines (NETWORKS=500 NETWORKS_SEED=0)
 	$(PYTEST) conformance -k random_network --backend jax --backend torch --networks $(NETWORKS) \

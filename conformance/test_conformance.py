@@ -24,7 +24,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             )
         except (ValueError, ImportError) as error:
             raise pytest.UsageError(f"--backend: {error}") from None
-        metafunc.parametrize("case", plan, ids=[case.id for case in plan])
+        metafunc.parametrize("case", [pytest.param(case, id=case.id, marks=_group(case)) for case in plan])
+
+
+def _group(case: Case) -> pytest.MarkDecorator:
+    """What one process should check, where several share the work: all checks of a subject read the same evidence."""
+    return pytest.mark.xdist_group(case.specimen.name)
 
 
 @pytest.fixture(scope="session")

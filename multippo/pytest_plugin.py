@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["pytest_addoption", "pytest_terminal_summary"]
+__all__ = ["pytest_addoption", "pytest_configure", "pytest_terminal_summary"]
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -33,6 +33,11 @@ def pytest_addoption(parser: Any) -> None:
         )
     except ValueError:  # taken; the suite reads whatever it holds
         return
+
+
+def pytest_configure(config: Any) -> None:
+    """Makes known the mark that says to pytest-xdist, if it is there, which checks belong together."""
+    config.addinivalue_line("markers", "xdist_group(name): tests that pytest-xdist gives to one process")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
