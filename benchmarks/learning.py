@@ -60,6 +60,17 @@ INVERTED_PENDULUM = (
     "--learning-rate=1e-3",
 )
 BRAX = ("--total-steps=1000000", *INVERTED_PENDULUM[2:])
+REACHER = (
+    "brax/reacher",
+    "--total-steps=1000000",
+    "--num-envs=64",
+    # All episodes are as long as one another and begin at once: a short rollout would see one part of them only.
+    "--rollout-length=125",
+    "--num-epochs=8",
+    "--num-minibatches=32",
+    "--learning-rate=1e-3",
+    "--discounting-factor=0.95",
+)
 INVERTED_DOUBLE_PENDULUM = ("brax/inverted_double_pendulum", *BRAX)
 ACROBOT = (
     "Acrobot-v1",
