@@ -66,7 +66,7 @@ def run_once(network: Any, network_state: Any, obs: Any, role: str = "network") 
     return StatefulModuleOutput(*out)
 
 
-def check_initial_state(network: Any, initial: TrainingState, env: Env) -> None:
+def check_initial_state(network: Any, initial: TrainingState, env: Env, ppo: PPOConfig) -> None:
     """Checks that a state is of a network of this structure and, where it has their state, of as many environments.
 
     Raises:
@@ -94,6 +94,12 @@ def check_initial_state(network: Any, initial: TrainingState, env: Env) -> None:
         raise ValueError(
             f"initial_state is of another network: its parameter {name} has shape {received.get(name, 'none')}, this "
             f"network's {expected.get(name, 'none')}. Go on with a network built the same way."
+        )
+    scaled = initial.episodes.scale is not None
+    if scaled != ppo.scale_rewards:
+        raise ValueError(
+            f"initial_state is of a run with scale_rewards={scaled}, but PPOConfig.scale_rewards={ppo.scale_rewards}; "
+            f"its values are in other units. Go on with PPOConfig(scale_rewards={scaled})."
         )
     before = tree_leaves(initial.episodes)[0].shape[0]
     if env.functional and before != env.num_envs:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Generator
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, EvalConfig, TrainConfig
@@ -93,15 +94,36 @@ class Evaluator:
         else:
             from multippo.envs import make_env
 
-            own = make_env(eval_env, num_envs=num_envs)
-        if own is env:
-            raise ValueError("eval_env is the training environment itself; evaluating would disturb it. Make another.")
+            # What is finished has a number of its own: a vector environment says so, a single one is one.
+            finished = getattr(eval_env, "num_envs", 1 if isinstance(eval_env, gymnasium.Env) else None)
+            own = make_env(eval_env, num_envs=finished or num_envs)
+        if not env.functional and _simulators(own) & _simulators(env):
+            raise ValueError(
+                "eval_env is the training environment itself, or holds what that steps; evaluating would disturb it. "
+                "Make another."
+            )
         self.close = own.close
         self._player = _Player(network, own, config.eval, config.compile)
 
     def run(self, params: Any, variables: Any, key: Any) -> dict[str, float]:
         """Plays the configured episodes with the given weights; see ``eval_rollout``."""
         return self._player.play(params, variables, key)
+
+
+def _simulators(env: Any) -> set[int]:
+    """The identities of everything that a host environment steps, however it is wrapped."""
+    found: set[int] = set()
+    left = [env]
+    while left:
+        one = left.pop()
+        if id(one) in found:
+            continue
+        found.add(id(one))
+        left += [
+            inner for name in ("env", "vector_env", "unwrapped") if (inner := getattr(one, name, None)) is not None
+        ]
+        left += [member for member in getattr(one, "envs", ()) or () if not isinstance(member, str | int)]
+    return found
 
 
 class _Player:

@@ -147,7 +147,7 @@ class Run:
         """Sets the state before the first iteration, and checks the network on the first observation."""
         engine, random = self.engine, self.engine.random
         if initial is not None:
-            check_initial_state(self.network, initial, self.env)
+            check_initial_state(self.network, initial, self.env, self.ppo)
         self.key = random.key(self.config.seed) if initial is None else initial.key
         self.iteration = 0 if initial is None else initial.iteration
         self.step = 0 if initial is None else initial.step
@@ -277,7 +277,7 @@ class Run:
         self._kept = self.snapshot() if self._call_seconds > _LONG_CALL_S else None
         self._consumed = True
         self.state, reports = self.trainer.run(self.state, keys, coefficients)
-        self._consumed, self._call_seconds = False, time.perf_counter() - start
+        self._call_seconds = time.perf_counter() - start
         compiled = self.engine.compile_seconds() - compile_before
         seconds = max(time.perf_counter() - start - compiled, 1e-9)
         steps = sum(int(report["steps"]) for report in reports)
@@ -285,6 +285,8 @@ class Run:
             self._refuse_non_finite(report)
             self.iteration += 1
             self.step += int(report["steps"])
+            # The state is the one after the last of them.
+            self._consumed = self.iteration <= numbers[-1]
             metrics = readable(report)
             metrics["step"] = self.step
             metrics["iteration"] = self.iteration

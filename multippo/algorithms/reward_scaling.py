@@ -74,16 +74,16 @@ def scale_rewards(xp: Any, scales: Any, transition: Transition, discount: float)
 
 
 def _scale(xp: Any, old: RewardScale, reward: Any, transition: Transition, discount: float) -> tuple[RewardScale, Any]:
-    valid = transition.valid
+    valid, counted = transition.valid, transition.counted
     # One that is not finite stops the run; it must not spread to the others, or the wrong step would be named.
-    reward_t = xp.where(valid & xp.isfinite(reward), reward, xp.zeros_like(reward))
+    reward_t = xp.where(counted & xp.isfinite(reward), reward, xp.zeros_like(reward))
     going = xp.where(transition.done, xp.zeros_like(reward), xp.ones_like(reward))
     # The sum stands still over a step that was none: it was reset by the step before.
     decay = xp.where(valid[1:], discount * going[:-1], going[:-1])
     first = discount * old.discounted + reward_t[0]
     decay = xp.concat([xp.ones_like(going[:1]), decay], axis=0)
     g_t = linear_recurrence(xp, decay, xp.concat([first[None], reward_t[1:]], axis=0))
-    weight = xp.astype(valid, reward.dtype)
+    weight = xp.astype(counted, reward.dtype)
     size = xp.sum(weight)
     some = xp.maximum(size, xp.ones_like(size))
     mean = xp.sum(weight * g_t) / some
@@ -92,7 +92,12 @@ def _scale(xp: Any, old: RewardScale, reward: Any, transition: Transition, disco
     delta = mean - old.mean
     m2 = old.m2 + m2 + delta**2 * (old.count * size / total)
     kept = xp.minimum(total, xp.full_like(total, _MOST))
-    new = RewardScale(g_t[-1] * going[-1], kept, old.mean + delta * (size / total), m2 * (kept / total))
+    moments = kept, old.mean + delta * (size / total), m2 * (kept / total)
+    # A return whose square is no number would make every later reward 0: such a rollout leaves the moments alone.
+    fits = xp.isfinite(moments[1]) & xp.isfinite(moments[2])
+    moments = [xp.where(fits, a, b) for a, b in zip(moments, (old.count, old.mean, old.m2), strict=True)]
+    new = RewardScale(g_t[-1] * going[-1], *moments)
+    kept = xp.maximum(new.count, xp.ones_like(new.count))
     spread = xp.sqrt(new.m2 / kept)
     least = xp.maximum(_LEAST_SPREAD * xp.abs(new.mean), xp.full_like(spread, _TINY))
     return new, reward / xp.maximum(spread, least)

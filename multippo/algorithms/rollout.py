@@ -141,6 +141,8 @@ def _scan(
         before, env_before = carry
         after, output, extras = actor.act_untraced(params, variables, before, env_before.obs)
         env_after = env.step(env_before, output.actions)
+        if env_after.broken is None:  # an environment of the user's own need not say
+            env_after = env_after._replace(broken=xp.zeros(env_after.valid.shape, dtype=xp.int32))
         bootstrap = engine.cond(
             xp.any(env_after.truncated),
             lambda: tree_map(

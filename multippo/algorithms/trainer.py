@@ -274,7 +274,7 @@ class Trainer:
         if transition.broken is not None:
             metrics["rollout/nonfinite_steps"] = xp.sum(xp.astype(transition.broken > 0, xp.int32))
         for name, value in transition.metrics.items():
-            weight = xp.astype(transition.valid, dtype)
+            weight = xp.astype(transition.counted, dtype)
             total = xp.sum(weight)
             metrics[f"env/{name}"] = xp.sum(xp.astype(value, dtype) * weight) / xp.maximum(total, xp.ones_like(total))
         return learner, episodes, metrics

@@ -198,20 +198,25 @@ class Learner:
                 params, optimizer_state, stop = carry
                 taken = take_sequences(xp, sequences, rows)
                 (loss, out), grads = self._loss(params, state.variables, taken, entropy_weight)
-                wrong_loss = ~xp.isfinite(loss)
+                before, empty = stop, ~xp.any(taken.valid)
+                # Nothing hangs on what comes after a stop.
+                wrong_loss = ~xp.isfinite(loss) & ~before
                 exceeds = xp.zeros_like(wrong_loss)
                 if config.target_kl is not None:
                     exceeds = ~stop & ~wrong_loss & (out.approximate_kl > config.target_kl)
                 stop = stop | wrong_loss | exceeds
-                params, optimizer_state, norm = self.optimizer.step(params, grads, optimizer_state, rate, stop)
+                # Without a sample there is no gradient, but there would be momentum and weight decay.
+                idle = stop | empty
+                params, optimizer_state, norm = self.optimizer.step(params, grads, optimizer_state, rate, idle)
+                wrong_leaf = self._wrong_leaf(grads, norm)
                 report = {
                     "metrics": {**out.metrics, "gradient/norm": norm},
-                    "used": ~stop,
+                    "used": ~idle,
                     "exceeds": exceeds,
                     "deviation": out.max_ratio_deviation,
                     "kl": out.approximate_kl,
                     "wrong_loss": wrong_loss,
-                    "wrong_leaf": self._wrong_leaf(grads, norm),
+                    "wrong_leaf": xp.where(before | exceeds, -xp.ones_like(wrong_leaf), wrong_leaf),
                 }
                 return (params, optimizer_state, stop | ~xp.isfinite(norm)), report
 

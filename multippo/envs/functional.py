@@ -120,6 +120,7 @@ class FunctionalEnv(Env):
         self.action_space = functional_action_space(env, action_space)
         self._actions = make_action_map(self.action_space, num_envs, jnp)
         # Compiled once each, on first use; inside a compiled function they are inlined.
+        self._single_shapes: list[tuple[int, ...]] = []
         self._draw = jax.jit(self._trace_draw)
         self._begin = jax.jit(self._trace_begin)
         self._step = jax.jit(self._trace_step)
@@ -159,10 +160,7 @@ class FunctionalEnv(Env):
     def _read_first_state(self) -> Any:
         """Shapes and types of one environment's first state; what is traced for it serves the first reset too."""
         state = self._draw.eval_shape(jax.ShapeDtypeStruct((2,), jnp.uint32))
-        self._shared: frozenset[int] = frozenset()
-        if any(leaf.shape[:1] != (self._pool_size,) for leaf in jax.tree.leaves(state)):
-            keys = lambda size: jax.ShapeDtypeStruct((size, 2), jnp.uint32)  # noqa: E731
-            self._shared = shared_leaves(lambda size: jax.eval_shape(jax.vmap(self.env.reset), keys(size)))
+        self._shared = shared_leaves(state, self._single_shapes, self._pool_size)
         state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
         for path, leaf in jax.tree_util.tree_leaves_with_path({"reward": state.reward, "done": state.done}):
             if leaf.shape:
@@ -173,7 +171,13 @@ class FunctionalEnv(Env):
         return state
 
     def _trace_draw(self, key: jax.Array) -> Any:
-        state = jax.vmap(self.env.reset)(jax.random.split(key, self._pool_size))
+        def reset(key: jax.Array) -> Any:
+            state = self.env.reset(key)
+            # What is traced is a single environment; that its state is known from it costs no trace of its own.
+            self._single_shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(state)]
+            return state
+
+        state = jax.vmap(reset)(jax.random.split(key, self._pool_size))
         missing = [name for name in ("obs", "reward", "done") if not hasattr(state, name)]
         if missing:
             raise TypeError(

@@ -31,8 +31,9 @@ def broken_leaf(xp: Any, obs: Any, reward: Any, seen: Any, valid: Any) -> Any:
         xp: Array namespace.
         obs: Observations after the step, ``[B, ...]``.
         reward: Its rewards, ``[B]``.
-        seen: ``[B]`` bool, where the observation matters: not where it is that of a terminated episode.
-        valid: ``[B]`` bool, where the step was one.
+        seen: ``[B]`` bool, where the observation matters: not where it is that of a terminated episode. It does where
+            the step was none but a reset, whose observation is the first of an episode.
+        valid: ``[B]`` bool, where the step was one, and so has a reward.
 
     Returns:
         ``[B]`` int32: 0 where all is finite, else 1 + the position in ``guarded_leaves`` of the first that is not.
@@ -40,7 +41,7 @@ def broken_leaf(xp: Any, obs: Any, reward: Any, seen: Any, valid: Any) -> Any:
     code = xp.zeros(valid.shape, xp.int32)
     for position, (name, leaf) in enumerate(_leaves(obs, reward)):
         wrong = ~xp.all(xp.reshape(xp.isfinite(leaf), (leaf.shape[0], -1)), axis=1)
-        wrong = wrong & valid if name.startswith("reward") else wrong & seen & valid
+        wrong = wrong & valid if name.startswith("reward") else wrong & seen
         code = xp.where(wrong & (code == 0), xp.asarray(position + 1, dtype=xp.int32), code)
     return code
 
@@ -75,6 +76,8 @@ def restart_broken(env: Env, env_state: EnvState) -> EnvState:
                 metrics=tree_map(without, env_state.metrics),
                 # No value is taken of it; it must only be finite.
                 final_obs=select(np, which, restarted.obs, env_state.final_obs),
+                # A reset that failed ends no episode: it is made once more.
+                truncated=restarted.truncated & (env_state.valid | ~which),
                 broken=code,
             )
         code = np.zeros_like(code)

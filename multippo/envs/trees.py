@@ -6,7 +6,7 @@ The functions below give the step's result the types of the reset's, or say whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -50,18 +50,18 @@ def conform(tree: Any, reference: Any, name: str) -> Any:
     return jax.tree.unflatten(structure, conformed)
 
 
-def shared_leaves(batched: Callable[[int], Any]) -> frozenset[int]:
-    """Positions of the leaves without a row for each environment, given the shapes of a batch of any size.
+def shared_leaves(batched: Any, single: Sequence[tuple[int, ...]], size: int) -> frozenset[int]:
+    """Positions of the leaves without a row for each environment.
 
     MJX's warp implementation, for one, keeps a single buffer of contacts for all of its worlds.
+
+    Args:
+        batched: The state of all environments, or its shapes.
+        single: Shapes of the leaves of one environment's state.
+        size: How many environments there are.
     """
-    sizes = 3, 5
-    small, large = (jax.tree.leaves(batched(size)) for size in sizes)
-    return frozenset(
-        place
-        for place, leaves in enumerate(zip(small, large, strict=True))
-        if any(leaf.shape[:1] != (size,) for leaf, size in zip(leaves, sizes, strict=True))
-    )
+    leaves = enumerate(zip(jax.tree.leaves(batched), single, strict=True))
+    return frozenset(place for place, (leaf, shape) in leaves if leaf.shape != (size, *shape))
 
 
 def select(mask: jax.Array, where_true: Any, where_false: Any, shared: Collection[int] = ()) -> Any:

@@ -116,8 +116,14 @@ class Normalizer(StatefulModule):
         batch_mean = xp.sum(x * weight, axis=(0, 1)) / some
         batch_m2 = xp.sum(weight * (x - batch_mean) ** 2, axis=(0, 1))
         delta = batch_mean - mean[...]
-        m2[...] = m2[...] + batch_m2 + delta**2 * (before * size / total)
-        mean[...] = mean[...] + delta * (size / total)
+        new_m2 = m2[...] + batch_m2 + delta**2 * (before * size / total)
+        new_mean = mean[...] + delta * (size / total)
+        # A number whose square is none would make every later output 0: a feature's moments then stay as they were.
+        fits = xp.isfinite(new_m2) & xp.isfinite(new_mean)
+        # The count grows for all, and with it m2, so that the variance stays; it is 1 where nothing is known yet.
+        same = xp.where(before > 0, m2[...] * (total / xp.maximum(before, xp.ones_like(before))), total)
+        m2[...] = xp.where(fits, new_m2, same)
+        mean[...] = xp.where(fits, new_mean, mean[...])
 
     def _normalize(self, name: str, x: Any) -> Any:
         mean = self._variable(self.mean, name)[...]

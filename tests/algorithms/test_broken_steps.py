@@ -273,6 +273,43 @@ def test_gymnasium(torch_engine, mode, kind):
     np.testing.assert_array_equal(found.valid[:, 1], found.obs[:, 1, 0] != 6)
 
 
+class BadStart(gymnasium.Env[Any, Any]):
+    """Ends after 3 steps; the first observation of its second episode is NaN."""
+
+    observation_space = gymnasium.spaces.Box(-10, 10, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, bad: bool) -> None:
+        self.bad, self.resets, self.time = bad, 0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time, self.resets = 0, self.resets + 1
+        return np.full(1, np.nan if self.bad and self.resets == 2 else 0.0, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        return np.full(1, self.time, np.float32), 1.0, self.time == 3, False, {}
+
+
+@pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
+def test_an_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode):
+    makers = [lambda bad=bad: BadStart(bad) for bad in (True, False)]
+    env = mp.make_env(gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=mode))
+    *_, transition = roll(env, TableNet([0.5]))
+    found = support.to_numpy(transition)
+    skips = mode is gymnasium.vector.AutoresetMode.NEXT_STEP
+    # With a step for the reset, that one is broken; without, the one that ended the episode before.
+    assert np.argwhere(found.broken).tolist() == [[3 if skips else 2, 0]]
+    period = [0, 1, 2, 3] if skips else [0, 1, 2]
+    for i in range(2):
+        np.testing.assert_array_equal(found.obs[:, i, 0], (period * STEPS)[:STEPS])
+        np.testing.assert_array_equal(found.valid[:, i], found.obs[:, i, 0] != 3)
+    ended = found.obs[..., 0] == 2
+    np.testing.assert_array_equal(found.terminated | found.truncated, ended)
+    env.close()
+
+
 def test_an_evaluation_counts_them(torch_engine):
     found = mp.eval_rollout(Blowing(), TableNet([0.0] * 8), num_episodes=4)
     assert found["eval/nonfinite_episodes"] == 1

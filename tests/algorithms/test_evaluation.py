@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import training
@@ -156,6 +157,51 @@ def test_the_training_environment_is_no_evaluation_environment(torch_engine):
     with pytest.raises(ValueError, match="eval_env is the training environment itself"):
         training.train(env, CountNet(), eval_env=env, config={"eval": mp.EvalConfig(enabled=True)})
     assert not env.actions
+
+
+def test_a_vector_environment_has_its_own_number(torch_engine):
+    env, other = (gymnasium.vector.SyncVectorEnv([Single] * count) for count in (2, 3))
+    config = mp.TrainConfig(
+        ppo=mp.PPOConfig(total_steps=8, rollout_length=4, num_minibatches=1), eval=mp.EvalConfig(enabled=True)
+    )
+    result = mp.train_ppo(env, TableNet([0.0] * 4), config, eval_env=other)
+    assert result.eval_history[-1]["eval/episode_reward/mean"] == 1.0
+
+
+class Single(gymnasium.Env[Any, Any]):
+    observation_space = gymnasium.spaces.Box(0, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(4, np.float32), 1.0, True, False, {}
+
+
+def same_vector() -> tuple[Any, Any]:
+    vector = gymnasium.vector.SyncVectorEnv([Single])
+    return vector, vector
+
+
+def same_vector_wrapped() -> tuple[Any, Any]:
+    vector = gymnasium.vector.SyncVectorEnv([Single])
+    return mp.make_env(vector), mp.make_env(vector, reward_scale=2.0)
+
+
+def same_member() -> tuple[Any, Any]:
+    single = Single()
+    return mp.make_env(single), mp.make_env(lambda: gymnasium.wrappers.TimeLimit(single, 3), num_envs=1)
+
+
+@pytest.mark.parametrize("make", [same_vector, same_vector_wrapped, same_member])
+def test_nor_is_another_adapter_of_what_it_steps(torch_engine, make):
+    env, eval_env = make()
+    config = mp.TrainConfig(
+        ppo=mp.PPOConfig(total_steps=4, rollout_length=4, num_minibatches=1), eval=mp.EvalConfig(enabled=True)
+    )
+    with pytest.raises(ValueError, match="eval_env is the training environment itself, or holds what that steps"):
+        mp.train_ppo(env, TableNet([0.0] * 4), config, eval_env=eval_env)
 
 
 def test_when_it_is_due(torch_engine):

@@ -140,3 +140,31 @@ def test_what_is_logged_stays_in_the_environments_units(torch_engine):
         losses[scaled] = run.column("losses/critic")[0]
     # Values start at 0, so the critic's loss is the mean square of the targets.
     assert losses[True] < 100 < 1e6 < losses[False]
+
+
+def test_a_reward_whose_square_is_no_number_leaves_the_moments_alone(engine):
+    done, valid = np.zeros((3, 1), bool), np.ones((3, 1), bool)
+    scales, _ = scale(engine, fresh(engine, 1, done), np.asarray([[1.0], [2.0], [3.0]], np.float32), done | True, valid)
+    huge = np.asarray([[1.0], [3e19], [1.0]], np.float32)
+    after, scaled = scale(engine, scales, huge, done | True, valid)
+    for name in ("count", "mean", "m2"):
+        assert float(getattr(after, name)) == float(getattr(scales, name))
+    # Mean 2, variance 2/3: the others keep their size, and the huge one stays huge.
+    np.testing.assert_allclose(support.to_numpy(scaled), huge / np.sqrt(2 / 3), rtol=1e-5)
+    again, _ = scale(engine, after, np.asarray([[4.0]], np.float32), done[:1] | True, valid[:1])
+    assert float(again.mean) == pytest.approx(2.5)
+
+
+def test_broken_steps_are_left_out_of_the_moments(engine):
+    # G = 1, 1.9, then after the broken step, which ended the episode, 1: mean 1.3.
+    rewards = np.asarray([[1.0], [1.0], [0.0], [1.0]], np.float32)
+    broken = np.asarray([[0], [0], [1], [0]], np.int32)
+    transition = mp.Transition(*[()] * 10)._replace(
+        rewards=engine.asarray(rewards),
+        done=engine.asarray(broken > 0),
+        valid=engine.asarray(np.ones((4, 1), bool)),
+        broken=engine.asarray(broken),
+    )
+    scales, _ = scale_rewards(engine.xp, fresh(engine, 1, rewards), transition, DISCOUNT)
+    assert float(scales.count) == 3.0
+    assert float(scales.mean) == pytest.approx(1.3)

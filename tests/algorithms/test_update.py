@@ -52,6 +52,26 @@ def test_target_kl_stops_the_epochs(torch_engine):
     assert count == expected_count == 1
 
 
+def test_a_minibatch_without_a_sample_moves_nothing(engine):
+    # One environment of 1-step episodes with a step for each reset, one step a minibatch: every second one is empty.
+    network = TableNet([0.0] * 2)
+    env = Spy(Clock(1, num_envs=1, autoreset="next_step"))
+    run = training.train(
+        env,
+        network,
+        iterations=1,
+        rollout_length=6,
+        num_epochs=2,
+        num_minibatches=6,
+        sequence_length=1,
+        weight_decay=0.1,
+    )
+    valid = np.stack([state.valid for state in env.states[1:]])
+    assert valid.sum() == 3
+    assert training.portable_moments(network, run.state)[2] == 2 * valid.sum()
+    assert run.column("update/minibatches") == [2.0 * valid.sum()]
+
+
 class Recorder(mp.StatefulModule):
     """Counts its inputs in ``update_statistics``, which takes one argument."""
 

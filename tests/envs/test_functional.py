@@ -313,12 +313,12 @@ register_vmappable(Physics, int, int, _for_one, _of_all, None)
 
 
 class SharingClock:
-    """A clock whose simulator keeps an array of 4 that all environments share."""
+    """A clock whose simulator keeps an array that all environments share."""
 
     action_size = 1
 
-    def __init__(self, state_class):
-        self.state_class = state_class
+    def __init__(self, state_class, size=4):
+        self.state_class, self.size = state_class, size
 
     def _state(self, physics):
         over = (physics.time == 3).astype(jnp.float32)
@@ -326,17 +326,21 @@ class SharingClock:
         return self.state_class(physics.time[None].astype(jnp.float32), 1.0 * physics.time, over, info, {})
 
     def reset(self, key):
-        return self._state(Physics(jax.random.randint(key, (), 0, 2), jnp.zeros(4, jnp.int32)))
+        return self._state(Physics(jax.random.randint(key, (), 0, 2), jnp.zeros(self.size, jnp.int32)))
 
     def step(self, state, action):
         physics = state.info["physics"]
         return self._state(Physics(physics.time + 1, physics.shared + 1))
 
 
-@pytest.mark.parametrize("num_envs", [1, 4, 5])  # one at a time, and as many as the buffer is long
+@pytest.mark.parametrize(
+    ("num_envs", "size"), [(1, 4), (4, 4), (5, 4), (5, 64)]
+)  # one; as many rows as envs; as the pool
 @pytest.mark.parametrize("action_repeat", [1, 2])
-def test_a_simulator_with_leaves_that_all_environments_share(state_class, num_envs, action_repeat):
-    env = FunctionalEnv(SharingClock(state_class), num_envs, truncation_key="truncation", action_repeat=action_repeat)
+def test_a_simulator_with_leaves_that_all_environments_share(state_class, num_envs, size, action_repeat):
+    env = FunctionalEnv(
+        SharingClock(state_class, size), num_envs, truncation_key="truncation", action_repeat=action_repeat
+    )
     state = env.reset(0)
     time = np.asarray(state.obs)[:, 0]
     for t in range(1, 6):
@@ -349,4 +353,4 @@ def test_a_simulator_with_leaves_that_all_environments_share(state_class, num_en
         np.testing.assert_array_equal(np.asarray(state.obs)[:, 0], time)
         # No environment's new episode puts the others' back.
         shared = state.internal.simulator.info["physics"].shared
-        np.testing.assert_array_equal(shared, np.full(4, t * action_repeat))
+        np.testing.assert_array_equal(shared, np.full(size, t * action_repeat))

@@ -50,11 +50,9 @@ def test_rows():
 
 
 def test_leaves_without_rows():
-    def batched(size):
-        return {"a": jnp.zeros((size, 2)), "b": jnp.zeros(3), "c": jnp.zeros(()), "d": jnp.zeros(size)}
-
-    # Whatever size a shared leaf has, no other tells it from one with rows.
-    shared = shared_leaves(batched)
+    # "b" has as many numbers as there are environments, but the same in each of them.
+    batched = {"a": jnp.zeros((3, 2)), "b": jnp.zeros(3), "c": jnp.zeros(()), "d": jnp.zeros(3)}
+    shared = shared_leaves(batched, [(2,), (3,), (), ()], 3)
     assert shared == {1, 2}
     one = {"a": jnp.ones((2, 2)), "b": jnp.full(3, 5.0), "c": jnp.asarray(7.0), "d": jnp.ones(2)}
     other = jax.tree.map(lambda leaf: -leaf, one)

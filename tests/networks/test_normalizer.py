@@ -221,3 +221,19 @@ def test_wrong_inputs_are_refused(engine):
         tree((), {"a": engine.zeros((1, 1)), "c": engine.zeros((1, 2))})
     with pytest.raises(ValueError, match=r"input\['b'\] of shape \(1, 3\); expected a batch of \(2,\)"):
         tree((), {"a": engine.zeros((1, 1)), "b": engine.zeros((1, 3))})
+
+
+def test_a_number_whose_square_is_none_leaves_its_features_moments_alone(engine):
+    normalizer = mp.Normalizer(2)
+    first = np.asarray([[[1.0, 1.0], [3.0, 5.0]]], np.float32)
+    huge = np.asarray([[[3e19, 1.0], [2.0, 5.0]]], np.float32)
+    for history in (first, huge):
+        normalizer.update_statistics(engine.asarray(history))
+    # The second feature of both: 1, 5, 1, 5. The first keeps mean 2 and variance 1.
+    np.testing.assert_allclose(engine.to_numpy(normalizer.mean[...]), [2.0, 3.0])
+    np.testing.assert_allclose(engine.to_numpy(normalizer.variance), [1.0, 4.0])
+    assert normalizer.count == 4
+    fresh = mp.Normalizer(2)
+    fresh.update_statistics(engine.asarray(huge))
+    np.testing.assert_allclose(engine.to_numpy(fresh.mean[...]), [0.0, 3.0])
+    np.testing.assert_allclose(engine.to_numpy(fresh.variance), [1.0, 4.0])
