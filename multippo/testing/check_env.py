@@ -12,6 +12,7 @@ from gymnasium import spaces
 from multippo.envs.api import Env, EnvState
 from multippo.envs.guard import guarded_leaves
 from multippo.networks.utils import named_leaves, tree_leaves, tree_map, tree_structure
+from multippo.testing.single_env import look_at_single
 
 __all__ = ["EnvReport", "check_env"]
 
@@ -38,7 +39,7 @@ class EnvReport:
     def __str__(self) -> str:
         lines = [f"error: {text}" for text in self.errors] + [f"warning: {text}" for text in self.warnings]
         played = f"{self.steps} steps and {self.episodes} episode ends were looked at"
-        return "\n".join([*lines, f"{played}; {'nothing is wrong' if not lines else f'{len(lines)} findings'}."])
+        return "\n".join([*lines, f"{played}; {_how_many(len(lines))}."])
 
 
 def check_env(
@@ -69,6 +70,8 @@ def check_env(
     findings = _Findings()
     if num_envs is None and (isinstance(env, str) or (callable(env) and not hasattr(env, "step"))):
         num_envs = 2
+    if not look_at_single(env, seed, findings.error, findings.warn):
+        return findings.report()
     try:
         made = make_env(env, num_envs, **kwargs)
     except Exception as error:
@@ -78,6 +81,10 @@ def check_env(
     finally:
         if made is not env and getattr(made, "vector_env", None) is not env:
             made.close()
+
+
+def _how_many(findings: int) -> str:
+    return "nothing is wrong" if not findings else f"{findings} finding{'s' if findings > 1 else ''}"
 
 
 class _Findings:
@@ -103,6 +110,7 @@ class _Player:
         self.env, self.findings, self.seed = env, findings, seed
         self._first: list[list[np.ndarray]] = [[] for _ in range(env.num_envs)]
         self._rewards: list[np.ndarray] = []
+        self._outside: dict[str, tuple[spaces.Box, float, float]] = {}
 
     def play(self, num_steps: int) -> EnvReport:
         """Everything."""
@@ -143,6 +151,12 @@ class _Player:
                 "endless",
                 f"No episode ended within {num_steps} steps of random actions: returns are only reported when one "
                 "does. Give it a time limit (max_episode_steps=), or check more steps.",
+            )
+        for name, (space, least, most) in self._outside.items():
+            self.findings.warn(
+                f"bounds {name}",
+                f"The observation{f' {name!r}' if name else ''} leaves its declared bounds: it reached {least:g} to {most:g}, and {space} is declared. "
+                "Nothing depends on it, but a reader may.",
             )
         rewards = np.concatenate([np.ravel(reward) for reward in self._rewards])
         if len(rewards) and np.all(rewards == rewards[0]) and rewards[0] == 0.0:
@@ -194,12 +208,9 @@ class _Player:
                 )
             elif leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
                 self.findings.error(f"{what} finite {name}", f"{called} is not finite in step {self.findings.steps}.")
-            elif isinstance(space, spaces.Box) and not _inside(leaf, space):
-                self.findings.warn(
-                    f"bounds {name}",
-                    f"{called} leaves its declared bounds: it reached {leaf.min():g} to {leaf.max():g}, and {space} is "
-                    "declared. Nothing depends on it, but a reader may.",
-                )
+            elif isinstance(space, spaces.Box) and (name in self._outside or not _inside(leaf, space)):
+                _, least, most = self._outside.get(name, (space, leaf.min(), leaf.max()))
+                self._outside[name] = space, float(min(least, leaf.min())), float(max(most, leaf.max()))
 
     def _finite(self, what: str, tree: Any, where: np.ndarray) -> None:
         for name, leaf in named_leaves(tree):

@@ -193,3 +193,73 @@ def test_what_was_passed_in_is_left_open_and_what_was_made_is_closed():
     made.reset(0)
     made.close()
     vector_env.close()
+
+
+class Returning(gymnasium.Env[Any, Any]):
+    """What its methods return is told."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    zeros = np.zeros(2, np.float32)
+    first: Any = (zeros, {})
+    after: Any = (zeros, 1.0, True, False, {})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.first
+
+    def step(self, action: Any) -> Any:
+        if self.after is None:
+            raise RuntimeError("boom")
+        return self.after
+
+
+def returning(**attributes: Any) -> Any:
+    return type("Returning", (Returning,), attributes)
+
+
+ZEROS = Returning.zeros
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"first": ZEROS}, r"^error: reset returned a ndarray; expected \(observation, info\)\."),
+        ({"after": (ZEROS, 1.0, True, {})}, "^error: step returned 4 values; expected .*terminated, truncated, info"),
+        ({"after": None}, "^error: step raised RuntimeError in the first step: boom"),
+        ({"after": (ZEROS, None, True, False, {})}, "^error: step returned None as reward; expected a number"),
+        ({"after": (ZEROS, {"a": 1.0}, True, False, {})}, r"^error: step returned a dict .*\['a'\].*multippo.envs.Env"),
+    ],
+)
+def test_what_a_single_environment_returns(attributes, message):
+    report = check_env(returning(**attributes))
+    assert not report
+    assert re.search(message, str(report)), str(report)
+    assert str(report).endswith("; 1 finding.")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"first": ([0.0, 0.0], {})}, "observation of reset is a list, its space declares float32"),
+        ({"after": (np.zeros(2), 1.0, True, False, {})}, "observation of step is float64, its space declares float32"),
+        ({"after": (ZEROS, 1.0, 1, False, {})}, "step returned a int as terminated; expected a bool"),
+    ],
+)
+def test_types_that_are_cast(attributes, message):
+    report = check_env(returning(**attributes), num_steps=5)
+    assert report
+    assert re.search(f"warning: .*{message}", str(report)), str(report)
+
+
+def test_the_whole_range_is_told():
+    class Growing(Returning):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            self.time = 0
+            return ZEROS, {}
+
+        def step(self, action: Any) -> Any:
+            self.time += 1
+            return np.asarray([self.time, -self.time], np.float32), 1.0, self.time == 7, False, {}
+
+    assert "it reached -7 to 7" in str(check_env(Growing, num_steps=20))

@@ -1,0 +1,106 @@
+"""What a single ``gymnasium.Env`` returns, looked at before anything wraps, stacks or casts it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+__all__ = ["look_at_single"]
+
+_STEP = "expected (observation, reward, terminated, truncated, info)"
+
+
+def look_at_single(env: Any, seed: int, error: Callable[[str, str], None], warn: Callable[[str, str], None]) -> bool:
+    """Makes one environment, where ``env`` is a function that makes some, and looks at its first reset and step.
+
+    Args:
+        env: What ``check_env`` was given.
+        seed: Of the reset and the action.
+        error: Called with a kind and a sentence.
+        warn: Likewise.
+
+    Returns:
+        Whether it is worth while to go on.
+    """
+    if not callable(env) or (not inspect.isclass(env) and hasattr(env, "step")):
+        return True
+    try:
+        single = env()
+    except Exception:  # make_env tells of it
+        return True
+    if not isinstance(single, gymnasium.Env):
+        return True
+    try:
+        return _look(single, seed, error, warn)
+    finally:
+        single.close()
+
+
+def _look(
+    env: gymnasium.Env[Any, Any], seed: int, error: Callable[[str, str], None], warn: Callable[[str, str], None]
+) -> bool:
+    try:
+        first = env.reset(seed=seed)
+    except Exception as raised:
+        error("reset", f"reset(seed={seed}) raised {type(raised).__name__}: {raised}")
+        return False
+    if not (isinstance(first, tuple) and len(first) == 2):
+        error("reset", f"reset returned {_describe(first)}; expected (observation, info).")
+        return False
+    _types(first[0], env.observation_space, "reset", warn)
+    env.action_space.seed(seed)
+    try:
+        after = env.step(env.action_space.sample())
+    except Exception as raised:
+        error("step", f"step raised {type(raised).__name__} in the first step: {raised}")
+        return False
+    if not (isinstance(after, tuple) and len(after) == 5):
+        error("step", f"step returned {_describe(after)}; {_STEP}.")
+        return False
+    obs, reward, terminated, truncated, _ = after
+    _types(obs, env.observation_space, "step", warn)
+    if isinstance(reward, Mapping):
+        error(
+            "reward",
+            f"step returned a dict as reward, with the keys {sorted(map(str, reward))}; expected a number: gymnasium's "
+            "vector environments have one reward for each environment. For one for each key write a functional "
+            "environment, or a subclass of multippo.envs.Env.",
+        )
+        return False
+    if not isinstance(reward, int | float | np.generic | np.ndarray) or np.ndim(reward):
+        error("reward", f"step returned {_describe(reward)} as reward; expected a number.")
+        return False
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(flag, bool | np.bool_):
+            warn(name, f"step returned {_describe(flag)} as {name}; expected a bool.")
+    return True
+
+
+def _types(obs: Any, space: Any, where: str, warn: Callable[[str, str], None], name: str = "") -> None:
+    """Warns of leaves that are cast on the way to the network."""
+    if isinstance(space, spaces.Dict) and isinstance(obs, Mapping):
+        for key in space.spaces:
+            if key in obs:
+                _types(obs[key], space.spaces[key], where, warn, f"{name}.{key}" if name else str(key))
+    elif isinstance(space, spaces.Tuple) and isinstance(obs, tuple):
+        for place, (entry, sub) in enumerate(zip(obs, space.spaces, strict=False)):
+            _types(entry, sub, where, warn, f"{name}.{place}" if name else str(place))
+    elif isinstance(space, spaces.Box):
+        received = obs.dtype.name if isinstance(obs, np.ndarray | np.generic) else f"a {type(obs).__name__}"
+        if received != space.dtype.name:
+            called = f"The observation{f' {name!r}' if name else ''}"
+            warn(
+                f"type {name}",
+                f"{called} of {where} is {received}, its space declares {space.dtype.name}; it is cast to that.",
+            )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"{len(value)} values"
+    return "None" if value is None else f"a {type(value).__name__}"
