@@ -218,7 +218,7 @@ class PPOConfig:
         if self.entropy_schedule != "constant" and weight is None:
             raise ValueError(
                 f"entropy_schedule={self.entropy_schedule!r} needs an entropy_weight to start from, which is None: "
-                "give PPOConfig.entropy_weight instead of weights of the samplers' own."
+                "give one, such as entropy_weight=0.01; it takes the place of the samplers' own weights."
             )
 
     def _check_minibatches(self, num_envs: int) -> None:

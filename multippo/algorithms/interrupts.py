@@ -105,7 +105,7 @@ class DeferredInterrupt:
                 self._abandon()
             self.raise_if_requested()
         self._signal = signum
-        _LOG.warning("%s: finishing this iteration and saving it. Once more stops at once.", _NAMES[signum])
+        _LOG.warning("%s: finishing this iteration first. Once more stops at once.", _NAMES[signum])
         # Where the system has such a timer and nobody else uses it.
         if hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
             self._previous_alarm = signal.signal(signal.SIGALRM, self._expire)

@@ -367,10 +367,19 @@ class Run:
             self.checkpoint_fn(state, self.step)
         raise NonFiniteError(
             f"The {leaf} is not finite{where}, in iteration {self.iteration + 1}, after {self.step} steps. "
-            "The weights are those from before; look for NaN in the environment, or lower the learning rate.",
+            f"The weights are those from before; {_remedy(leaf, self.ppo.nonfinite)}",
             leaf=leaf,
             training_state=state,
         )
+
+
+def _remedy(leaf: str, nonfinite: str) -> str:
+    if leaf == "loss" or leaf.startswith("gradient"):
+        return "lower the learning rate, or look for huge values in the environment."
+    looked = "look for its cause in the environment."
+    if nonfinite == "stop":
+        return looked + " nonfinite='restart' begins a new episode instead."
+    return looked + " A single environment is restarted; not all at once, nor where a restart is impossible or in vain."
 
 
 def as_env(env: Any, num_envs: int | None) -> Env:

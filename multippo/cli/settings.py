@@ -127,8 +127,9 @@ def _network_options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for other in NETWORKS:
         for name in network_defaults(other):
             if name in given and name not in own:
+                having = " or ".join(network for network in NETWORKS if name in network_defaults(network))
                 raise UsageError(
-                    f"--{name.replace('_', '-')} is an option of --network {other}, and the network is {kind!r}: leave "
-                    f"it out, or choose --network {other}."
+                    f"--{name.replace('_', '-')} is an option of --network {having}, and the network is {kind!r}: "
+                    f"leave it out, or choose --network {having}."
                 )
     return {name: given.get(name, default) for name, default in own.items()}

@@ -23,6 +23,10 @@ __all__ = ["make_mlp", "make_mlp_actor_critic", "make_mlp_layers", "make_recurre
 _HIDDEN_GAIN = 2.0**0.5
 
 
+_MASK_KEY = "action_mask"
+"""Where a mask is looked for if nobody says; there need be none."""
+
+
 def make_mlp_layers(
     sizes: Sequence[int],
     rngs: Rngs,
@@ -89,7 +93,7 @@ def make_mlp_actor_critic(
     distribution: Distribution | None = None,
     min_std: float = 0.1,
     std_scale: float = 1.0,
-    mask_key: str | None = "action_mask",
+    mask_key: str | None = _MASK_KEY,
 ) -> StatefulModule:
     """A feed-forward actor and a feed-forward critic, side by side.
 
@@ -163,7 +167,7 @@ def make_recurrent_actor_critic(
     distribution: Distribution | None = None,
     min_std: float = 0.1,
     std_scale: float = 1.0,
-    mask_key: str | None = "action_mask",
+    mask_key: str | None = _MASK_KEY,
     trainable_initial_state: bool = False,
 ) -> StatefulModule:
     """Recurrent actor and critic: normaliser, dense encoder, recurrent layer, heads.
@@ -240,6 +244,13 @@ def _ends(
     observation: Size, action: Size, rngs: Rngs, normalize: bool, options: SamplerOptions, mask_key: str | None
 ) -> _Ends:
     seen, mask_space, mask = observation, None, None
+    keys = tuple(observation.spaces) if isinstance(observation, spaces.Dict) else ()
+    if mask_key not in (None, _MASK_KEY, *keys):
+        has = f"it has {list(keys)}" if keys else f"it is {observation}"
+        raise ValueError(
+            f"mask_key={mask_key!r} is no entry of the observation; {has}. Name the entry that masks the action, or "
+            "leave mask_key out."
+        )
     if mask_key is not None and isinstance(observation, spaces.Dict) and mask_key in observation.spaces:
         mask_space = observation[mask_key]
         seen = spaces.Dict({key: sub for key, sub in observation.spaces.items() if key != mask_key})

@@ -155,8 +155,8 @@ class _Player:
         for name, (space, least, most) in self._outside.items():
             self.findings.warn(
                 f"bounds {name}",
-                f"The observation{f' {name!r}' if name else ''} leaves its declared bounds: it reached {least:g} to {most:g}, and {space} is declared. "
-                "Nothing depends on it, but a reader may.",
+                f"The observation{f' {name!r}' if name else ''} leaves its declared bounds: it reached {least:g} to "
+                f"{most:g}, and {space} is declared. Nothing depends on it, but a reader may.",
             )
         rewards = np.concatenate([np.ravel(reward) for reward in self._rewards])
         if len(rewards) and np.all(rewards == rewards[0]) and rewards[0] == 0.0:
