@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from multippo.backends.api import Engine
 
 # Test files are imported by path (importlib mode), so what they share is put within reach here.
 sys.path.insert(0, str(Path(__file__).parent))
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and its children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=["jax", "torch"])
