@@ -95,16 +95,16 @@ def check_initial_state(network: Any, initial: TrainingState, env: Env, ppo: PPO
             f"initial_state is of another network: its parameter {name} has shape {received.get(name, 'none')}, this "
             f"network's {expected.get(name, 'none')}. Go on with a network built the same way."
         )
+    before = tree_leaves(initial.episodes)[0].shape[0]
+    if env.functional and before != env.num_envs:
+        raise ValueError(
+            f"initial_state is of {before} environments, but there are {env.num_envs}; go on with as many as it has."
+        )
     scaled = initial.episodes.scale is not None
     if scaled != ppo.scale_rewards:
         raise ValueError(
             f"initial_state is of a run with scale_rewards={scaled}, but PPOConfig.scale_rewards={ppo.scale_rewards}; "
             f"its values are in other units. Go on with PPOConfig(scale_rewards={scaled})."
-        )
-    before = tree_leaves(initial.episodes)[0].shape[0]
-    if env.functional and before != env.num_envs:
-        raise ValueError(
-            f"initial_state is of {before} environments, but there are {env.num_envs}; go on with as many as it has."
         )
 
 

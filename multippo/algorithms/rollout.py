@@ -141,8 +141,6 @@ def _scan(
         before, env_before = carry
         after, output, extras = actor.act_untraced(params, variables, before, env_before.obs)
         env_after = env.step(env_before, output.actions)
-        if env_after.broken is None:  # an environment of the user's own need not say
-            env_after = env_after._replace(broken=xp.zeros(env_after.valid.shape, dtype=xp.int32))
         bootstrap = engine.cond(
             xp.any(env_after.truncated),
             lambda: tree_map(
@@ -153,7 +151,10 @@ def _scan(
         )
         done = env_after.terminated | env_after.truncated
         state = actor.settle_untraced(params, variables, before, after, done, env_after.valid)
-        return (state, env_after), _transition(env_before.obs, output, extras, env_after, bootstrap)
+        transition = _transition(env_before.obs, output, extras, env_after, bootstrap)
+        if transition.broken is None:  # an environment of the user's own need not say
+            transition = transition._replace(broken=xp.zeros(env_after.valid.shape, dtype=xp.int32))
+        return (state, env_after), transition
 
     def chunk(carry: tuple[Any, EnvState], _: Any) -> tuple[tuple[Any, EnvState], Any]:
         after, transition = engine.scan(step, carry, None, sequence)

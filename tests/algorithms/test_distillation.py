@@ -156,7 +156,7 @@ def test_a_gaussian_by_hand(engine):
 def test_the_student_comes_to_the_teachers_probabilities(teacher_on, student_on):
     teacher, student = table(teacher_on, TAUGHT), table(student_on, OWN, value=0.25)
     before = mp.to_portable(teacher)
-    fields = {"rollout_length": 8, "num_epochs": 4, "num_minibatches": 2, "learning_rate": 0.05, "iterations": 15}
+    fields = {"rollout_length": 8, "num_epochs": 4, "num_minibatches": 2, "learning_rate": 0.05, "iterations": 60}
     logs, _ = distil(make_env("host", 4), teacher, student, loss="kl", lr_schedule="linear", **fields)
     after = mp.to_portable(student)
     # KL(teacher || student) = 0 if and only if they are the same; time 3 is never acted in.

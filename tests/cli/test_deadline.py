@@ -18,7 +18,8 @@ DEAF = """
 import signal, sys, time
 from multippo.cli.deadline import Deadline
 
-signal.signal(signal.SIGTERM, lambda *_: None)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: None)
 
 def last_words():
     open(sys.argv[1], "w").write("saved")

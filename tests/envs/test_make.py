@@ -73,7 +73,7 @@ def test_packages_that_are_missing(monkeypatch, jax_goal):
     with pytest.raises(ImportError, match=r"brax/ant needs the package brax.*pip install 'multippo\[brax\]'"):
         make_env("brax/ant")
     monkeypatch.setitem(sys.modules, "mujoco_playground", None)
-    with pytest.raises(ImportError, match="pip install 'playground'"):
+    with pytest.raises(ImportError, match=r"pip install 'multippo\[playground\]'"):
         make_env("playground/CartpoleBalance")
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ImportError, match=r"JaxGoal needs the package jax.*multippo\[jax\]"):
