@@ -46,14 +46,15 @@ test-unit: $(DEV) ## unit tests, and the examples in docstrings on both engines
 	MULTIPPO_BACKEND=torch $(PYTEST) multippo
 
 test-conformance: $(DEV) ## the conformance suite on both engines
-	$(PYTEST) conformance --backend jax --backend torch $(TEST_WORKERS) --dist loadgroup
+	$(PYTEST) conformance --backend jax --backend torch --quick $(TEST_WORKERS) --dist loadgroup
 
 test-nightly: $(DEV) ## hundreds of random networks on both engines (NETWORKS=500 NETWORKS_SEED=0)
 	$(PYTEST) conformance -k random_network --backend jax --backend torch --networks $(NETWORKS) \
 		--networks-seed $(NETWORKS_SEED)
 
-test-slow: $(DEV) ## learning runs of several minutes
+test-slow: $(DEV) ## what takes minutes, and the whole conformance suite
 	$(PYTEST) tests -m slow
+	$(PYTEST) conformance --backend jax --backend torch $(TEST_WORKERS) --dist loadgroup
 
 check: lint test ## everything a change must pass
 

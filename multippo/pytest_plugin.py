@@ -6,6 +6,7 @@ It is installed under the entry point group ``pytest11``, because pytest reads n
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import Any
 
@@ -23,6 +24,12 @@ def pytest_addoption(parser: Any) -> None:
             group.addoption(name, type=int, default=None, metavar="N", help=what)
         except ValueError:  # taken
             continue
+    with contextlib.suppress(ValueError):  # taken
+        group.addoption(
+            "--quick",
+            action="store_true",
+            help="leave out level 1 in float64, where level 2 in float64 compares the engines all the same",
+        )
     try:
         group.addoption(
             "--backend",

@@ -21,6 +21,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before what is deselected by its marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from long_tests import LONG
+
+    for item in items:
+        if item.nodeid.startswith(LONG):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(params=["jax", "torch"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Each engine in turn, made the active one."""

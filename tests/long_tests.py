@@ -1,0 +1,29 @@
+"""Tests marked ``slow`` for how long JAX compiles for them: ``make test-slow`` runs them, ``make test`` does not.
+
+Each has a shorter relative in ``make test``: the same on torch, other parameters, or the case of the same number.
+"""
+
+__all__ = ["LONG"]
+
+LONG = (
+    "tests/algorithms/test_checkpointing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit",
+    "tests/algorithms/test_checkpointing.py::test_a_checkpoint_of_one_engine_is_the_same_on_the_other[jax]",
+    "tests/algorithms/test_options.py::test_with_nothing_learnt_targets_anew_are_the_old_ones[jax]",
+    "tests/docs/test_docs.py::test_a_page_runs[jax-asymmetric_critics]",
+    "tests/docs/test_docs.py::test_a_page_runs[jax-brax]",
+    "tests/docs/test_docs.py::test_a_page_runs[jax-recording]",
+    "tests/docs/test_docs.py::test_a_page_runs[jax-sequences]",
+    "tests/docs/test_docs.py::test_a_page_runs[jax-stable_baselines3]",
+    "tests/examples/test_distillation.py::test_a_few_steps[backends0]",
+    "tests/examples/test_population_graph.py::test_a_few_steps[jax]",
+    "tests/networks/graph/test_modules.py::test_every_kind_of_module_over_time_and_its_gradients[jax]",
+    "tests/networks/samplers/test_base.py::test_one_key_gives_the_same_actions_on_both_engines",
+    "tests/networks/samplers/test_base.py::test_replay_repeats_the_rollout_and_every_step_draws_anew[jax-bernoulli]",
+    "tests/networks/test_adapter.py::test_an_asymmetric_network_trains[jax]",
+    "tests/networks/test_adapter.py::test_each_head_learns_from_the_reward_of_its_key[jax-separate]",
+    "tests/networks/test_factories.py::test_an_image_is_divided_once_and_not_normalised[jax]",
+    "tests/networks/test_factories.py::test_networks_of_everything_train[jax-mlp]",
+    "tests/networks/test_recording.py::test_over_time_in_parallel_and_step_by_step[jax]",
+    "tests/networks/test_unrolling.py::test_unroll_is_the_scan[jax-leaves, sampled]",
+)
+"""Beginnings of node ids."""
