@@ -118,6 +118,9 @@ TASKS = {
     "lunar-lander": Task(arguments=LUNAR_LANDER, goal=240, seeds=(0, 1, 2)),
     "half-cheetah": Task(arguments=HALF_CHEETAH, goal=3000, seeds=(0, 1, 2)),
     "hopper": Task(arguments=HOPPER, goal=2300, seeds=(0, 1, 2)),
+    # What Brax's own PPO reaches with these sizes and steps, by brax_ppo.py.
+    "reacher": Task(arguments=REACHER, goal=-27.0, seeds=(0, 1, 2)),
+    "inverted-double-pendulum": Task(arguments=INVERTED_DOUBLE_PENDULUM, goal=9356.3, seeds=(0, 1, 2)),
 }
 
 
