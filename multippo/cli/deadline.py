@@ -36,8 +36,8 @@ class Deadline:
         self._previous: int | None = None
 
     def __enter__(self) -> Deadline:
-        self._listening, self._written = socket.socketpair()
         if threading.current_thread() is threading.main_thread():
+            self._listening, self._written = socket.socketpair()
             self._written.setblocking(False)
             self._previous = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
             threading.Thread(target=self._listen, name="deadline", daemon=True).start()
@@ -47,7 +47,7 @@ class Deadline:
         self._left.set()
         if self._previous is not None:
             signal.set_wakeup_fd(self._previous)
-        self._written.close()  # which ends the thread
+            self._written.close()  # which ends the thread
 
     def _listen(self) -> None:
         with self._listening:
