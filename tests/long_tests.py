@@ -15,6 +15,7 @@ LONG = (
     "tests/docs/test_docs.py::test_a_page_runs[jax-sequences]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-stable_baselines3]",
     "tests/examples/test_distillation.py::test_a_few_steps[backends0]",
+    "tests/examples/test_neural_circuit.py::test_a_few_steps[jax]",
     "tests/examples/test_population_graph.py::test_a_few_steps[jax]",
     "tests/networks/graph/test_modules.py::test_every_kind_of_module_over_time_and_its_gradients[jax]",
     "tests/networks/samplers/test_base.py::test_one_key_gives_the_same_actions_on_both_engines",
