@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+from multippo.keywords import known_keywords
 
 __all__ = ["DEFAULT_NUM_ENVS", "EvalConfig", "PPOConfig", "TrainConfig"]
+
+_Class = TypeVar("_Class")
 
 DEFAULT_NUM_ENVS = 8
 """How many copies of an environment made by name there are, if nobody says."""
@@ -34,6 +39,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+@known_keywords
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PPOConfig:
     """Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347).
@@ -49,7 +55,9 @@ class PPOConfig:
     """Steps every environment takes between two updates, T."""
 
     total_steps: int = 50_000
-    """Environment steps to train for; rounded up to whole iterations of T x B."""
+    """Environment steps to train for; rounded up to whole iterations of T x B, so a run may take up to T x B - 1 more.
+    ``TrainResult.total_steps`` is how many it took; steps in which an environment only reset itself (``valid`` False)
+    are in no count, so there it may be fewer. Of a run that is continued, the steps before count as well."""
 
     discounting_factor: float = 0.99
     """gamma, in [0, 1]."""
@@ -83,17 +91,17 @@ class PPOConfig:
     of it in iteration i of n."""
 
     desired_kl: float = 0.01
-    """For ``lr_schedule="adaptive_kl"``: after an iteration in which the mean approximate KL divergence of the
+    """For ``lr_schedule="adaptive_kl"`` alone: after an iteration in which the mean approximate KL divergence of the
     minibatches was above twice this, the rate is divided by 1.5; below half of it (and not 0), multiplied. The rule of
     rsl_rl (Rudin et al., 2022, arXiv:2109.11978), which applies it after each minibatch, to the divergence in closed
     form. The mean is over all minibatches looked at, of which the first has none; where there is only one, the rate
     stays."""
 
     min_learning_rate: float = 1e-5
-    """What ``lr_schedule="adaptive_kl"`` does not go below."""
+    """What ``lr_schedule="adaptive_kl"`` does not go below; without effect, and refused, in the other schedules."""
 
     max_learning_rate: float = 1e-2
-    """What ``lr_schedule="adaptive_kl"`` does not go above."""
+    """What ``lr_schedule="adaptive_kl"`` does not go above; likewise."""
 
     adam_betas: tuple[float, float] = (0.9, 0.999)
     """Adam's decay rates of the first and second moment, in [0, 1)."""
@@ -112,8 +120,8 @@ class PPOConfig:
     """Scale advantages to mean 0 and (population) standard deviation 1."""
 
     advantage_normalization: Literal["minibatch", "batch"] = "minibatch"
-    """Over which entries ``normalize_advantages`` does so: each minibatch's, or all of the rollout's before they
-    are cut into minibatches."""
+    """Over which entries ``normalize_advantages``, which must be on, does so: each minibatch's, or all of the rollout's
+    before they are cut into minibatches."""
 
     combine_advantages: Literal["sum", "mean", "separate"] = "sum"
     """Rewards in a tree: add (or average) the per-key advantages to one for every action, or let each key of the
@@ -186,6 +194,9 @@ class PPOConfig:
         object.__setattr__(self, "adam_betas", tuple(betas))  # JSON has lists only
         self._check_learning_rate()
         self._check_entropy()
+        for field in ("desired_kl", "min_learning_rate", "max_learning_rate"):
+            self._refuse_without_effect(field, "lr_schedule", "adaptive_kl")
+        self._refuse_without_effect("advantage_normalization", "normalize_advantages", True)
         if self.sequence_length is not None:
             _positive_int(self, "sequence_length")
             if self.rollout_length % self.sequence_length:
@@ -195,6 +206,15 @@ class PPOConfig:
                 )
         if self.num_envs is not None:
             self._check_minibatches(self.num_envs)
+
+    def _refuse_without_effect(self, field: str, other: str, needed: Any) -> None:
+        """Refuses a field with another value than its default where it has no effect."""
+        value, default = getattr(self, field), getattr(type(self), field)
+        if value != default and getattr(self, other) != needed:
+            raise ValueError(
+                f"{field}={value!r} has no effect with {other}={getattr(self, other)!r}: set {other}={needed!r}, or "
+                f"leave {field} at its default, {default!r}."
+            )
 
     def _check_learning_rate(self) -> None:
         warmup = self.learning_rate_warmup
@@ -245,12 +265,30 @@ class PPOConfig:
         return math.ceil(self.total_steps / self.steps_per_iteration)
 
 
+def _enabled_by_any_field(cls: type[_Class]) -> type[_Class]:
+    """Whoever says how to evaluate asks for evaluations."""
+    init: Any = cls.__init__
+
+    @functools.wraps(init)
+    def call(self: Any, *args: Any, **fields: Any) -> None:
+        init(self, *args, **{"enabled": bool(fields), **fields})
+
+    cls.__init__ = call
+    return cls
+
+
+@_enabled_by_any_field
+@known_keywords
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-    """Evaluation during training: whole episodes, own seeds, nothing of the training state touched."""
+    """Evaluation during training: whole episodes, own seeds, nothing of the training state touched.
+
+    Any field that is given switches evaluations on, ``EvalConfig(every_steps=10_000)`` say, unless ``enabled=False`` is
+    given as well. ``dataclasses.replace`` gives all fields, and so leaves ``enabled`` as it is.
+    """
 
     enabled: bool = False
-    """Whether to evaluate during training."""
+    """Whether to evaluate during training; by default, if any other field is given."""
 
     every_steps: int = 25_000
     """Environment steps between two evaluations; one more follows the last iteration."""
@@ -268,11 +306,14 @@ class EvalConfig:
     """Act with the mode of the action distribution; otherwise sample."""
 
     def __post_init__(self) -> None:
+        for field in ("enabled", "deterministic"):
+            _require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         _positive_int(self, "every_steps", "num_episodes", "num_envs")
         if self.max_episode_steps is not None:
             _positive_int(self, "max_episode_steps")
 
 
+@known_keywords
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """A whole training run."""

@@ -6,10 +6,12 @@ import dataclasses
 from typing import Literal
 
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
+from multippo.keywords import known_keywords
 
 __all__ = ["DistillationConfig", "DistillationTrainConfig"]
 
 
+@known_keywords
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationConfig:
     """Policy distillation (Rusu et al., 2015, arXiv:1511.06295), on the student's own rollouts.
@@ -84,6 +86,7 @@ class DistillationConfig:
         return PPOConfig(scale_rewards=False, normalize_advantages=False, **shared)
 
 
+@known_keywords
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationTrainConfig:
     """A whole distillation; the counterpart of ``TrainConfig``."""

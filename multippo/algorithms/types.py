@@ -131,7 +131,9 @@ class TrainResult:
         training_state: The state after the last iteration; ``initial_state`` of a continued run.
         final_metrics: The last metrics logged.
         eval_history: Metrics of every evaluation, in order.
-        total_steps: Environment steps taken, those of the run continued included.
+        total_steps: Environment steps taken, those of the run continued included. Not always what
+            ``PPOConfig.total_steps`` asked for: iterations are whole, so the last may go beyond it, and steps
+            in which an environment only reset itself are not counted.
         total_iterations: Iterations, likewise.
     """
 

@@ -6,14 +6,12 @@ RunError      something outside the program failed: one line, exit code 1
 
 from __future__ import annotations
 
-import difflib
 import dis
-from collections.abc import Iterable
 from types import TracebackType
 
 from multippo.errors import MultippoError
 
-__all__ = ["RunError", "UsageError", "did_you_mean", "is_users_mistake", "one_line"]
+__all__ = ["RunError", "UsageError", "is_users_mistake", "one_line"]
 
 
 class UsageError(MultippoError):
@@ -22,39 +20,6 @@ class UsageError(MultippoError):
 
 class RunError(MultippoError):
     """Something outside the program failed, such as a disk that is full."""
-
-
-_ELSEWHERE = {
-    "lr": "learning_rate",
-    "gamma": "discounting_factor",
-    "lambda": "gae_lambda",
-    "total_timesteps": "total_steps",
-    "n_envs": "num_envs",
-    "n_steps": "rollout_length",
-    "num_steps": "rollout_length",
-    "n_epochs": "num_epochs",
-    "update_epochs": "num_epochs",
-    "clip_coef": "clip_range",
-    "ent_coef": "entropy_weight",
-    "vf_coef": "critic_loss_weight",
-    "max_grad_norm": "gradient_clipping",
-}
-"""What other libraries call some settings."""
-
-
-def did_you_mean(wanted: str, known: Iterable[str]) -> str:
-    """A sentence that names the nearest of the known names, or nothing if none is near.
-
-    >>> did_you_mean("trian", ["train", "eval"])
-    " Did you mean 'train'?"
-    >>> did_you_mean("lr", ["learning_rate"])
-    " Did you mean 'learning_rate'?"
-    """
-    names = {name.removeprefix("--").replace("-", "_"): name for name in known}
-    plain = wanted.lower().removeprefix("--").replace("-", "_")
-    same = _ELSEWHERE.get(plain)
-    near = [same] if same in names else difflib.get_close_matches(plain, names, n=1, cutoff=0.6)
-    return f" Did you mean {names[near[0]]!r}?" if near else ""
 
 
 def one_line(error: BaseException) -> str:

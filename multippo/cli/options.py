@@ -121,7 +121,9 @@ def train_options() -> list[Option]:
 
 _SEED_HELP = "Seed of the initial weights, resets, action noise and minibatch permutations."
 _NUM_ENVS_HELP = "Environments stepped side by side."
-_EVAL_HELP = "Whether to evaluate during training; --eval-every-steps alone switches it on, too."
+_EVAL_HELP = (
+    "Whether to evaluate during training; every other --eval-… flag, but --eval-max-episode-steps, switches it on, too."
+)
 
 
 def network_defaults(kind: str) -> dict[str, Any]:

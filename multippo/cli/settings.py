@@ -13,7 +13,7 @@ from multippo.cli.options import ENV_OPTIONS, FAMILIES, NETWORKS, network_defaul
 if TYPE_CHECKING:
     from multippo.envs.api import Env
 
-__all__ = ["RunSettings", "settings_from"]
+__all__ = ["RunSettings", "asks_for_evaluations", "settings_from"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,8 @@ def settings_from(given: Mapping[str, Any]) -> RunSettings:
     values = {option.name: option.default for option in train_options()} | dict(given)
     if not values.get("env"):
         raise UsageError("an environment is missing: multippo train CartPole-v1; `multippo envs` lists them.")
-    if "eval_every_steps" in given and "eval_enabled" not in given:
-        values["eval_enabled"] = True
+    if "eval_enabled" not in given:
+        values["eval_enabled"] = asks_for_evaluations(given)
     if values["num_envs"] is None:
         values["num_envs"] = next(option.default for option in train_options() if option.name == "num_envs")
     if values["final_eval_episodes"] < 0:
@@ -100,6 +100,12 @@ def settings_from(given: Mapping[str, Any]) -> RunSettings:
         train=TrainConfig(ppo=ppo, eval=evaluation, **rest),
         final_eval_episodes=values["final_eval_episodes"],
     )
+
+
+def asks_for_evaluations(given: Mapping[str, Any]) -> bool:
+    """Whether settings say how to evaluate during training, which switches it on, as in ``EvalConfig``."""
+    # The evaluation after training, which every run has, has this limit, too.
+    return any(name.startswith("eval_") and name != "eval_max_episode_steps" for name in given)
 
 
 def _env_kwargs(env_id: str, given: Mapping[str, Any]) -> dict[str, Any]:

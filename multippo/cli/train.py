@@ -23,7 +23,7 @@ from multippo.cli.files import read_settings
 from multippo.cli.flags import parse
 from multippo.cli.options import Option, train_options
 from multippo.cli.runs import RunDirectory, complete, default_run_directory
-from multippo.cli.settings import RunSettings, settings_from
+from multippo.cli.settings import RunSettings, asks_for_evaluations, settings_from
 from multippo.cli.values import shown
 from multippo.errors import NonFiniteError, Terminated
 
@@ -92,7 +92,10 @@ def _settings_to_resume(directory: RunDirectory | None, given: Mapping[str, Any]
                 f"{name}={given[name]!r} can't be changed in a run that began with {stored[name]!r}: leave it out, or "
                 "start another run."
             )
-    before, settings = settings_from(stored), settings_from(stored | dict(given))
+    changed = stored | dict(given)
+    if asks_for_evaluations(given) and "eval_enabled" not in given:
+        changed["eval_enabled"] = True
+    before, settings = settings_from(stored), settings_from(changed)
     for attribute in ("env_kwargs", "network_options"):
         old, new = getattr(before, attribute), getattr(settings, attribute)
         for name in new:

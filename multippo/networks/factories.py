@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from gymnasium import spaces
 
+from multippo.keywords import known_keywords
 from multippo.networks.action_layers import ActionLayers, Distribution, SamplerOptions, action_layers, mask_layer
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Filter, Parallel, Sequential
@@ -27,6 +28,7 @@ _MASK_KEY = "action_mask"
 """Where a mask is looked for if nobody says; there need be none."""
 
 
+@known_keywords
 def make_mlp_layers(
     sizes: Sequence[int],
     rngs: Rngs,
@@ -58,6 +60,7 @@ def make_mlp_layers(
     return layers
 
 
+@known_keywords
 def make_mlp(
     sizes: Sequence[int],
     rngs: Rngs,
@@ -80,6 +83,7 @@ def make_mlp(
     )
 
 
+@known_keywords
 def make_mlp_actor_critic(
     observation: Size,
     action: Size,
@@ -150,6 +154,7 @@ def make_mlp_actor_critic(
     return _assemble(ends, [], actor, critic)
 
 
+@known_keywords
 def make_recurrent_actor_critic(
     observation: Size,
     action: Size,

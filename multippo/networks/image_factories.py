@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from multippo.keywords import known_keywords
 from multippo.networks.action_layers import Distribution, SamplerOptions, action_layers
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Sequential
@@ -25,6 +26,7 @@ __all__ = ["make_cnn_actor_critic"]
 _HIDDEN_GAIN = 2.0**0.5
 
 
+@known_keywords
 def make_cnn_actor_critic(
     observation: spaces.Space[Any],
     action: Size,

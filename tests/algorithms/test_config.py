@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import pickle
 import re
 
 import pytest
 
+import multippo as mp
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
 
 
@@ -94,7 +97,6 @@ def test_configurations_are_frozen_and_keyword_only():
 
 def test_every_field_says_what_it_is():
     import ast
-    import inspect
 
     from multippo.algorithms import config
 
@@ -111,7 +113,7 @@ def test_an_adaptive_rate_must_start_within_its_bounds():
         PPOConfig(lr_schedule="adaptive_kl", learning_rate=rate, **bounds)
     with pytest.raises(ValueError, match=r"learning_rate=0\.1 .* min_learning_rate=0\.001 and 0\.01"):
         PPOConfig(lr_schedule="adaptive_kl", learning_rate=0.1, **bounds)
-    PPOConfig(lr_schedule="linear", learning_rate=0.1, **bounds)
+    PPOConfig(lr_schedule="linear", learning_rate=0.1)
 
 
 def test_a_schedule_of_the_entropy_needs_a_weight():
@@ -160,3 +162,65 @@ def test_iterations_are_rounded_up():
 def test_sizes_are_not_known_without_environments():
     with pytest.raises(ValueError, match="num_envs is not set"):
         _ = PPOConfig().num_iterations
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "other"),
+    [
+        ("desired_kl", 0.02, "lr_schedule='linear'"),
+        ("min_learning_rate", 1e-4, "lr_schedule='linear'"),
+        ("max_learning_rate", 1e-3, "lr_schedule='linear'"),
+    ],
+)
+def test_a_field_without_effect_is_refused_with_what_it_needs(field, value, other):
+    with pytest.raises(ValueError, match=re.escape(f"{field}={value!r} has no effect with {other}")) as caught:
+        PPOConfig(**{field: value})
+    assert "set lr_schedule='adaptive_kl', or leave" in str(caught.value)
+    PPOConfig(**{field: value, "lr_schedule": "adaptive_kl"})
+
+
+def test_the_entries_of_a_normalisation_need_one():
+    with pytest.raises(ValueError, match="advantage_normalization='batch' has no effect with normalize_advantages=Fal"):
+        PPOConfig(normalize_advantages=False, advantage_normalization="batch")
+    PPOConfig(advantage_normalization="batch")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"every_steps": 5000}, {"every_steps": 25_000}, {"num_episodes": 3}, {"deterministic": False}, {"num_envs": 2}],
+)
+def test_saying_how_to_evaluate_asks_for_evaluations(fields):
+    assert EvalConfig(**fields).enabled
+    assert not EvalConfig(enabled=False, **fields).enabled
+    assert not EvalConfig().enabled
+    # What is made of a configuration does not change what it says.
+    off = EvalConfig(enabled=False, **fields)
+    assert dataclasses.replace(off, max_episode_steps=7) == EvalConfig(enabled=False, max_episode_steps=7, **fields)
+    assert EvalConfig(**dataclasses.asdict(EvalConfig())) == EvalConfig()
+    assert pickle.loads(pickle.dumps(off)) == off
+    with pytest.raises(ValueError, match="enabled=1 is not possible: expected True or False"):
+        EvalConfig(enabled=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong", "meant"),
+    [
+        (PPOConfig, "learning_rates", "learning_rate"),
+        (PPOConfig, "gamma", "discounting_factor"),
+        (TrainConfig, "sed", "seed"),
+        (EvalConfig, "episodes", "num_episodes"),
+        (mp.DistillationConfig, "rollout_len", "rollout_length"),
+        (mp.DistillationTrainConfig, "distilation", "distillation"),
+    ],
+)
+def test_an_unknown_field_is_answered_with_the_nearest(make, wrong, meant):
+    expected = f"{make.__name__}() got an unexpected keyword argument '{wrong}'. Did you mean '{meant}'?"
+    with pytest.raises(TypeError, match=re.escape(expected)):
+        make(**{wrong: 1})
+
+
+def test_nothing_is_hidden_of_a_class_that_knows_its_keywords():
+    for config in (PPOConfig, EvalConfig, TrainConfig):
+        assert list(inspect.signature(config).parameters) == [field.name for field in dataclasses.fields(config)]
+    with pytest.raises(TypeError, match=re.escape("It takes ppo, eval, seed, compile")):
+        TrainConfig(zzz=1)

@@ -15,7 +15,8 @@ SIZES = {"num_envs": 2, "rollout_length": 4, "total_steps": 64, "num_minibatches
 
 
 def rates(schedule: str, **changes) -> list[float]:
-    config = PPOConfig(**{**SIZES, "learning_rate": 0.8, "lr_schedule": schedule, "max_learning_rate": 1.0, **changes})
+    bounds = {"max_learning_rate": 1.0} if schedule == "adaptive_kl" else {}
+    config = PPOConfig(**{**SIZES, "learning_rate": 0.8, "lr_schedule": schedule, **bounds, **changes})
     return [learning_rate_at(config, i) for i in range(config.num_iterations)]
 
 

@@ -45,6 +45,13 @@ def test_evaluation_can_be_configured_and_stay_off():
     assert not settings_from({"env": "CartPole-v1"}).train.eval.enabled
 
 
+@pytest.mark.parametrize("name", ["eval_every_steps", "eval_num_episodes", "eval_num_envs", "eval_deterministic"])
+def test_saying_how_to_evaluate_during_training_switches_it_on(name: str):
+    assert settings_from({"env": "CartPole-v1", name: 1 if name != "eval_deterministic" else False}).train.eval.enabled
+    # The limit holds for the evaluation after training, too, which every run has.
+    assert not settings_from({"env": "CartPole-v1", "eval_max_episode_steps": 5}).train.eval.enabled
+
+
 @pytest.mark.parametrize(
     "given",
     [

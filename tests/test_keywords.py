@@ -1,0 +1,47 @@
+"""Unknown keywords, answered with the nearest known one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+import multippo as mp
+from multippo.keywords import known_keywords
+
+
+@known_keywords
+def scaled(x, *, factor=2):
+    """Its documentation."""
+    return factor * x
+
+
+def test_a_function_stays_what_it_is():
+    assert (scaled(3), scaled(3, factor=4), scaled(x=3)) == (6, 12, 6)
+    assert (scaled.__name__, scaled.__doc__) == ("scaled", "Its documentation.")
+    assert list(inspect.signature(scaled).parameters) == ["x", "factor"]
+    with pytest.raises(TypeError, match="missing 1 required positional"):
+        scaled()
+
+
+def test_an_unknown_keyword_is_answered_with_the_nearest_or_with_all():
+    with pytest.raises(TypeError, match=re.escape("scaled() got an unexpected keyword argument 'facto'. Did you mean")):
+        scaled(3, facto=1)
+    with pytest.raises(TypeError, match=re.escape("'zzz'. It takes x, factor.")):
+        scaled(3, zzz=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "meant"),
+    [
+        ("make_mlp_actor_critic", "actor_hidden_size", "actor_hidden_sizes"),
+        ("make_recurrent_actor_critic", "hidden_feature", "hidden_features"),
+        ("make_cnn_actor_critic", "chanels", "channels"),
+        ("make_mlp", "activations", "activation"),
+    ],
+)
+def test_the_factories_know_their_keywords(name, wrong, meant):
+    with pytest.raises(TypeError, match=re.escape(f"{name}() got an unexpected keyword argument '{wrong}'.")) as caught:
+        getattr(mp, name)(4, 2, **{wrong: 8})
+    assert f"Did you mean '{meant}'?" in str(caught.value)
