@@ -331,6 +331,10 @@ class Engine:
     def compile_seconds(self) -> float:
         """Seconds this process has spent tracing and compiling so far."""
 
+    def clear_caches(self) -> None:
+        """Lets go of what has been compiled so far, where it would otherwise stay in memory as long as the process."""
+        return
+
     @abc.abstractmethod
     def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
         """What ``function(*args)`` returns, or something with the same structure, shapes and dtypes, cheaply."""

@@ -228,6 +228,9 @@ class JaxEngine(Engine):
     def compile_seconds(self) -> float:
         return self._compile_seconds
 
+    def clear_caches(self) -> None:
+        jax.clear_caches()
+
     def _on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
         if event in _COMPILE_EVENTS:
             self._compile_seconds += duration_secs
