@@ -12,6 +12,7 @@ from multippo.envs.api import Env, EnvState
 from multippo.envs.autoreset import autoreset_mode as read_autoreset_mode
 from multippo.envs.autoreset import final_observations
 from multippo.envs.keys import host_seed
+from multippo.envs.members import refuse_reward_tree
 from multippo.envs.observations import make_observation_map, take_rows
 from multippo.envs.workers import WORKER_TIMEOUT_S, Workers
 
@@ -40,7 +41,7 @@ class GymnasiumEnv(Env):
         worker_timeout: Seconds that the slowest worker process may take for a step or a reset.
 
     Raises:
-        ValueError: If a space or the autoreset mode is not supported.
+        ValueError: If a space or the autoreset mode is not supported, or two environments are the same object.
     """
 
     functional = False
@@ -76,6 +77,8 @@ class GymnasiumEnv(Env):
             AutoresetMode.DISABLED: self._finish_disabled,
         }[mode]
         base = vector_env.unwrapped
+        if isinstance(base, SyncVectorEnv):
+            self._refuse_one_for_many(base)
         self._restarts = mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         self._workers = Workers(vector_env, base, worker_timeout) if isinstance(base, AsyncVectorEnv) else None
         self._runner = self._workers or vector_env
@@ -109,6 +112,7 @@ class GymnasiumEnv(Env):
         Raises:
             ValueError: If ``env_state`` is not the latest one, an action does not fit, or the environment returns what
                 its spaces or its autoreset mode do not allow.
+            TypeError: If the reward is a dict.
         """
         if env_state.terminated is not self._latest:
             raise ValueError(
@@ -116,6 +120,7 @@ class GymnasiumEnv(Env):
                 "its state to itself. Pass on what the last reset or step returned, or call reset(key) first."
             )
         raw_obs, raw_reward, raw_terminated, raw_truncated, infos = self._runner.step(self._actions(action))
+        refuse_reward_tree(raw_reward)
         obs = self._observations(raw_obs, self.num_envs)
         reward = np.array(raw_reward, self._reward_dtype)
         terminated = np.array(raw_terminated, np.bool_)
@@ -171,6 +176,18 @@ class GymnasiumEnv(Env):
         if not self._closed:
             self._closed = True
             (self._workers or self.vector_env).close()
+
+    def _refuse_one_for_many(self, base: SyncVectorEnv) -> None:
+        """Environments in turn must be objects of their own: one that is there twice would be stepped twice a step."""
+        places: dict[int, int] = {}
+        for place, env in enumerate(base.envs):
+            first = places.setdefault(id(env.unwrapped), place)
+            if first != place:
+                raise ValueError(
+                    f"Environments {first} and {place} of {self.id} are one and the same object, which can't be in two "
+                    "episodes at once: each function must make an environment of its own, as lambda: "
+                    f"{type(env.unwrapped).__name__}(...) does, and lambda: env does not."
+                )
 
     def _finish_next_step(self, state: EnvState, ended: np.ndarray, infos: dict[str, Any]) -> EnvState:
         del infos

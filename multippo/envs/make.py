@@ -6,11 +6,13 @@ import dataclasses
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
@@ -20,6 +22,7 @@ from multippo.envs.host import GymnasiumEnv
 from multippo.envs.registry import is_installed, unknown_env
 from multippo.envs.vectorize import Vectorization, vectorize, vectorize_id
 from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, ScaleReward
+from multippo.keywords import did_you_mean
 
 __all__ = ["make_env"]
 
@@ -58,17 +61,69 @@ def make_env(
     Raises:
         ValueError: If the name is not known (the message has the nearest ones), or a space or an argument is not
             supported.
-        TypeError: If ``env`` is none of the above.
+        TypeError: If ``env`` is none of the above, or nothing takes an argument (the message has the nearest name).
         ImportError: If the environment needs a package that is not installed; the message says how to get it.
 
     >>> env = make_env("CartPole-v1", num_envs=2)
     >>> env.reset(0).obs.shape
     (2, 4)
     """
-    made = _make(env, num_envs, kwargs)
+    try:
+        made = _make(env, num_envs, dict(kwargs))
+    except TypeError as error:
+        _explain_unknown(error, env, kwargs)
+        raise
     if observation_keys is not None:
         made = FilterObservation(made, observation_keys)
     return made if reward_scale is None else ScaleReward(made, reward_scale)
+
+
+def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> None:
+    """Says what was meant by an argument that nobody on the way to the environment's constructor has taken."""
+    found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if found is None or found[1] not in kwargs:
+        return
+    functions: list[Any] = [make_env]
+    if isinstance(env, str):
+        functions += _makers(env)
+    elif isinstance(env, VectorEnv):
+        functions += [_make_constructed, GymnasiumEnv]
+    elif not inspect.isclass(env) and callable(getattr(env, "step", None)) and not isinstance(env, gymnasium.Env):
+        from multippo.envs.functional import FunctionalEnv
+
+        functions.append(FunctionalEnv)
+    else:
+        functions += [_make_constructed, GymnasiumEnv]
+    taken = {
+        parameter.name: None
+        for function in functions
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+    known = [name for name in taken if name not in _INTERNAL]
+    what = f"make_env({env!r})" if isinstance(env, str) else "make_env"
+    hint = did_you_mean(found[1], known) or f" It takes {', '.join(known)}."
+    raise TypeError(f"{what} got an unexpected keyword argument {found[1]!r}.{hint}") from error
+
+
+def _makers(env_id: str) -> list[Any]:
+    """What takes the arguments of an environment made by name."""
+    family, _, name = env_id.partition("/")
+    if family == "brax":
+        from multippo.envs.brax import make_brax
+
+        return [make_brax]
+    if family == "playground":
+        from multippo.envs.playground import make_playground
+
+        return [make_playground]
+    spec = gymnasium.registry[name if family == "gymnasium" else env_id]
+    entry = spec.entry_point
+    return [_make_gymnasium, TimeLimit, load_env_creator(entry) if isinstance(entry, str) else entry]
+
+
+_INTERNAL = {"env", "env_id", "gymnasium_id", "name", "constructors", "can_repeat", "vector_env", "remake"}
+"""Parameters that ``make_env`` fills in itself."""
 
 
 def _make(env: Any, num_envs: int | None, kwargs: dict[str, Any]) -> Env:

@@ -7,6 +7,7 @@ import dataclasses
 import multiprocessing
 import signal
 import traceback
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -16,7 +17,25 @@ from multippo.envs.observations import make_observation_map
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Member", "MemberConstructor"]
+__all__ = ["ONE_REWARD", "Member", "MemberConstructor", "refuse_reward_tree"]
+
+ONE_REWARD = (
+    "gymnasium's vector environments have one reward for each environment. For one for each key write a functional "
+    "environment, or a subclass of multippo.envs.Env."
+)
+"""What an environment with rewards for several keys has to be."""
+
+
+def refuse_reward_tree(reward: Any) -> None:
+    """Refuses rewards for several keys, which gymnasium would try to make one number of.
+
+    Raises:
+        TypeError: If it is a dict.
+    """
+    if isinstance(reward, Mapping):
+        raise TypeError(
+            f"step returned a dict as reward, with the keys {sorted(map(str, reward))}; expected a number: {ONE_REWARD}"
+        )
 
 
 class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -56,6 +75,7 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
             # A vector environment reports these as errors of the buffers they do not fit into.
             if self._shape is not None and getattr(obs, "shape", self._shape) != self._shape:
                 self._observations(self._observations.stack([obs]), 1)
+            refuse_reward_tree(reward)
             shape = getattr(reward, "shape", ())
             if shape:
                 raise ValueError(f"step returned a reward of shape {shape}, expected one number: return float(reward).")

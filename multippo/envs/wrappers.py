@@ -17,6 +17,7 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
 from multippo.envs.api import Env, EnvState
+from multippo.envs.members import refuse_reward_tree
 from multippo.networks.utils import select, tree_map
 
 __all__ = ["ActionRepeat", "EnvWrapper", "EpisodeLimit", "FilterObservation", "ScaleReward"]
@@ -217,6 +218,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         obs, terminated, truncated, info = None, False, False, {}
         for _ in range(self._repeats):
             obs, reward, terminated, truncated, info = self.env.step(action)
+            refuse_reward_tree(reward)
             total = total + reward
             if terminated or truncated:
                 break

@@ -10,6 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from multippo.envs.members import ONE_REWARD
+
 __all__ = ["look_at_single"]
 
 _STEP = "expected (observation, reward, terminated, truncated, info)"
@@ -67,9 +69,8 @@ def _look(
     if isinstance(reward, Mapping):
         error(
             "reward",
-            f"step returned a dict as reward, with the keys {sorted(map(str, reward))}; expected a number: gymnasium's "
-            "vector environments have one reward for each environment. For one for each key write a functional "
-            "environment, or a subclass of multippo.envs.Env.",
+            f"step returned a dict as reward, with the keys {sorted(map(str, reward))}; expected a number: "
+            f"{ONE_REWARD}",
         )
         return False
     if not isinstance(reward, int | float | np.generic | np.ndarray) or np.ndim(reward):

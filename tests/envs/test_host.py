@@ -269,6 +269,13 @@ def test_a_wrong_reward_shape_is_refused():
         env.step(env.reset(0), no_action())
 
 
+def test_a_vector_environment_with_rewards_for_several_keys_is_refused():
+    env = GymnasiumEnv(Scripted(steps=[(*scripted_step()[:1], {"walk": np.ones(2)}, *scripted_step()[2:])]))
+    state = env.reset(0)
+    with pytest.raises(TypeError, match=r"the keys \['walk'\]; expected a number"):
+        env.step(state, no_action())
+
+
 def test_seeds(goal):
     env = GymnasiumEnv(SyncVectorEnv([goal] * 4, autoreset_mode=AutoresetMode.SAME_STEP))
 

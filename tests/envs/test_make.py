@@ -134,6 +134,43 @@ def test_what_does_not_fit_is_refused(clock, make, error, message):
         make(clock)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda clock, _: make_env("CartPole-v1", num_env=2), r"make_env\('CartPole-v1'\) got .*'num_env'.*'num_envs'"),
+        (lambda clock, _: make_env("Pendulum-v1", zzz=2), r"'zzz'. It takes .*render_mode, g.$"),
+        (lambda clock, _: make_env(clock, max_steps=2), "'max_steps'. Did you mean 'max_episode_steps'"),
+        (lambda clock, _: make_env([clock], vectorisation="sync"), "Did you mean 'vectorization'"),
+        (lambda clock, _: make_env(clock(), reward_scales=2), "Did you mean 'reward_scale'"),
+        (lambda clock, _: make_env(SyncVectorEnv([clock]), autoreset="x"), "Did you mean 'autoreset_mode'"),
+        (lambda _, jax_clock: make_env(jax_clock(), episode_len=9), "Did you mean 'episode_length'"),
+    ],
+)
+def test_an_argument_that_nobody_takes_is_answered_with_the_nearest(clock, jax_clock, make, message):
+    with pytest.raises(TypeError, match=message):
+        make(clock, jax_clock)
+
+
+def test_a_type_error_of_the_environments_own_passes(clock):
+    def broken(colour):
+        return clock(**{colour: 1})
+
+    with pytest.raises(TypeError, match=r"^Clock.__init__\(\) got an unexpected keyword argument 'red'$"):
+        make_env(lambda: broken("red"), action_repeat=2)
+
+
+def test_one_environment_can_not_be_several(clock):
+    env = clock()
+    for make in (
+        lambda: make_env([lambda: env] * 3),
+        lambda: make_env(lambda: env, num_envs=3, action_repeat=2),
+        lambda: make_env(SyncVectorEnv([clock, lambda: env, lambda: env])),
+    ):
+        with pytest.raises(ValueError, match=r"Environments [01] and [12] of .* are one .*lambda: Clock\(...\)"):
+            make()
+    assert make_env([lambda: env]).num_envs == 1
+
+
 def test_gymnasium_users_load_neither_engine():
     code = (
         "import sys; from multippo.envs import make_env; env = make_env('CartPole-v1', num_envs=2);"

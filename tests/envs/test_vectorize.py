@@ -152,3 +152,17 @@ def test_what_does_not_fit_in_a_later_step_is_named(obs, reward, message):
         env.step(state, np.zeros(2, np.int64))
     assert "Raised by environment 0 of the batch." in error.value.__notes__
     env.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"action_repeat": 2}])
+def test_rewards_for_several_keys_are_refused_with_the_way_to_them(clock, options):
+    class TwoRewards(clock):
+        def step(self, action):
+            obs, reward, *rest = super().step(action)
+            return obs, {"walk": reward, "reach": 0.0}, *rest
+
+    env = make_env(TwoRewards, num_envs=2, **options)
+    state = env.reset(0)
+    with pytest.raises(TypeError, match=r"a dict as reward, with the keys \['reach', 'walk'\].*functional environment"):
+        env.step(state, np.zeros(2, np.int64))
+    env.close()
