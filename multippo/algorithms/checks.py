@@ -5,14 +5,22 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
-from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.config import PPOConfig, TrainConfig
 from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env, EnvState
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import all_modules, named_leaves, tree_leaves, tree_structure
 
-__all__ = ["check_initial_state", "check_network", "path_of", "run_once", "where_it_failed"]
+__all__ = [
+    "check_initial_state",
+    "check_network",
+    "finished",
+    "path_of",
+    "run_once",
+    "where_it_failed",
+    "without_effect",
+]
 
 
 def check_network(network: Any, network_state: Any, env: Env, env_state: EnvState, obs: Any, config: PPOConfig) -> None:
@@ -106,6 +114,43 @@ def check_initial_state(network: Any, initial: TrainingState, env: Env, ppo: PPO
             f"initial_state is of a run with scale_rewards={scaled}, but PPOConfig.scale_rewards={ppo.scale_rewards}; "
             f"its values are in other units. Go on with PPOConfig(scale_rewards={scaled})."
         )
+
+
+def without_effect(config: TrainConfig, checkpoint_fn: Any, eval_env: Any, traced: bool) -> list[str]:
+    """A sentence for each thing that was asked for and has no effect in this run.
+
+    Args:
+        config: Of the run.
+        checkpoint_fn: As ``train_ppo`` got it.
+        eval_env: Likewise.
+        traced: Whether the environment is part of what the engine compiles.
+    """
+    found: list[str] = []
+    every = config.checkpoint_every_steps
+    if every is not None and checkpoint_fn is None:
+        found.append(
+            f"checkpoint_every_steps={every} has no effect without a checkpoint_fn; pass one, or leave it out."
+        )
+    if eval_env is not None and not config.eval.enabled:
+        found.append(
+            "eval_env has no effect without evaluations; ask for them with "
+            "TrainConfig(eval=EvalConfig(every_steps=...)), or leave it out."
+        )
+    if config.log_every_steps and not traced:
+        found.append(
+            f"log_every_steps={config.log_every_steps} has no effect here, where every iteration is logged as it ends: "
+            "it is for functional environments on JAX."
+        )
+    return found
+
+
+def finished(step: int, iteration: int, ppo: PPOConfig) -> str:
+    """What is said of a run that is to go on, and has nothing left to do."""
+    return (
+        f"Nothing is left to train: {step:,} steps in {iteration:,} iterations are done, and "
+        f"total_steps={ppo.total_steps:,} asks for {ppo.num_iterations:,} iterations. Steps are counted from the very "
+        "beginning; to train on, ask for more (total_steps, on the command line --total-steps)."
+    )
 
 
 def _expect_output(out: Any) -> StatefulModuleOutput:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from multippo.algorithms.checks import check_initial_state, check_network
+from multippo.algorithms.checks import check_initial_state, check_network, finished, without_effect
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, TrainConfig
 from multippo.algorithms.evaluation import Evaluator
 from multippo.algorithms.interrupts import DeferredInterrupt, rescues
@@ -133,6 +133,8 @@ class Run:
         per_call = max(1, self.config.log_every_steps // self.ppo.steps_per_iteration)
         self.teacher = None if make_teacher is None else make_teacher(self.env)
         self.trainer = Trainer(network, self.env, self.ppo, length, per_call, self.config.compile, self.teacher)
+        for text in without_effect(self.config, checkpoint_fn, eval_env, self.trainer.traced):
+            _LOG.warning(text)
         self.evaluator = Evaluator(network, self.env, eval_env, self.config) if self.config.eval.enabled else None
         if self.evaluator is not None and (eval_env is None or isinstance(eval_env, str)):
             made.callback(self.evaluator.close)
@@ -195,6 +197,8 @@ class Run:
     def go(self) -> TrainResult:
         """Runs to the end."""
         total = self.ppo.num_iterations
+        if self.iteration >= total:
+            _LOG.warning(finished(self.step, self.iteration, self.ppo))
         next_eval = self._next(self.config.eval.every_steps)
         every = self.config.checkpoint_every_steps
         next_checkpoint = self._next(every) if every else math.inf

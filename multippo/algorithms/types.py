@@ -6,6 +6,7 @@ Legend of axes: ``T`` rollout length, ``B`` environments, ``L`` steps of a train
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 __all__ = ["EpisodeState", "Sequences", "TrainResult", "TrainingState", "Transition"]
@@ -90,7 +91,7 @@ class Sequences(NamedTuple):
     returns: Any
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingState:
     """Everything a run is made of after some iteration. Arrays are copies that training does not change later.
 
@@ -122,6 +123,13 @@ class TrainingState:
     learning_rate: float | None = None
     teacher_carry: list[Any] | None = None
 
+    def __repr__(self) -> str:
+        """Counters, and of each tree how many arrays it has and the shapes of the first ones."""
+        shown = ("iteration", "step", "learning_rate")
+        parts = [f"{name}={getattr(self, name)!r}" for name in shown]
+        rest = [field.name for field in dataclasses.fields(self) if field.name not in (*shown, "definition")]
+        return f"TrainingState({', '.join([*parts, *(f'{name}={_short(getattr(self, name))}' for name in rest)])})"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainResult:
@@ -142,3 +150,32 @@ class TrainResult:
     eval_history: list[dict[str, float]]
     total_steps: int
     total_iterations: int
+
+
+_MOST_SHOWN = 3
+
+
+def _short(tree: Any) -> str:
+    found = list(_arrays(tree, ""))
+    if not found:
+        return "None" if tree is None else f"<{type(tree).__name__}>"
+    names = [f"{name} {list(leaf.shape)}".strip() for name, leaf in found[:_MOST_SHOWN]]
+    more = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
+    return f"<{len(found)} array{'s' * (len(found) > 1)}: {', '.join([*names, *more])}>"
+
+
+def _arrays(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The arrays of a tree with their paths, in whichever nodes a framework or a simulator keeps them."""
+    if hasattr(tree, "shape"):
+        yield path, tree
+        return
+    if isinstance(tree, Mapping):
+        entries: Any = tree.items()
+    elif hasattr(tree, "_asdict"):
+        entries = tree._asdict().items()
+    elif isinstance(tree, list | tuple):
+        entries = enumerate(tree)
+    else:
+        entries = vars(tree).items() if dataclasses.is_dataclass(tree) else ()
+    for name, entry in entries:
+        yield from _arrays(entry, f"{path}.{name}" if path else str(name))

@@ -69,21 +69,29 @@ class RunDirectory:
         """The picture of the learning curve."""
         return self.path / "learning_curve.png"
 
-    def create(self, settings: RunSettings, backend: str) -> list[Path]:
+    def create(self, settings: RunSettings, backend: str, *, is_new: bool = False) -> list[Path]:
         """Makes the directory and writes what the run is.
+
+        Args:
+            settings: What the run is.
+            backend: The engine that makes it.
+            is_new: Whether the directory must not be there yet, not even an empty one.
 
         Returns:
             The directories that were made, innermost first; see ``abandon``.
 
         Raises:
             UsageError: If the directory can't be made, or is in use already.
+            FileExistsError: If it is there already and must not be.
         """
         missing = [directory for directory in (self.path, *self.path.parents) if not directory.exists()]
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=not is_new)
             self.refuse_used()
             self.write_settings(settings, backend)
         except OSError as error:
+            if is_new and isinstance(error, FileExistsError):
+                raise
             raise UsageError(
                 f"the run directory {self.path} can't be made: {error.strerror}; name another --run-dir."
             ) from error

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from multippo.algorithms.atomic import remove_leftovers
 from multippo.algorithms.callbacks import Progress, make_progress
 from multippo.algorithms.checkpointing import save_checkpoint, step_directory
+from multippo.algorithms.checks import finished
 from multippo.algorithms.interrupts import save_what_is_finished
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter, drop_after, plot_learning_curve, read_metrics
 from multippo.algorithms.types import TrainingState
@@ -74,7 +75,6 @@ def run(argv: Sequence[str]) -> int:
         env = settings.make_env()
         try:
             network = settings.make_network(env)
-            directory = directory or default_run_directory(settings, backend)
             _Training(settings, directory, env, network, values["progress"], bool(values["resume"])).go()
         finally:
             env.close()
@@ -111,9 +111,11 @@ class _Training:
     """One run: ``train_ppo`` with its logs, checkpoints and last evaluation."""
 
     def __init__(
-        self, settings: RunSettings, directory: RunDirectory, env: Any, network: Any, progress: str, resume: bool
+        self, settings: RunSettings, directory: RunDirectory | None, env: Any, network: Any, progress: str, resume: bool
     ) -> None:
-        self._settings, self._directory, self._env, self._network = settings, directory, env, network
+        self._settings, self._env, self._network = settings, env, network
+        self._named = directory is not None
+        self._directory = directory or default_run_directory(settings, network.engine.name)
         self._progress_kind, self._resume = progress, resume
         self._made: list[Path] = []
         self._saved: Path | None = None
@@ -165,7 +167,7 @@ class _Training:
     def _prepare(self) -> TrainingState | None:
         """Makes the run's directory, or restores the state to go on from."""
         if not self._resume:
-            self._made = self._directory.create(self._settings, self._network.engine.name)
+            self._create()
             return None
         initial, step = None, -1
         if self._directory.has_checkpoint():
@@ -179,6 +181,15 @@ class _Training:
         drop_after(self._directory.metrics, step)
         return initial
 
+    def _create(self) -> None:
+        backend = self._network.engine.name
+        while True:
+            try:
+                self._made = self._directory.create(self._settings, backend, is_new=not self._named)
+                return
+            except FileExistsError:  # another run of this second has taken the name meanwhile
+                self._directory = default_run_directory(self._settings, backend)
+
     def _introduce(self, progress: Progress, initial: TrainingState | None) -> None:
         settings = self._settings
         start = "" if initial is None else f", from step {initial.step:,}"
@@ -186,10 +197,13 @@ class _Training:
             f"Training {settings.env_id} on {self._network.engine.name}: {settings.network} network, "
             f"{self._env.num_envs} environments, seed {settings.train.seed}{start}. Run: {self._directory.path}"
         )
-        if initial is not None and initial.iteration >= settings.train.ppo.num_iterations:
-            progress.note("The run was finished already; a higher --total-steps goes on with it.")
 
     def _train(self, initial: TrainingState | None, log: Callable[[Mapping[str, float]], None]) -> None:
+        ppo = self._settings.train.ppo
+        if initial is not None and initial.iteration >= ppo.num_iterations:
+            # However progress is shown.
+            print(finished(initial.step, initial.iteration, ppo), file=sys.stderr)
+            return
         try:
             from multippo.algorithms.ppo import train_ppo
 

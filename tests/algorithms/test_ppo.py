@@ -63,6 +63,51 @@ def plain_leaves(tree: Any) -> list[np.ndarray]:
     return [np.asarray(support.to_numpy(leaf)) for leaf in jax.tree.leaves(tree)]
 
 
+# -- what is said
+
+
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_a_state_prints_counters_and_shapes(name):
+    run = base(name, "functional")[1]
+    text = repr(run.state)
+    assert text.startswith(
+        f"TrainingState(iteration={ITERATIONS}, step={ITERATIONS * STEPS}, learning_rate=None, params=<4"
+    )
+    assert "episodes=<" in text
+    assert "reward [2]" in text
+    assert len(text) < 1500
+    assert "\n" not in text + repr(run.result)
+
+
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_a_run_that_has_nothing_left_to_do_says_so(name, caplog):
+    with mp.use_backend(name):
+        network = goal_net()
+        first = go(make_env("host"), network, iterations=2)
+        assert "Nothing is left" not in caplog.text
+        again = go(make_env("host"), network, iterations=2, initial_state=first.state)
+    assert "Nothing is left to train: 16 steps in 2 iterations are done, and total_steps=16 asks for 2" in caplog.text
+    assert (again.result.total_steps, again.logs) == (16, [])
+
+
+def test_what_has_no_effect_is_named(torch_engine, caplog):
+    config = mp.TrainConfig(
+        ppo=mp.PPOConfig(**training.DEFAULTS, total_steps=8), checkpoint_every_steps=8, log_every_steps=16
+    )
+    mp.train_ppo(make_env("host"), goal_net(), config, eval_env=make_env("host"))
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" has no effect")[0] for text in said] == [
+        "checkpoint_every_steps=8",
+        "eval_env",
+        "log_every_steps=16",
+    ]
+    caplog.clear()
+    config = mp.TrainConfig(ppo=config.ppo, checkpoint_every_steps=8, eval=mp.EvalConfig(num_episodes=1))
+    env = make_env("host")
+    mp.train_ppo(env, goal_net(), config, eval_env=make_env("host"), checkpoint_fn=lambda state, step: None)
+    assert not caplog.records
+
+
 # -- what is logged
 
 

@@ -99,6 +99,25 @@ def test_a_directory_is_found_for_a_run_that_names_none(command: Any):
     assert command("eval", path, "--episodes", 2).out.startswith("Evaluation: return ")
 
 
+def test_runs_begun_in_one_second_get_directories_of_their_own(command: Any, monkeypatch: pytest.MonkeyPatch):
+    choose, chosen = train_module.default_run_directory, []
+
+    def taken_at_once(*arguments: Any) -> RunDirectory:
+        directory = choose(*arguments)
+        if not chosen:  # by another process, after it was found free
+            directory.path.mkdir(parents=True)
+        chosen.append(directory.path)
+        return directory
+
+    monkeypatch.setattr(train_module, "default_run_directory", taken_at_once)
+    done = train(command, "--final-eval-episodes", 0)
+    assert done.code == 0, done.err
+    first, second = chosen
+    assert not list(first.iterdir())
+    assert f"Run: {second}" in done.out
+    assert (second / "config.json").exists()
+
+
 def test_flags_override_the_file(command: Any):
     Path("c.yaml").write_text(
         'env: CartPole-v1\nlearning_rate: 1e-4\nnormalize_obs: "false"\ntotal_steps: 1e3\nfinal_eval_episodes: 0\n'
@@ -212,9 +231,13 @@ def test_a_run_stopped_before_its_first_checkpoint_starts_again(command: Any, mo
 
 def test_a_finished_run_goes_on_to_more_steps(command: Any):
     train(command, "--run-dir", "run", "--final-eval-episodes", 0)
-    done = command("train", "--run-dir", "run", "--resume")
-    assert done.code == 0
-    assert "finished already" in done.err
+    for progress in ("plain", "off"):
+        done = command("train", "--run-dir", "run", "--resume", "--progress", progress)
+        assert done.code == 0
+        step = numbers(Path("run"))[-1]["step"]
+        said = f"Nothing is left to train: {int(step)} steps in 2 iterations are done, and total_steps=64 asks for 2"
+        assert done.err.count(said) == 1
+        assert "--total-steps" in done.err
     done = command("train", "--run-dir", "run", "--resume", "--total-steps", 96, "--final-eval-episodes", 0)
     assert done.code == 0, done.err
     assert [record["iteration"] for record in numbers(Path("run")) if "iteration" in record] == [1, 2, 3]
