@@ -31,7 +31,11 @@ ENTRY_POINT_GROUP = "multippo.backends"
 _BUILT_IN = {  # name: (module of make_engine, packages it needs)
     "jax": ("multippo.backends.jax", ("jax", "flax", "optax")),
     "torch": ("multippo.backends.torch", ("torch",)),
+    "numpy": ("multippo.backends.numpy", ("numpy",)),
 }
+_LAST = "numpy"
+"""It can't train, so it is the default only where there is no other engine."""
+
 _registered: dict[str, Callable[[], Engine]] = {}
 _engines: dict[str, Engine] = {}
 _override: contextvars.ContextVar[Engine | None] = contextvars.ContextVar("multippo_backend", default=None)
@@ -57,8 +61,9 @@ def register_backend(name: str, factory: Callable[[], Engine]) -> None:
 
 
 def known_backends() -> list[str]:
-    """Every engine that has been heard of, installed or not."""
-    return [*_BUILT_IN, *_registered, *(name for name in _entry_points() if name not in _BUILT_IN)]
+    """Every engine that has been heard of, installed or not, in order of preference."""
+    names = dict.fromkeys([*_BUILT_IN, *_registered, *_entry_points()])
+    return [*(name for name in names if name != _LAST), _LAST]
 
 
 def available_backends() -> list[str]:
@@ -88,7 +93,7 @@ def active_engine() -> Engine:
 
     Raises:
         ValueError: If ``MULTIPPO_BACKEND`` names an unknown engine.
-        ImportError: If the engine's package is missing, or none is installed.
+        ImportError: If the engine's package is missing.
         RuntimeError: If ``MULTIPPO_BACKEND`` was changed after the first use.
     """
     global _default
@@ -97,7 +102,7 @@ def active_engine() -> Engine:
         return override
     wanted = os.environ.get(VARIABLE) or None
     if _default is None:
-        _default = (wanted, load_engine(wanted) if wanted else _first_available())
+        _default = (wanted, load_engine(wanted or available_backends()[0]))
     elif wanted != _default[0]:
         raise RuntimeError(
             f"{VARIABLE} is now {wanted!r}, but was {_default[0]!r} when the {_default[1].name} engine was first used. "
@@ -179,16 +184,6 @@ def _unsupplied(engine: Any) -> list[str]:
         if inherited or not hasattr(type(engine), name):
             missing.append(name)
     return sorted(missing)
-
-
-def _first_available() -> Engine:
-    available = available_backends()
-    if not available:
-        raise ImportError(
-            "multippo needs an engine, and neither jax nor torch is installed. "
-            "Install one with: pip install 'multippo[jax]' or pip install 'multippo[torch]'"
-        )
-    return load_engine(available[0])
 
 
 def _missing_packages(name: str) -> list[str]:

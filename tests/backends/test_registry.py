@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(autouse=True)
 def fresh_registry(monkeypatch):
     """No default engine yet, no variable set, and no trace of the engines that a test registers."""
-    for name in ("jax", "torch"):
+    for name in ("jax", "torch", "numpy"):
         load_engine(name)  # once, not again in every test
     monkeypatch.delenv(registry.VARIABLE, raising=False)
     monkeypatch.setattr(registry, "_default", None)
@@ -53,13 +53,16 @@ for _name in dir(Engine):
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="Unknown backend 'jaxx'; known backends: jax, torch"), mp.use_backend("jaxx"):
+    with (
+        pytest.raises(ValueError, match="Unknown backend 'jaxx'; known backends: jax, torch, numpy"),
+        mp.use_backend("jaxx"),
+    ):
         pass
 
 
 def test_an_unknown_name_in_the_variable_is_refused_with_the_known_ones(monkeypatch):
     monkeypatch.setenv(registry.VARIABLE, "tensorflow")
-    with pytest.raises(ValueError, match="Unknown backend 'tensorflow'; known backends: jax, torch"):
+    with pytest.raises(ValueError, match="Unknown backend 'tensorflow'; known backends: jax, torch, numpy"):
         mp.get_backend()
 
 
@@ -74,14 +77,14 @@ def test_a_missing_package_is_named_with_the_install_command(monkeypatch, name, 
     assert (row["available"], row["install"]) == (False, f"pip install 'multippo[{name}]'")
 
 
-def test_no_engine_at_all_is_an_error_with_both_install_commands(monkeypatch):
+def test_without_jax_and_torch_the_reference_is_the_default(monkeypatch):
     without(monkeypatch, "jax", "torch")
-    with pytest.raises(ImportError, match=r"pip install 'multippo\[jax\]' or pip install 'multippo\[torch\]'"):
-        mp.get_backend()
+    assert mp.available_backends() == ["numpy"]
+    assert mp.get_backend() == "numpy"
 
 
 def test_the_first_installed_engine_is_the_default(monkeypatch):
-    assert mp.available_backends()[:2] == ["jax", "torch"]
+    assert mp.available_backends() == ["jax", "torch", "numpy"]
     assert mp.get_backend() == "jax"
     without(monkeypatch, "jax")
     monkeypatch.setattr(registry, "_default", None)
@@ -92,6 +95,7 @@ def test_installed_engines_are_described_with_their_versions():
     rows = {row["name"]: row for row in describe_backends()}
     assert set(rows["jax"]["versions"]) == {"jax", "flax", "optax"}
     assert rows["torch"]["available"] and rows["torch"]["install"] is None
+    assert set(rows["numpy"]["versions"]) == {"numpy"}
 
 
 def test_the_variable_may_change_before_first_use_and_not_after(monkeypatch):
@@ -174,7 +178,7 @@ def test_an_unknown_precision_is_refused(engine):
 
 def test_a_registered_engine_can_be_chosen(monkeypatch):
     mp.register_backend("complete", Complete)
-    assert mp.available_backends()[-1] == "complete"
+    assert mp.available_backends() == ["jax", "torch", "complete", "numpy"]
     with mp.use_backend("complete") as engine:
         assert isinstance(engine, Complete)
     monkeypatch.setenv(registry.VARIABLE, "complete")

@@ -39,3 +39,13 @@ def test_every_folder_of_the_package_is_named():
     named = folders_in_tree((ROOT / "ARCHITECTURE.md").read_text("utf-8"))
     holding_code = {file.parent.relative_to(ROOT).as_posix() for file in (ROOT / "multippo").rglob("*.py")}
     assert sorted(holding_code - named) == []
+
+
+def test_engines_have_the_same_files():
+    files = {
+        engine: {file.name for file in (ROOT / "multippo" / "backends" / engine).glob("*.py")}
+        for engine in ("jax", "torch", "numpy")
+    }
+    # torch cuts sequences into segments for its kernels; NumPy steps no parameters.
+    assert files["torch"] - {"segments.py"} == files["jax"]
+    assert files["numpy"] == files["jax"] - {"optimizer.py"}

@@ -12,6 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = ("jax", "jaxlib", "flax", "optax", "torch")
 ENGINES = ("jax", "torch", "numpy")
+# torch takes the arrays of functional environments, which are JAX programs.
+OWN_FRAMEWORKS = {"jax": ("jax", "jaxlib", "flax", "optax"), "torch": ("torch", "jax"), "numpy": ()}
 
 # Part -> what its files never import, not even inside a function.
 FORBIDDEN = {
@@ -27,7 +29,10 @@ FORBIDDEN = {
     "multippo/backends": ("multippo.algorithms", "multippo.cli"),
     "multippo/backends/api.py": FRAMEWORKS,
     **{
-        f"multippo/backends/{engine}": tuple(f"multippo.backends.{other}" for other in ENGINES if other != engine)
+        f"multippo/backends/{engine}": (
+            *(f"multippo.backends.{other}" for other in ENGINES if other != engine),
+            *(framework for framework in FRAMEWORKS if framework not in OWN_FRAMEWORKS[engine]),
+        )
         for engine in ENGINES
     },
 }

@@ -1,0 +1,168 @@
+"""Modules and variables. The other engines take them from their frameworks; NumPy has none, so here they are.
+
+A ``Module`` is an object whose attributes are its children and variables. ``Module`` is what native layers derive from,
+``NumpyModule`` what bound classes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableSequence
+from typing import Any
+
+import numpy as np
+
+from multippo.backends.naming import (
+    NATIVE_CORE,
+    KeyedChildren,
+    check_attribute,
+    check_class,
+    in_order,
+    track,
+    track_late,
+    unescape,
+)
+from multippo.networks.binding import StatefulMeta
+from multippo.networks.variables import Param, Variable
+
+__all__ = [
+    "Held",
+    "Module",
+    "ModuleDict",
+    "ModuleList",
+    "NumpyModule",
+    "NumpyParam",
+    "NumpyVariable",
+    "bound_class",
+    "named_variables",
+]
+
+
+class Held:
+    """An array under one address for good: a write fills it, a read copies it."""
+
+    def __init__(self, value: np.ndarray) -> None:
+        self.value = value
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        return np.array(self.value[index])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.value[index] = value
+
+
+class NumpyParam(Held):
+    """An array that would be trained."""
+
+
+class NumpyVariable(Held):
+    """A tracked array that is not trained."""
+
+
+Param.register(NumpyParam)
+Variable.register(NumpyVariable)
+
+
+class Module:
+    """The native module: finds children and variables among its attributes, in lists and dicts too."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        value = track(value, _TRACKED, ModuleList, ModuleDict)
+        check_attribute(self, name, Module, isinstance(value, _TRACKED))
+        super().__setattr__(name, value)
+
+    def train(self, mode: bool = True) -> Module:
+        """Sampling, or with ``mode`` False the mode of the distribution, here and in every module below."""
+        for value in vars(self).values():
+            if isinstance(value, Module):
+                value.train(mode)
+        if "deterministic" in vars(self):
+            self.deterministic = not mode
+        return self
+
+    def eval(self) -> Module:
+        """The mode of the distribution in every sampler."""
+        return self.train(False)
+
+
+_TRACKED = (Module, Held)
+
+
+class ModuleList(MutableSequence[Any], Module):
+    """A list of children, each an attribute that is called by its position."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._put(items)
+
+    def _put(self, items: Iterable[Any]) -> None:
+        vars(self).clear()
+        for position, item in enumerate(items):
+            setattr(self, str(position), item)
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(vars(self).values())[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        items = list(self)
+        items[index] = value
+        self._put(items)
+
+    def __delitem__(self, index: Any) -> None:
+        items = list(self)
+        del items[index]
+        self._put(items)
+
+    def __len__(self) -> int:
+        return len(vars(self))
+
+    def insert(self, index: int, value: Any) -> None:
+        """``list.insert``."""
+        items = list(self)
+        items.insert(index, value)
+        self._put(items)
+
+
+class ModuleDict(KeyedChildren, Module):
+    """A dict of children, for any key."""
+
+
+class NumpyMeta(StatefulMeta):
+    """Looks once more after ``__init__`` for modules that would go untracked."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass
+        """Instantiates a bound class."""
+        module = super().__call__(*args, **kwargs)
+        track_late(module, _TRACKED, lambda name: False)
+        return module
+
+
+class NumpyModule(Module, metaclass=NumpyMeta):
+    """Base of every bound class."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing to do; lets a neutral class call ``super().__init__()``."""
+
+
+def bound_class(neutral: type, attributes: dict[str, Any]) -> type:
+    """Derives the class from (neutral, NumpyModule)."""
+    check_class(neutral, Module)
+    return NumpyMeta(neutral.__name__, (neutral, NumpyModule), attributes)
+
+
+def named_variables(module: Any) -> dict[str, Held]:
+    """Every variable by its portable name, each once, under the first of its names; sorted."""
+    found: dict[str, Held] = {}
+    seen: set[int] = set()
+
+    def walk(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Held]]:
+        for attribute, value in in_order(vars(node).items()):
+            if not isinstance(value, _TRACKED) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            here = path if attribute == NATIVE_CORE else (*path, unescape(attribute))
+            if isinstance(value, Held):
+                yield ".".join(here), value
+            else:
+                yield from walk(value, here)
+
+    found.update(walk(module, ()))
+    return dict(sorted(found.items()))
