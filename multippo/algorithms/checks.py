@@ -15,12 +15,26 @@ from multippo.networks.utils import all_modules, named_leaves, tree_leaves, tree
 __all__ = [
     "check_initial_state",
     "check_network",
+    "check_trains",
     "finished",
     "path_of",
     "run_once",
     "where_it_failed",
     "without_effect",
 ]
+
+
+def check_trains(engine: Any) -> None:
+    """Refuses an engine that has no gradients.
+
+    Raises:
+        ValueError: If it is one.
+    """
+    if "train" not in engine.capabilities:
+        raise ValueError(
+            f"The {engine.name} backend can't train: it has no gradients; it evaluates, and others are compared with "
+            "it. Train on jax or torch (pip install 'multippo[jax]' or 'multippo[torch]')."
+        )
 
 
 def check_network(network: Any, network_state: Any, env: Env, env_state: EnvState, obs: Any, config: PPOConfig) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from multippo.algorithms.checks import check_initial_state, check_network, finished, without_effect
+from multippo.algorithms.checks import check_initial_state, check_network, check_trains, finished, without_effect
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, TrainConfig
 from multippo.algorithms.evaluation import Evaluator
 from multippo.algorithms.interrupts import DeferredInterrupt, rescues
@@ -113,8 +113,7 @@ class Run:
         if not isinstance(config, TrainConfig):
             raise TypeError(f"train_ppo needs a TrainConfig; got a {type(config).__name__}.")
         self.engine, self.network = network.engine, network
-        if "train" not in self.engine.capabilities:
-            raise ValueError(f"The {self.engine.name} backend can't train; use jax or torch.")
+        check_trains(self.engine)
         self.env = as_env(env, config.ppo.num_envs)
         if isinstance(env, str):
             made.callback(self.env.close)

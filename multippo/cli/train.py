@@ -12,7 +12,7 @@ from typing import Any, Literal
 from multippo.algorithms.atomic import remove_leftovers
 from multippo.algorithms.callbacks import Progress, make_progress
 from multippo.algorithms.checkpointing import save_checkpoint, step_directory
-from multippo.algorithms.checks import finished
+from multippo.algorithms.checks import check_trains, finished
 from multippo.algorithms.interrupts import save_what_is_finished
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter, drop_after, plot_learning_curve, read_metrics
 from multippo.algorithms.types import TrainingState
@@ -71,7 +71,8 @@ def run(argv: Sequence[str]) -> int:
         if directory is not None:  # at once, not only after the environment is made
             directory.refuse_used()
     backend = choose_backend(values["backend"], stored.get("backend"))
-    with use_backend(backend):
+    with use_backend(backend) as engine:
+        check_trains(engine)
         env = settings.make_env()
         try:
             network = settings.make_network(env)
