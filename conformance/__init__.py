@@ -4,6 +4,8 @@
 * **Level 2**, engines against each other: same parameters and keys, same numbers, training included.
 * **Level 3**, the suite itself: modules that are wrong on purpose must be caught, each by the check meant for it.
 
+Levels 1 and 2 are also held against random networks, which hypothesis draws; ``networks`` is the strategy.
+
 Three ways in: ``multippo conformance``; ``pytest conformance`` in a checkout, or ``pytest --pyargs
 multippo.conformance``; and ``run``, which returns the results. Nothing is loaded before one of them is taken.
 """
@@ -15,9 +17,41 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hypothesis.strategies import SearchStrategy
+
+    from .composition import Composition
     from .measure import Result
 
-__all__ = ["cli_main", "run"]
+__all__ = ["cli_main", "networks", "run"]
+
+
+def networks() -> SearchStrategy[Composition]:
+    """Random networks, for checks of one's own.
+
+    A network comes with what it is run on: ``network.build()`` makes it on the active engine, ``network.inputs`` is the
+    shape of one environment's input (or a nested dict of shapes), ``network.script`` says when episodes end, and its
+    ``repr`` is code that makes it again, in ``multippo.conformance.composition``. All containers, layers and graphs
+    occur, nested up to four deep. What fails, hypothesis makes simpler::
+
+        from hypothesis import given, settings
+        from multippo.conformance import networks
+
+        @settings(deadline=None, max_examples=20)
+        @given(networks())
+        def test_a_carry_has_a_row_for_each_environment(network):
+            state = network.build().initialize_state(3)
+            ...
+
+    Raises:
+        ImportError: If hypothesis is not installed.
+    """
+    from . import random_networks
+
+    if not random_networks.can_draw():
+        raise ImportError(random_networks.LEFT_OUT)
+    from . import drawing
+
+    return drawing.networks()
 
 
 def run(
@@ -53,7 +87,7 @@ def cli_main(
 
     Raises:
         ValueError: If a backend, a level or a precision is unknown.
-        ImportError: If a backend's package is missing.
+        ImportError: If a backend's package is missing, or hypothesis where random networks are asked for.
     """
     from . import report, runner
 

@@ -1,14 +1,16 @@
-"""Random networks: how a row of random choices becomes a description."""
+"""Random networks: how random choices become a description."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .choices import Choices
 from .composition import Composition, Description
+
+if TYPE_CHECKING:
+    from .choices import Choices
 
 __all__ = ["compose"]
 
@@ -45,7 +47,7 @@ def compose(choices: Choices, wrong: str | None = None) -> Composition:
         network = _adapters(choices, inputs)
     num_steps, num_envs = choices.number(1, 8), choices.number(1, 5)
     script = tuple("".join(choices.pick(".T") for _ in range(num_steps)) for _ in range(num_envs))
-    return Composition(network, inputs, script, choices.number(0, 999))
+    return Composition(network, inputs, script, choices.number(0, 99))
 
 
 def _shapes(choices: Choices, levels: int = 2) -> Any:
@@ -60,6 +62,10 @@ def _shapes(choices: Choices, levels: int = 2) -> Any:
 
 def _modules(choices: Choices, shape: Any, depth: int) -> Made:
     """Any module that takes inputs of a shape."""
+    return choices.part(_module, shape, depth)
+
+
+def _module(choices: Choices, shape: Any, depth: int) -> Made:
     return choices.pick(_options(shape, depth))(choices, shape, depth)
 
 

@@ -22,7 +22,7 @@ from multippo.rngs import Rngs
 from . import mutant_modules as wrong
 from .environment import ScriptedEnv
 from .mutant_modules import FEATURES
-from .networks import CONTINUOUS
+from .network_specimens import CONTINUOUS
 from .specimens import ModuleSpecimen, NetworkSpecimen, normal_inputs
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -20,8 +20,8 @@ from .modules import MODULES
 from .mutants import MUTANTS, Mutant
 from .network_checks import NETWORK_CHECKS, TRAINING_CHECKS
 from .network_evidence import NetworkEvidence
-from .networks import NETWORKS
-from .random_networks import NUM_NETWORKS, RandomNetwork, Simplifier, checks_of, random_networks
+from .network_specimens import NETWORKS
+from .random_networks import NUM_NETWORKS, RandomNetwork, Simplifier, can_draw, checks_of, random_networks
 from .specimens import ModuleSpecimen
 from .training_evidence import TrainingEvidence
 
@@ -29,6 +29,9 @@ __all__ = ["LEVELS", "PRECISIONS", "Case", "Evidence", "make_plan"]
 
 LEVELS = (1, 2, 3)
 PRECISIONS = ("float32", "float64")
+
+_NETWORKS_HELD = 25
+"""So many random networks' programmes are in memory at most: those of 500 would fill 10 GiB."""
 
 Kind = type[EngineEvidence] | type[ModuleEvidence] | type[NetworkEvidence] | type[TrainingEvidence]
 
@@ -38,7 +41,7 @@ class Evidence:
 
     def __init__(self) -> None:
         self._held: dict[Any, Any] = {}
-        self._passing = ""
+        self._passing, self._num_passed = "", 0
         self.simplifier = Simplifier()
 
     def of(self, kind: Kind, specimen: Any, backend: str, precision: str) -> Any:
@@ -52,8 +55,14 @@ class Evidence:
     def _make_room(self, specimen: Any) -> None:
         """Lets go of the last random network: there may be hundreds, each with programmes of its own."""
         if isinstance(specimen, RandomNetwork) and specimen.name != self._passing:
+            used = {index[2] for index in self._held}
             self._held = {index: value for index, value in self._held.items() if index[1] != self._passing}
             self._passing = specimen.name
+            self._num_passed += 1
+            # Not every time: networks share programmes of single operations.
+            if self._num_passed % _NETWORKS_HELD == 0:
+                for name in used:
+                    load_engine(name).clear_caches()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +112,7 @@ def make_plan(
     backends: Sequence[str] | None = None,
     levels: Sequence[int] = LEVELS,
     precisions: Sequence[str] = PRECISIONS,
-    networks: int = NUM_NETWORKS,
+    networks: int | None = None,
     networks_seed: int = 0,
 ) -> list[Case]:
     """All cases.
@@ -112,12 +121,12 @@ def make_plan(
         backends: Engines under test; None: every one that is installed.
         levels: Of 1, 2, 3.
         precisions: Of "float32", "float64"; those that an engine has not are left out.
-        networks: How many random networks.
+        networks: How many random networks; None: a few, or none where hypothesis is not installed.
         networks_seed: Number of the first of them.
 
     Raises:
         ValueError: If a backend, a level or a precision is unknown.
-        ImportError: If a backend's package is missing.
+        ImportError: If a backend's package is missing, or hypothesis where random networks are asked for.
     """
     names = list(dict.fromkeys(available_backends() if backends is None else backends))
     for name in names:
@@ -132,6 +141,8 @@ def make_plan(
         cases += [case for p in precisions for case in _between(names, p)]
     if 3 in levels:
         cases += [case for name in names for mutant in MUTANTS for case in _mutant(mutant, name, precisions)]
+    if networks is None:
+        networks = NUM_NETWORKS if can_draw() else 0
     for network in random_networks(networks, networks_seed):
         cases += [case for p in precisions for case in _random(network, names, levels, p)]
     return cases

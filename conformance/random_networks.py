@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import random
+import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,20 +12,32 @@ import numpy as np
 
 from multippo.networks.utils import tree_leaves
 
-from .architect import compose
 from .between_checks import MODULES_BETWEEN
 from .checks import Check, perform
-from .choices import Choices, simplest
 from .composition import Composition, parts
 from .measure import Deviation, Result, portable_deviation
 from .module_checks import MODULE_CHECKS
 from .module_evidence import ModuleEvidence
 from .specimens import ModuleSpecimen
 
-__all__ = ["ALONE", "BETWEEN", "NUM_NETWORKS", "RandomNetwork", "Simplifier", "checks_of", "random_networks"]
+__all__ = [
+    "ALONE",
+    "BETWEEN",
+    "LEFT_OUT",
+    "NUM_NETWORKS",
+    "RandomNetwork",
+    "Simplifier",
+    "can_draw",
+    "checks_of",
+    "examine",
+    "random_networks",
+]
 
 NUM_NETWORKS = 8
 """How many are checked unless more are asked for."""
+
+LEFT_OUT = "Random networks need hypothesis, which is not installed: pip install hypothesis"
+"""Said where they are left out, or asked for in vain."""
 
 _STEADY = ("Delay", "PopulationGraph")
 """Where a carry that stays what it is, because nothing but zeros has come in, is no mistake."""
@@ -38,13 +49,18 @@ class RandomNetwork(ModuleSpecimen):
 
     Attributes:
         composition: What it is.
-        row: The choices that it is made of.
+        number: The seed that it is drawn from.
         wrong: The kind in it that is wrong on purpose, if there is one.
     """
 
     composition: Composition
-    row: tuple[int, ...]
+    number: int
     wrong: str | None = None
+
+
+def can_draw() -> bool:
+    """Whether hypothesis is installed."""
+    return importlib.util.find_spec("hypothesis") is not None
 
 
 def random_networks(count: int = NUM_NETWORKS, seed: int = 0, wrong: str | None = None) -> Iterator[RandomNetwork]:
@@ -54,14 +70,22 @@ def random_networks(count: int = NUM_NETWORKS, seed: int = 0, wrong: str | None 
         count: How many.
         seed: Number of the first one.
         wrong: A kind that is wrong on purpose; every network then has one of it.
+
+    Raises:
+        ImportError: If hypothesis is not installed.
     """
+    if not count:
+        return
+    if not can_draw():
+        raise ImportError(LEFT_OUT)
+    from .drawing import draw_network
+
     for number in range(seed, seed + count):
-        choices = Choices(rng=random.Random(number))
-        composition = compose(choices, wrong)
+        composition = draw_network(number, wrong)
         # To compile a gradient takes longest of all.
         specimen = composition.specimen(f"random network {number}", differentiated=number % 4 == 0)
         fields = {field.name: getattr(specimen, field.name) for field in dataclasses.fields(specimen)}
-        yield RandomNetwork(**fields, composition=composition, row=tuple(choices.row), wrong=wrong)
+        yield RandomNetwork(**fields, composition=composition, number=number, wrong=wrong)
 
 
 def checks_of(network: RandomNetwork, level: int, precision: str) -> Iterator[Check[ModuleEvidence]]:
@@ -70,7 +94,7 @@ def checks_of(network: RandomNetwork, level: int, precision: str) -> Iterator[Ch
     All of them are made in double precision: in single precision a deep network at random may blow up a rounding error
     beyond any bound. Every fourth network is held to the rules of the protocol in single precision as well.
     """
-    if precision == "float32" and (level == 2 or int(network.name.rpartition(" ")[2]) % 4 != 1):
+    if precision == "float32" and (level == 2 or network.number % 4 != 1):
         return
     kinds = {kind for kind, *_ in parts(network.composition.network)}
     for check in ALONE if level == 1 else BETWEEN:
@@ -134,6 +158,8 @@ class Simplifier:
 
     def explain(self, result: Result, check: Check[Any], network: RandomNetwork, backends: tuple[str, ...]) -> Result:
         """The result, with the simplest network in its detail, what is wrong with that one, and where."""
+        from .drawing import simplest
+
         found = {repr(network.composition): result}
 
         def fails(composition: Composition) -> bool:
@@ -142,15 +168,15 @@ class Simplifier:
             return not again.passed and again.crashed == result.crashed
 
         start = time.monotonic()
-        make = functools.partial(compose, wrong=network.wrong)
-        simple = simplest(make, network.row, fails, seconds=min(60.0, self._left))
+        simple = simplest(network.number, fails, wrong=network.wrong, seconds=min(60.0, self._left))
         self._left = max(0.0, self._left - (time.monotonic() - start))
         least = found[repr(simple)]
         return dataclasses.replace(
             result,
             worst=least.worst,
             where=least.where,
-            detail=f"{least.detail or 'it deviates'}; the simplest network found: {simple!r}",
+            detail=f"{least.detail or 'it deviates'} (again: --networks 1 --networks-seed {network.number}); "
+            f"the simplest network found: {simple!r}",
         )
 
 

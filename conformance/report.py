@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .measure import Result
+from .random_networks import LEFT_OUT, can_draw
 
 __all__ = ["Progress", "as_json", "as_text"]
 
@@ -25,11 +26,16 @@ _WIDTH = 160
 
 
 def as_json(results: Sequence[Result]) -> str:
-    """One JSON object: whether all passed, and every result. An infinite deviation is null; ``detail`` says why."""
+    """One JSON object: whether all passed, what was left out, and every result.
+
+    An infinite deviation is null; ``detail`` says why.
+    """
     rows = [dataclasses.asdict(result) for result in results]
     for row in rows:
         row["worst"] = row["worst"] if math.isfinite(row["worst"]) else None
-    return json.dumps({"passed": all(r.passed for r in results), "results": rows}, indent=1, allow_nan=False)
+    left_out = [] if can_draw() else [LEFT_OUT]
+    found = {"passed": all(result.passed for result in results), "left_out": left_out, "results": rows}
+    return json.dumps(found, indent=1, allow_nan=False)
 
 
 def as_text(results: Sequence[Result], *, every: bool = False) -> str:
@@ -56,6 +62,8 @@ def as_text(results: Sequence[Result], *, every: bool = False) -> str:
         lines.append("No check was made: no engine can make any that was asked for.")
     elif not any(result.level == 2 for result in results):
         lines.append("Level 2 was not run: it was left out, or there is no other engine to compare with.")
+    if not can_draw():
+        lines.append(LEFT_OUT)
     lines.append(f"{len(results) - len(failures)} of {len(results)} checks passed.")
     return "\n".join(lines)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from .measure import Result
 from .plan import LEVELS, PRECISIONS, Evidence, make_plan
-from .random_networks import NUM_NETWORKS
 
 __all__ = ["run"]
 
@@ -19,7 +18,7 @@ def run(
     levels: Sequence[int] = LEVELS,
     precisions: Sequence[str] = PRECISIONS,
     *,
-    networks: int = NUM_NETWORKS,
+    networks: int | None = None,
     networks_seed: int = 0,
     on_result: OnResult | None = None,
 ) -> list[Result]:
@@ -29,7 +28,7 @@ def run(
         backends: Engines under test; None: every one that is installed.
         levels: Of 1, 2, 3.
         precisions: Of "float32", "float64".
-        networks: How many random networks.
+        networks: How many random networks; None: a few, or none where hypothesis is not installed.
         networks_seed: Number of the first of them.
         on_result: Called after each check.
 
@@ -38,7 +37,7 @@ def run(
 
     Raises:
         ValueError: If a backend, a level or a precision is unknown.
-        ImportError: If a backend's package is missing.
+        ImportError: If a backend's package is missing, or hypothesis where random networks are asked for.
     """
     plan, evidence, results = (
         make_plan(backends, levels, precisions, networks, networks_seed),

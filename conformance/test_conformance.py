@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from .plan import Case, Evidence, make_plan
-from .random_networks import NUM_NETWORKS, RandomNetwork
+from .random_networks import RandomNetwork
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -19,11 +19,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             count, first = option("--networks", None), option("--networks-seed", None)
             plan = make_plan(
                 option("--backend", None),
-                networks=NUM_NETWORKS if count is None else int(count),
+                networks=None if count is None else int(count),
                 networks_seed=int(first or 0),
             )
         except (ValueError, ImportError) as error:
-            raise pytest.UsageError(f"--backend: {error}") from None
+            raise pytest.UsageError(str(error)) from None
         if option("--quick", False):
             plan = [case for case in plan if not _compared_all_the_same(case)]
         metafunc.parametrize("case", [pytest.param(case, id=case.id, marks=_group(case)) for case in plan])

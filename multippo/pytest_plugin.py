@@ -17,7 +17,10 @@ def pytest_addoption(parser: Any) -> None:
     """Adds ``--backend``, ``--networks`` and ``--networks-seed``, unless another plugin has an option of the name."""
     group = parser.getgroup("multippo", "multippo's conformance suite")
     for name, what in (
-        ("--networks", "how many random networks to check; default: a few, 500 for a nightly run"),
+        (
+            "--networks",
+            "how many random networks (which need hypothesis) to check; default: a few, 500 for a nightly run",
+        ),
         ("--networks-seed", "number of the first random network; default: 0"),
     ):
         try:

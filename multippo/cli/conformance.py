@@ -23,7 +23,7 @@ _OPTIONS = (
         "suite",
     ),
     Option("precision", tuple[str, ...], ("float32", "float64"), "Kinds of floating-point numbers.", "suite"),
-    Option("networks", int, 8, "How many random networks are checked.", "suite"),
+    Option("networks", int, 8, "How many random networks are checked; they need hypothesis.", "suite"),
     Option("networks_seed", int, 0, "Number of the first random network.", "suite"),
     Option("json", bool, False, "Print one JSON object and nothing else.", "suite"),
 )

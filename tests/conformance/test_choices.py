@@ -1,41 +1,52 @@
-"""Choices that are taken again, and the search for simpler ones."""
+"""Choices: their range, which one is the simplest, and which ones there are."""
 
 from __future__ import annotations
 
-import random
+from typing import Any
 
 import pytest
-from multippo.conformance.choices import Choices, simplest
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+from multippo.conformance.choices import Choices
+
+NAMES = ("x", "y", "z")
 
 
-def numbers(choices: Choices) -> list[int]:
-    return [choices.number(0, 99) for _ in range(choices.number(0, 20))]
+def drawn(make: Any) -> Any:
+    return st.composite(lambda draw: make(Choices(draw)))()
 
 
-def test_a_row_makes_the_same_thing_again():
-    first = Choices(rng=random.Random(3))
-    thing = (first.number(2, 9), first.flag(), first.pick("abc"), first.several(("x", "y", "z"), 2))
-    again = Choices(first.row)
-    assert (again.number(2, 9), again.flag(), again.pick("abc"), again.several(("x", "y", "z"), 2)) == thing
-    assert again.row == first.row
+def test_the_simplest_is_the_least_number_no_the_first_and_one():
+    thing = drawn(lambda c: (c.number(2, 9), c.flag(), c.pick("abc"), c.several(NAMES, 2)))
+    assert find(thing, lambda _: True) == (2, False, "a", ["x"])
 
 
-def test_what_is_missing_is_the_simplest_and_what_is_too_large_is_taken_modulo():
-    # Of 2 to 4, number 7 is 7 mod 3 = 1, the second; then the row is at its end.
-    choices = Choices([7])
-    assert (choices.number(2, 4), choices.number(5, 8), choices.flag(), choices.pick("ab")) == (3, 5, False, "a")
-    assert choices.row == [1, 0, 0, 0]
+@pytest.mark.parametrize("wanted", [["z"], ["x", "y"], ["y", "x"], ["z", "y"]])
+def test_several_are_any_in_any_order(wanted: list[str]):
+    assert find(drawn(lambda c: c.several(NAMES, 2)), lambda made: made == wanted) == wanted
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_simplest_list_with_a_large_number_has_that_number_alone(seed: int):
-    rng = random.Random(seed)
-    row = [20, *(rng.randrange(60) for _ in range(19)), 97]
-    assert simplest(numbers, row, lambda made: any(n >= 60 for n in made)) == [60]
+@settings(max_examples=50, database=None, derandomize=True)
+@given(drawn(lambda c: (c.number(3, 5), c.several(NAMES, 2))))
+def test_numbers_and_counts_are_within_their_bounds(thing: tuple[int, list[str]]):
+    number, names = thing
+    assert number in (3, 4, 5)
+    assert len(names) in (1, 2) and len(set(names)) == len(names)
 
 
-def test_nothing_is_tried_after_the_deadline():
-    tried: list[list[int]] = []
-    row = [2, 70, 80]
-    assert simplest(numbers, row, lambda made: tried.append(made) or True, seconds=-1.0) == [70, 80]
-    assert tried == []
+@pytest.mark.parametrize(("least", "most"), [(-1, 3), (4, 3), (0, 100)])
+def test_numbers_that_another_program_would_draw_otherwise_are_refused(least: int, most: int):
+    with pytest.raises(ValueError, match=f"from 0 to 99, got one from {least} to {most}"):
+        find(drawn(lambda c: c.number(least, most)), lambda _: True)
+
+
+def test_a_part_may_take_the_place_of_what_it_is_in():
+    def nested(choices: Choices, depth: int) -> Any:
+        if depth == 0 or not choices.flag():
+            return choices.number(0, 9)
+        return [choices.part(nested, depth - 1) for _ in range(choices.number(1, 3))]
+
+    def holds(thing: Any) -> bool:
+        return thing == 7 or (isinstance(thing, list) and any(map(holds, thing)))
+
+    assert find(drawn(lambda c: c.part(nested, 4)), holds) == 7

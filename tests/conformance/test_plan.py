@@ -12,7 +12,7 @@ from multippo.conformance.checks import Check, perform
 from multippo.conformance.measure import Deviation
 from multippo.conformance.modules import MODULES
 from multippo.conformance.mutants import MUTANTS
-from multippo.conformance.networks import NETWORKS
+from multippo.conformance.network_specimens import NETWORKS
 from multippo.conformance.plan import Case, Evidence, make_plan
 
 from multippo.backends import registry
@@ -128,6 +128,24 @@ def test_the_command_returns_an_exit_code(capsys: pytest.CaptureFixture[str], mo
     plan.append(Case(1, broken, plan[0].kind, plan[0].specimen, ("torch",), "float64"))
     assert cli_main(["torch"], as_json=True) == 1
     assert '"passed": false' in capsys.readouterr().out
+
+
+def test_without_hypothesis_the_suite_runs_without_random_networks_and_says_so():
+    program = (
+        "import sys; sys.modules['hypothesis'] = None\n"
+        "from multippo import conformance\n"
+        "from multippo.conformance import plan, report\n"
+        "cases = plan.make_plan(['torch'], (1,), networks=0)\n"
+        "print(cases == plan.make_plan(['torch'], (1,)), len(cases) > 100)\n"
+        "print(report.as_text([]).splitlines()[-2])\n"
+        "print(report.as_json([]).count('hypothesis'))\n"
+        "for ask in (lambda: plan.make_plan(['torch'], (1,), networks=3), conformance.networks):\n"
+        "    try: ask()\n"
+        "    except ImportError as error: print(error)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    said = "Random networks need hypothesis, which is not installed: pip install hypothesis"
+    assert result.stdout.splitlines() == ["True True", said, "2", said, said]
 
 
 def test_importing_the_suite_loads_nothing():

@@ -23,22 +23,22 @@ def depth(description: object) -> int:
     return inside + bool(description and isinstance(description[0], str) and description[0] in KINDS)
 
 
-def test_five_hundred_networks_have_every_module_every_end_and_every_size():
-    networks = [network.composition for network in random_networks(500)]
+def test_two_hundred_networks_have_every_module_every_end_and_every_size():
+    networks = [network.composition for network in random_networks(200)]
     kinds = [kind for network in networks for kind in {part[0] for part in parts(network.network)}]
-    rare = {kind: kinds.count(kind) for kind in KINDS if kind not in WRONG and kinds.count(kind) < 10}
+    rare = {kind: kinds.count(kind) for kind in KINDS if kind not in WRONG and kinds.count(kind) < 4}
     assert not rare
     rows = [row for network in networks for row in network.script]
     assert {len(row) for row in rows} == set(range(1, 9))
     assert {len(network.script) for network in networks} == set(range(1, 6))
     long = [row for row in rows if len(row) > 2]
     for ends in (lambda row: row[0] == "T", lambda row: row[-1] == "T", lambda row: "TT" in row):
-        assert sum(map(ends, long)) > 100
+        assert sum(map(ends, long)) > 40
     assert any("T" not in row for row in long)
     graphs = [part for network in networks for part in parts(network.network) if part[0] == "PopulationGraph"]
-    assert sum(any(source == target for source, target, *_ in graph[2]) for graph in graphs) > 20
-    assert sum(depth(network.network) >= 4 for network in networks) > 250
-    assert sum(isinstance(network.inputs, dict) for network in networks) > 100
+    assert sum(any(source == target for source, target, *_ in graph[2]) for graph in graphs) > 8
+    assert sum(depth(network.network) >= 4 for network in networks) > 100
+    assert sum(isinstance(network.inputs, dict) for network in networks) > 40
 
 
 def test_every_kind_is_described_in_terms_of_a_public_module():
@@ -79,6 +79,7 @@ def test_a_planted_fault_is_found_in_a_large_network_and_cut_out_of_it(wrong: st
     found = (Case(1, check, ModuleEvidence, n, ("torch",), "float64").run(evidence) for n in large)
     result = next(result for result in found if not result.passed)
     assert not result.crashed and result.where
+    assert f"again: --networks 1 --networks-seed {result.subject.rpartition(' ')[2]}" in result.detail
     simple = eval(result.detail.partition("the simplest network found: ")[2], vars(compositions))
     left = [part[0] for part in parts(simple.network)]
     # What is left is the wrong one, what makes its input, and a container or two.
