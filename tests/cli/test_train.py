@@ -40,7 +40,7 @@ def numbers(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("backend", "other"), [("jax", "torch"), ("torch", "jax")])
-def test_a_run_is_written_and_evaluates_alike_on_either_engine(command: Any, backend: str, other: str):
+def test_a_run_is_written_and_evaluates_alike_on_every_engine(command: Any, backend: str, other: str):
     done = train(command, "--run-dir", "run", "--final-eval-episodes", 6, "--seed", 2, backend=backend)
     assert done.code == 0, done.err
     run = Path("run")
@@ -66,10 +66,11 @@ def test_a_run_is_written_and_evaluates_alike_on_either_engine(command: Any, bac
     assert (report["backend"], report["step"], report["episodes"]) == (backend, second["step"], 6)
     assert report["episode_reward_mean"] == last["eval/episode_reward/mean"]
     assert report["episode_reward_std"] == last["eval/episode_reward/std"]
-    elsewhere = json.loads(command("eval", "run", "--json", "--episodes", 6, "--backend", other).out)
-    assert elsewhere["backend"] == other
-    for name in ("episode_reward_mean", "episode_reward_std", "episode_length_mean"):
-        assert elsewhere[name] == report[name], name
+    for engine in (other, "numpy"):
+        elsewhere = json.loads(command("eval", "run", "--json", "--episodes", 6, "--backend", engine).out)
+        assert elsewhere["backend"] == engine
+        for name in ("episode_reward_mean", "episode_reward_std", "episode_length_mean"):
+            assert elsewhere[name] == pytest.approx(report[name], abs=1e-5), (engine, name)
 
 
 def test_a_gru_is_trained_on_one_engine_and_goes_on_on_the_other(command: Any):
@@ -386,6 +387,7 @@ def test_a_disk_that_is_full_is_no_fault(command: Any, monkeypatch: pytest.Monke
         (("CartPole-v1", "--num-minibatches", 7), "num_minibatches=7 equal parts"),
         (("CartPole-v1", "--network", "lstm", "--num-minibatches", 3), "num_minibatches=3"),
         (("CartPole-v1", "--backend", "foo"), "'foo'; known backends: jax, torch"),
+        (("CartPole-v1", "--backend", "numpy"), "The numpy backend can't train: it has no gradients"),
         (("CartPole-v1", "--actor-hidden-sizes", 0), "expected an integer of at least 1"),
         (("CartPole-v1", "--activation", "tanhh"), "'tanhh'; expected one of"),
         (("CartPole-v1", "--config", "nowhere.yaml"), "nowhere.yaml can't be read"),
