@@ -76,6 +76,7 @@ def train(
             rollout_length=rollout_length,
             num_minibatches=min(8, num_envs),
             num_epochs=6,
+            sequence_length=min(50, rollout_length),
             learning_rate=1e-3,
             discounting_factor=0.95,
             target_kl=0.03,

@@ -237,3 +237,21 @@ def test_a_number_whose_square_is_none_leaves_its_features_moments_alone(engine)
     fresh.update_statistics(engine.asarray(huge))
     np.testing.assert_allclose(engine.to_numpy(fresh.mean[...]), [0.0, 3.0])
     np.testing.assert_allclose(engine.to_numpy(fresh.variance), [1.0, 4.0])
+
+
+def test_behind_trained_layers_the_first_ratio_is_one_to_the_last_bit(engine):
+    # XLA computes x / sqrt(v) in two ways: with a gradient through x, and without.
+    rngs = mp.Rngs(0)
+    action = mp.Sequential([mp.Dense(16, 2, rngs), mp.NormalTanhSampler(rngs, entropy_weight=0.0, min_std=0.1)])
+    network = mp.Sequential(
+        [
+            mp.Dense(3, 16, rngs, activation="tanh"),
+            mp.Normalizer(16),
+            mp.PPOAdapter(action=action, value=mp.Dense(16, 1, rngs)),
+        ]
+    )
+    ppo = mp.PPOConfig(total_steps=3 * 256, num_envs=4, rollout_length=64, num_minibatches=2, num_epochs=1)
+    logged = []
+    mp.train_ppo(mp.make_env("Pendulum-v1", 4), network, mp.TrainConfig(ppo=ppo), log_fn=logged.append)
+    deviations = [metrics["ratio/first_max_dev"] for metrics in logged if "ratio/first_max_dev" in metrics]
+    assert network[1].count > 0 and deviations == [0.0, 0.0, 0.0]
