@@ -134,7 +134,7 @@ class Normalizer(StatefulModule):
             )
         xp = self.xp
         variance = xp.maximum(self._variance(name), xp.full_like(mean, self.epsilon))
-        # No division of x itself: XLA turns that into a product in a rollout, but not where a gradient flows through it.
+        # No division of x: XLA makes a product of it in a rollout, but not where a gradient flows through it.
         y = (xp.astype(x, mean.dtype) - mean) * (1.0 / xp.sqrt(variance))
         return y if self.clip is None else xp.clip(y, -self.clip, self.clip)
 
