@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
+from spaces_env import Spaces
+from support import on
 
 import multippo as mp
+from multippo.algorithms.trainer import Trainer
 from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableNet
 
 # Logits of the teacher and of the student at the times 0, 1, 2; time 3 is shown by the end of an episode alone.
@@ -147,6 +151,76 @@ def test_a_gaussian_by_hand(engine):
     # The student samples while it learns, and both do so afterwards.
     assert len(np.unique(np.stack(env.actions))) == 8
     assert not teacher.action[1].deterministic and not student.action[1].deterministic
+
+
+def test_dict_actions_are_taught_key_by_key(engine):
+    # Logits are biases, whatever is observed: of a choice, and mean and spread of a number.
+    def network(choice: list[float], number: list[float], *, trunk: bool) -> Any:
+        rngs = mp.Rngs(0)
+        heads = {
+            "hand": mp.Sequential([mp.Dense(1, 3, rngs), mp.CategoricalSampler(rngs)]),
+            "arm": mp.Sequential([mp.Dense(1, 2, rngs), mp.NormalSampler(rngs)]),
+        }
+        # The student's samplers lie elsewhere and in another order: they are told by their keys.
+        action = mp.Parallel(dict(reversed(heads.items())) if trunk else heads)
+        net = mp.PPOAdapter(
+            action=mp.Sequential([mp.Scale(2.0), action]) if trunk else action, value=mp.Dense(1, 1, rngs)
+        )
+        values = {name: np.zeros_like(x) if x.dtype.kind == "f" else x for name, x in mp.to_portable(net).items()}
+        biases = {"hand": choice, "arm": number}
+        for name in values:
+            if name.endswith("bias") and "value" not in name:
+                values[name] = np.asarray(biases["hand" if "hand" in name else "arm"])
+        mp.load_portable(net, values)
+        return net
+
+    taught, own = ([2.0, 0.0, -1.0], [0.4, 1.0]), ([-0.5, 0.3, 0.0], [-0.2, 0.1])
+    space = spaces.Dict({"arm": spaces.Box(-9, 9, (1,), np.float32), "hand": spaces.Discrete(3)})
+    made: list[Spaces] = []
+    make = lambda: made.append(Spaces(spaces.Box(-1, 1, (1,), np.float32), space)) or made[-1]  # noqa: E731
+    env = mp.make_env(make, num_envs=2)
+    student = network(*own, trunk=True)
+    logs, _ = distil(env, network(*taught, trunk=False), student, iterations=40, learning_rate=0.1)
+    (m, s), (n, t) = ((x[0], np.log1p(np.exp(x[1])) + 1e-3) for _, x in (taught, own))
+    # The mode is choice 0, and the mean.
+    log_p = log_softmax(own[0])[0] - 0.5 * ((m - n) / t) ** 2 - np.log(t) - 0.5 * np.log(2 * np.pi)
+    divergence = kl(taught[0], own[0]) + np.log(t / s) + (s**2 + (m - n) ** 2) / (2 * t**2) - 0.5
+    np.testing.assert_allclose(logs[0]["losses/distillation"], -log_p, rtol=1e-5)
+    np.testing.assert_allclose(logs[0]["kl/teacher"], divergence, rtol=1e-5)
+    # The student comes to the teacher's modes.
+    after = mp.to_portable(student)
+    hand, arm = (next(n for n in after if key in n and n.endswith("bias")) for key in ("hand", "arm"))
+    assert logs[-1]["losses/distillation"] < logs[0]["losses/distillation"] - 1.0
+    assert np.argmax(after[hand]) == 0 and abs(after[arm][0] - m) < 0.3
+    # What the student did in the environment was a choice and a number, each of its own space.
+    received = made[-1].received
+    assert {int(action["hand"]) for action in received} == {0, 1, 2}
+    assert np.std([float(action["arm"][0]) for action in received]) > 0.1
+
+
+def test_several_iterations_in_one_call_are_those_one_by_one(monkeypatch):
+    # Rollouts of 2 steps in episodes of 3, and a teacher that counts steps: its carry goes on within a call.
+    fields = {"loss": "kl", "rollout_length": 2, "learning_rate": 0.05, "iterations": 5}
+    calls: list[int] = []
+    run = Trainer.run
+    monkeypatch.setattr(Trainer, "run", lambda *args: calls.append(len(args[3])) or run(*args))
+    found = {}
+    # An iteration is 4 steps; on JAX two are in a call, and the last call is not full.
+    for name, every in (("torch", 0), ("jax", 8)):
+        with on(name, "float64"):
+            teacher, student = CountNet(-0.9), CountNet(0.4)
+            logs, result = distil(make_env("functional", 2), teacher, student, log_every_steps=every, **fields)
+            found[name] = logs, result.training_state.teacher_carry, mp.to_portable(student)["gain"]
+    assert calls == [1] * 5 + [2, 2, 1]
+    (alone, carry, gain), (together, carry_too, gain_too) = found["torch"], found["jax"]
+    # Counts 0 and 1 in the first rollout.
+    expected = np.mean([kl([-0.9 * c, 0.0], [0.4 * c, 0.0]) for c in (0, 1)])
+    np.testing.assert_allclose(together[0]["losses/distillation"], expected, rtol=1e-10)
+    for column in ("losses/distillation", "kl/teacher", "step", "iteration"):
+        np.testing.assert_allclose([x[column] for x in together], [x[column] for x in alone], rtol=1e-9, err_msg=column)
+    np.testing.assert_allclose(gain_too, gain, rtol=1e-9)
+    for a, b in zip(carry, carry_too, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 # -- learning
