@@ -163,7 +163,8 @@ class PPOConfig:
     """When an environment gives an observation or a reward that is not finite: cut and restart that episode, leave the
     step out of the loss, and count it in ``rollout/nonfinite_steps`` (the run stops nevertheless if it happens to every
     environment in one rollout, or the environment can't be restarted); or stop the run, naming environment, step and
-    leaf. A loss or gradient that is not finite always stops it."""
+    leaf. An episode that begins with such a value is begun anew, and counted there too; a functional environment takes
+    another of its starts. A loss or gradient that is not finite always stops the run."""
 
     def __post_init__(self) -> None:
         _positive_int(self, "rollout_length", "total_steps", "num_epochs", "num_minibatches")

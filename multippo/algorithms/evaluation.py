@@ -12,6 +12,7 @@ import numpy as np
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, EvalConfig, TrainConfig
 from multippo.algorithms.rollout import Actor, collect, is_traced
 from multippo.envs.api import Env
+from multippo.envs.guard import restart_unsound
 from multippo.networks.random_state import reseed
 from multippo.networks.utils import all_modules, tree_leaves, tree_map
 
@@ -150,7 +151,7 @@ class _Player:
         with evaluation_mode(self._network, self._config.deterministic):
             fresh = self._network.initialize_state(env.num_envs)
             state = reseed(engine.random, fresh, keys[0])
-            env_state = env.reset(engine.to_numpy(keys[1]))
+            env_state = restart_unsound(env, env.reset(engine.to_numpy(keys[1])))
             round_number = 0
             while not tally.complete:
                 round_key = engine.random.fold_in(keys[2], round_number)

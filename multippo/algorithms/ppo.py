@@ -21,7 +21,8 @@ from multippo.algorithms.teacher import Teacher
 from multippo.algorithms.trainer import RunState, Trainer
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.algorithms.update import LearnerState
-from multippo.envs.api import Env
+from multippo.envs.api import Env, EnvState
+from multippo.envs.guard import restart_unsound, unsound_starts
 from multippo.envs.saving import SavedEnvState
 from multippo.errors import NonFiniteError, Terminated
 from multippo.networks.random_state import reseed
@@ -156,11 +157,13 @@ class Run:
         self.iteration_root = roots[2]
         # Episodes a host environment starts after a resume are not those it started with.
         reset_key = random.fold_in(roots[0], self.iteration)
+        begun = None
         if initial is not None and self.env.functional:
             saved = initial.env_state
             env_state = saved.restore(self.env) if isinstance(saved, SavedEnvState) else saved
         else:
-            env_state = self.env.reset(engine.to_numpy(reset_key))
+            env_state = restart_unsound(self.env, self.env.reset(engine.to_numpy(reset_key)))
+            begun = env_state
         if initial is not None:
             engine.update_module(self.network, initial.params, initial.variables)
             fresh = self.network.initialize_state(self.env.num_envs)  # a carry may be made of parameters
@@ -192,6 +195,18 @@ class Run:
         # state is consumed.
         env_state = engine.snapshot(env_state) if self.trainer.traced else env_state
         self.state = RunState(learner, engine.snapshot(network_state), env_state, episodes, teacher_state)
+        self._unsound_starts = self._count_unsound(begun)
+
+    def _count_unsound(self, env_state: EnvState | None) -> int:
+        """How many of the first episodes began with a value that is not finite and were begun anew."""
+        count, leaf, env = (0, "", 0) if env_state is None else unsound_starts(env_state)
+        if count and self.ppo.nonfinite == "stop":
+            raise NonFiniteError(
+                f"The {leaf} is not finite at the start of environment {env}; {_remedy(leaf, self.ppo.nonfinite)}",
+                leaf=leaf,
+                training_state=self.snapshot(),
+            )
+        return count
 
     def go(self) -> TrainResult:
         """Runs to the end."""
@@ -291,6 +306,9 @@ class Run:
             # The state is the one after the last of them.
             self._consumed = self.iteration <= numbers[-1]
             metrics = readable(report)
+            if self._unsound_starts:
+                metrics["rollout/nonfinite_steps"] = metrics.get("rollout/nonfinite_steps", 0.0) + self._unsound_starts
+                self._unsound_starts = 0
             metrics["step"] = self.step
             metrics["iteration"] = self.iteration
             metrics["throughput/train_sps"] = steps / seconds

@@ -272,7 +272,7 @@ class Trainer:
         metrics["steps"] = xp.sum(xp.astype(transition.valid, xp.int32))
         metrics.update(clipped)
         if transition.broken is not None:
-            metrics["rollout/nonfinite_steps"] = xp.sum(xp.astype(transition.broken > 0, xp.int32))
+            metrics["rollout/nonfinite_steps"] = xp.sum(xp.astype(transition.broken != 0, xp.int32))
         for name, value in transition.metrics.items():
             weight = xp.astype(transition.counted, dtype)
             total = xp.sum(weight)

@@ -27,7 +27,8 @@ class Transition(NamedTuple):
         rollout_extras: The modules' snapshots, for replay.
         bootstrap_values: V of the final observation, under the carry from before the reset, where ``truncated``;
             0 elsewhere. Keyed like the value estimates.
-        broken: Above 0 where the step gave a value that is not finite (see ``EnvState``); None if it is not known.
+        broken: Above 0 where the step gave a value that is not finite, below 0 where the start after it did (see
+            ``EnvState``); None if it is not known.
         targets: In distillation, what replay is given in place of ``rollout_extras``: the teacher's samples.
     """
 
@@ -47,7 +48,7 @@ class Transition(NamedTuple):
     @property
     def counted(self) -> Any:
         """``[T, B]`` bool: the steps that enter the loss, valid and not broken."""
-        return self.valid if self.broken is None else self.valid & (self.broken == 0)
+        return self.valid if self.broken is None else self.valid & (self.broken <= 0)
 
 
 class EpisodeState(NamedTuple):

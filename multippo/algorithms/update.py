@@ -280,6 +280,8 @@ class Learner:
         xp, codes = self.engine.xp, transition.broken
         if codes is None:
             return {}
+        # Starts that were replaced have cost nothing.
+        codes = xp.abs(codes) if self.config.nonfinite == "stop" else codes
         wrong = codes > 0
         stop = xp.any(wrong) if self.config.nonfinite == "stop" else xp.all(xp.any(wrong, axis=0))
         names = guarded_leaves(transition.obs, transition.rewards)

@@ -37,8 +37,9 @@ class EnvState(NamedTuple):
         metrics: Dict of ``[B]`` floats that the environment reports beside the reward.
         internal: The simulator's own state: a pytree for functional environments, ``()`` for host environments.
         broken: ``[B]`` int32; above 0 where the step gave a value that is not finite. Its episode has then been
-            truncated with a reward of 0, and a new one begun; the number tells the leaf (see ``envs.guard``). None
-            leaves it to the rollout to find out.
+            truncated with a reward of 0, and a new one begun; the number tells the leaf (see ``envs.guard``). Below 0
+            where the step is sound, and the next episode was begun anew since its first observation was not finite; the
+            state from ``reset`` has no other. None leaves it to the rollout to find out.
     """
 
     obs: Any

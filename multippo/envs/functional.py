@@ -16,6 +16,7 @@ from multippo.envs.api import Env, EnvState
 from multippo.envs.functional_spaces import as_declared, functional_action_space, functional_observation_space
 from multippo.envs.guard import broken_leaf
 from multippo.envs.keys import raw_jax_key
+from multippo.envs.starts import sound_starts
 from multippo.envs.trees import conform, select, shared_leaves, strip_weak_types, take
 from multippo.envs.truncation import find_truncation_key, own_episode_limit
 
@@ -187,7 +188,9 @@ class FunctionalEnv(Env):
         return strip_weak_types(self._with_floats(state))
 
     def _trace_begin(self, drawn: Any, pool: Any) -> EnvState:
-        simulator = take(drawn, slice(self.num_envs), self._shared)
+        everywhere = jnp.ones(self.num_envs, jnp.bool_)
+        entry, unsound = sound_starts(drawn.obs, drawn.reward, jnp.arange(self.num_envs), everywhere)
+        simulator = take(drawn, entry, self._shared)
         obs = as_declared(self.observation_space, simulator.obs)
         return EnvState(
             obs=obs,
@@ -195,12 +198,12 @@ class FunctionalEnv(Env):
             terminated=jnp.zeros(self.num_envs, jnp.bool_),
             truncated=jnp.zeros(self.num_envs, jnp.bool_),
             final_obs=obs,
-            valid=jnp.ones(self.num_envs, jnp.bool_),
+            valid=everywhere,
             metrics=self._metrics(simulator),
             internal=FunctionalState(
                 simulator, pool, jnp.zeros(self.num_envs, jnp.int32), jnp.zeros(self.num_envs, jnp.int32)
             ),
-            broken=jnp.zeros(self.num_envs, jnp.int32),
+            broken=-unsound,
         )
 
     def _trace_step(self, internal: FunctionalState, action: Any) -> EnvState:
@@ -213,6 +216,7 @@ class FunctionalEnv(Env):
         blown = broken > 0
         ended = done | cut | blown
         entry = (jnp.arange(self.num_envs) + self._stride * internal.draws) % self._pool_size
+        entry, unsound = sound_starts(internal.pool.obs, reward, entry, ended)
         simulator = select(ended, take(internal.pool, entry, self._shared), last, self._shared)
         none = jax.tree.map(jnp.zeros_like, (reward, self._metrics(last)))
         reward, metrics = select(blown, none, (reward, self._metrics(last)))
@@ -232,7 +236,7 @@ class FunctionalEnv(Env):
                 internal.draws + ended.astype(jnp.int32),
                 jnp.where(ended, 0, steps),
             ),
-            broken=broken,
+            broken=jnp.where(blown, broken, -unsound),
         )
 
     def _advance(self, simulator: Any, action: Any) -> tuple[Any, Any, jax.Array, jax.Array]:

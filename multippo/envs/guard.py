@@ -16,7 +16,7 @@ from multippo.networks.utils import named_leaves, select, tree_leaves, tree_map
 if TYPE_CHECKING:
     from multippo.envs.api import Env, EnvState
 
-__all__ = ["broken_leaf", "guarded_leaves", "restart_broken"]
+__all__ = ["broken_leaf", "guarded_leaves", "restart_broken", "restart_unsound", "unsound_starts"]
 
 
 def guarded_leaves(obs: Any, reward: Any) -> list[str]:
@@ -82,6 +82,32 @@ def restart_broken(env: Env, env_state: EnvState) -> EnvState:
             )
         code = np.zeros_like(code)
     return env_state._replace(broken=code)
+
+
+def restart_unsound(env: Env, env_state: EnvState) -> EnvState:
+    """A host environment's first state, with the episodes begun once more whose first observation is not finite.
+
+    Where that can't be, or does not help, the values stay as they are, for the run to stop at.
+    """
+    if env_state.broken is not None or env.functional:
+        return env_state
+    every = np.ones_like(env_state.valid)
+    code = broken_leaf(np, env_state.obs, env_state.reward, every, ~every)
+    restarted = env.restart(env_state, code > 0) if code.any() else None
+    if restarted is None:
+        return env_state
+    # No episode has ended.
+    return restarted._replace(truncated=~every, final_obs=restarted.obs, broken=-code)
+
+
+def unsound_starts(env_state: EnvState) -> tuple[int, str, int]:
+    """How many episodes of a reset's state were begun anew; the leaf for which the first of them was, and where."""
+    codes = np.zeros(1, int) if env_state.broken is None else np.abs(np.asarray(env_state.broken))
+    (places,) = np.nonzero(codes)
+    if not len(places):
+        return 0, "", 0
+    name = guarded_leaves(env_state.obs, env_state.reward)[codes[places[0]] - 1]
+    return len(places), name.removeprefix("next "), int(places[0])
 
 
 def _leaves(obs: Any, reward: Any) -> list[tuple[str, Any]]:

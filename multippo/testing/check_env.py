@@ -189,6 +189,9 @@ class _Player:
             # A functional environment's adapter has replaced the value already.
             name = guarded_leaves(state.obs, state.reward)[int(state.broken.max()) - 1]
             self.findings.error(f"broken {name}", f"The {name} is not finite in step {self.findings.steps}.")
+        if state.broken is not None and np.any(state.broken < 0):
+            name = guarded_leaves(state.obs, state.reward)[-int(state.broken.min()) - 1].removeprefix("next ")
+            self.findings.error(f"start {name}", f"The {name} with which an episode begins is not always finite.")
         if np.any(state.terminated & state.truncated):
             self.findings.error("both", "A step both terminated and truncated its episode; it must be one of them.")
 

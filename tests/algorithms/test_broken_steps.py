@@ -225,6 +225,99 @@ def test_both_engines_see_the_same_accidents():
         np.testing.assert_array_equal(getattr(found[0], part), getattr(found[1], part))
 
 
+class FunctionalBadStarts(FunctionalClock):
+    """A clock whose second feature is the episode's number; one start in three is NaN."""
+
+    def reset(self, key: Any) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        number = jax.random.uniform(key)
+        state = super().reset(key)
+        return self._with(state, number, jnp.where(number < 0.33, jnp.nan, number))
+
+    def step(self, state: Any, action: Any) -> Any:
+        number = state.info["number"]
+        return self._with(super().step(state, action), number, number)
+
+    def _with(self, state: Any, number: Any, shown: Any) -> Any:
+        import jax.numpy as jnp
+
+        obs = jnp.concatenate([state.obs, shown[None]])
+        return state._replace(obs=obs, info={**state.info, "number": number})
+
+
+def test_a_start_that_is_not_finite_is_passed_over(engine):
+    env = mp.make_env(FunctionalBadStarts(2), num_envs=4)
+    network = CountNet()
+    first = env.reset(0)
+    env_state = env.refresh(first, engine.random.key(1))
+    pool = np.asarray(env_state.internal.pool.obs[:, -1])
+    numbers, bad = np.asarray(env_state.internal.pool.info["number"]), np.isnan(pool)
+    assert 0 < bad.sum() < len(bad)
+    before = network.initialize_state(4)
+    found = support.to_numpy(mp.unroll_env(env, first, network, before, 6, engine.random.key(1))[2])
+    assert np.isfinite(found.obs).all()
+    # Episodes of two steps: each environment takes three entries, the second of them after its fourth step.
+    stride = np.asarray(env._stride)
+    for i in range(4):
+        for episode in (1, 2):
+            entry = (i + stride * (episode - 1)) % len(pool)
+            taken = next(n for n in range(entry, entry + len(pool)) if not bad[n % len(pool)]) % len(pool)
+            assert found.obs[2 * episode, i, -1] == numbers[taken]
+            assert found.broken[2 * episode - 1, i] == (-2 if bad[entry] else 0)  # the reward is leaf 1
+    assert (found.broken[::2] == 0).all()
+    assert found.counted.all()
+    np.testing.assert_array_equal(found.terminated, [[False] * 4, [True] * 4] * 3)
+    np.testing.assert_array_equal(found.rewards, 1)
+
+
+def test_the_next_sound_entry_of_a_pool(jax_engine):
+    from multippo.envs.starts import sound_starts
+
+    xp, nan = jax_engine.xp, np.nan
+    entry, wanted = xp.asarray([0, 1, 2, 4, 4]), xp.asarray([True, True, True, True, False])
+    taken, codes = sound_starts({"a": xp.zeros(5), "b": xp.asarray([0, nan, nan, 3, nan])}, xp.zeros(2), entry, wanted)
+    np.testing.assert_array_equal(taken, [0, 3, 3, 0, 4])
+    np.testing.assert_array_equal(codes, [0, 3, 3, 3, 0])  # after the reward and a
+    taken, codes = sound_starts(xp.full((5, 2), nan), xp.zeros(2), entry, wanted)
+    np.testing.assert_array_equal(taken, entry)  # there is none; the run stops at what it sees
+
+
+@pytest.mark.parametrize("name", [pytest.param("jax", marks=pytest.mark.slow), "torch"])
+def test_training_counts_unsound_starts_and_a_strict_run_names_the_first(name):
+    env = mp.make_env(FunctionalBadStarts(2), num_envs=4)
+    with mp.use_backend(name):
+        network = mp.Sequential([mp.Normalizer(4), TableNet([0.5] * 4)])
+    run = training.train(env, network, iterations=2, rollout_length=4)
+    # Of 4 starts at first and 8 in each rollout; the draws are the same on either engine.
+    assert run.column("rollout/nonfinite_steps") == [6, 1]
+    for _, value in mp.to_portable(network).items():
+        assert np.isfinite(value).all()
+    strict = training.train(env, network, nonfinite="stop", catch=(NonFiniteError,))
+    assert "The observation is not finite at the start of environment" in str(strict.error)
+    assert strict.error.training_state.step == 0
+
+
+def test_a_strict_run_names_a_start_within_a_rollout(torch_engine):
+    class SoundAtFirst(FunctionalBadStarts):
+        """Bad starts in pools alone: those of the very first episodes are drawn by a key of their own."""
+
+        sound = True
+
+        def _with(self, state: Any, number: Any, shown: Any) -> Any:
+            return super()._with(state, number, number if self.sound else shown)
+
+    env = mp.make_env(SoundAtFirst(2), num_envs=4)
+    first = env.reset(0)
+    bad = mp.make_env(FunctionalBadStarts(2), num_envs=4)
+    bad.reset = lambda key: first
+    network = TableNet([0.5] * 4)
+    strict = training.train(bad, network, rollout_length=4, nonfinite="stop", catch=(NonFiniteError,))
+    assert "The next observation is not finite at step" in str(strict.error)
+    assert "of the rollout in environment" in str(strict.error)
+
+
 def explosive_makers() -> list[Any]:
     """Two environments; local, so that they travel to a worker process by value."""
 
@@ -308,6 +401,22 @@ def test_an_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode):
     ended = found.obs[..., 0] == 2
     np.testing.assert_array_equal(found.terminated | found.truncated, ended)
     env.close()
+
+
+@pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
+def test_a_first_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode):
+    class AtOnce(BadStart):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            obs, info = super().reset(seed=seed, options=options)
+            return np.where(self.bad and self.resets == 1, np.nan, 0 * np.nan_to_num(obs)).astype(np.float32), info
+
+    makers = [lambda bad=bad: AtOnce(bad) for bad in (False, True)]
+    make = lambda: mp.make_env(gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=mode))  # noqa: E731
+    run = training.train(make(), TableNet([0.5]), iterations=2)
+    assert run.column("rollout/nonfinite_steps") == [1, 0]
+    strict = training.train(make(), TableNet([0.5]), nonfinite="stop", catch=(NonFiniteError,))
+    assert "The observation is not finite at the start of environment 1" in str(strict.error)
+    assert mp.eval_rollout(make(), TableNet([0.5]), num_episodes=2)["eval/lifespan/mean"] == 3
 
 
 def test_an_evaluation_counts_them(torch_engine):

@@ -1,0 +1,42 @@
+"""Fresh starts of functional environments, and what takes the place of those that are not finite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from multippo.envs.guard import broken_leaf
+
+__all__ = ["sound_starts"]
+
+
+def sound_starts(obs: Any, reward: Any, entry: jax.Array, wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Entries of a pool of starts, each that is not finite replaced by the next one in the pool that is.
+
+    Args:
+        obs: The pool's observations, ``[P, ...]``.
+        reward: Rewards of any values, for the position of a leaf in ``guard.guarded_leaves``.
+        entry: ``[B]``, the entries whose turn it is.
+        wanted: ``[B]`` bool, where one is taken.
+
+    Returns:
+        The entries to take, and ``[B]`` int32: 1 + the position of the leaf for which an entry was passed over, 0 where
+        none was. Where no entry of the pool is finite, all stay what they are.
+    """
+    none = jax.tree.map(lambda leaf: jnp.zeros(entry.shape, leaf.dtype), reward)
+    seen = jax.tree.map(lambda leaf: leaf[entry], obs)
+    code = broken_leaf(jnp, seen, none, wanted, jnp.zeros_like(wanted))
+
+    def replaced() -> jax.Array:
+        size = jax.tree.leaves(obs)[0].shape[0]
+        every = jnp.ones(size, jnp.bool_)
+        none = jax.tree.map(lambda leaf: jnp.zeros(size, leaf.dtype), reward)
+        sound = broken_leaf(jnp, obs, none, every, ~every) == 0
+        places = jnp.where(jnp.concatenate([sound, sound]), jnp.arange(2 * size), 2 * size)
+        following = jax.lax.cummin(places, reverse=True)[:size] % size
+        return jnp.where((code > 0) & jnp.any(sound), following[entry], entry).astype(entry.dtype)
+
+    # In a branch: nearly every pool is finite from end to end.
+    return jax.lax.cond(jnp.any(code > 0), replaced, lambda: entry), code
