@@ -11,11 +11,14 @@ import numpy as np
 from multippo.backends import available_backends, load_engine, use_backend
 from multippo.networks.utils import tree_map
 
-__all__ = ["ORACLES", "choose_reference", "engine_at", "supports", "to_engine", "to_host", "trains"]
+__all__ = ["INDEPENDENT", "ORACLES", "choose_reference", "engine_at", "supports", "to_engine", "to_host", "trains"]
 
 ORACLES = ("numpy", "jax", "torch")
 """Engines that others are compared with, the most trusted one first. One that can't train is an oracle of what it can
 do; for the rest the next one stands in."""
+
+INDEPENDENT = ("numpy",)
+"""Oracles that share no framework with any other engine, and are compared with wherever they can be."""
 
 
 @contextlib.contextmanager
@@ -42,15 +45,19 @@ def trains(backend: str) -> bool:
     return "train" in load_engine(backend).capabilities
 
 
-def choose_reference(backends: Sequence[str], precision: str, training: bool) -> str | None:
-    """The engine that the others are compared with: the first oracle among them that can do what is asked.
+def choose_reference(
+    backends: Sequence[str], precision: str, training: bool, only_on: Sequence[str] = ()
+) -> str | None:
+    """The engine that the others are compared with: the first oracle that can do what is asked.
 
-    A lone engine is compared with an oracle that is installed, so that a new engine can be held to an old one.
+    It is looked for among the engines under test and the independent oracles. A lone engine is compared with any oracle
+    that is installed, so that a new engine can be held to an old one.
 
     Args:
         backends: The engines under test.
         precision: In which floating-point type.
         training: Whether gradients are compared.
+        only_on: Engines that can run the subject at all; empty for all.
 
     Returns:
         Its name, or None where there is nothing to compare with.
@@ -58,9 +65,10 @@ def choose_reference(backends: Sequence[str], precision: str, training: bool) ->
     able = [name for name in backends if supports(name, precision) and (not training or trains(name))]
     if not able:
         return None
-    pool = able if len(able) > 1 else [*able, *(name for name in available_backends() if name not in backends)]
-    ranked = sorted(pool, key=lambda name: ORACLES.index(name) if name in ORACLES else len(ORACLES))
-    for name in ranked:
+    oracles = ORACLES if len(able) == 1 else INDEPENDENT
+    others = [name for name in available_backends() if name in oracles and name not in able]
+    pool = [*able, *(name for name in others if not only_on or name in only_on)]
+    for name in sorted(pool, key=lambda name: ORACLES.index(name) if name in ORACLES else len(ORACLES)):
         alone = [name] == able
         if not alone and supports(name, precision) and (not training or trains(name)):
             return name

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
 
+from multippo.backends.registry import active_engine
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import (
     Concat,
@@ -109,6 +111,15 @@ def _residual() -> StatefulModule:
     return Sequential([Normalizer(_F), Residual(inner)])
 
 
+def _native() -> StatefulModule:
+    """A linear layer as the framework makes it, not as the engine does."""
+    engine = active_engine()
+    if engine.name == "torch":
+        return Lift(importlib.import_module("torch").nn.Linear(_F, 4))
+    nnx = importlib.import_module("flax.nnx")
+    return Lift(nnx.Linear(_F, 4, param_dtype=engine.float_dtype, rngs=nnx.Rngs(0)))
+
+
 def _bytes(key: Any) -> Any:
     return (256 * host.uniform(key, (NUM_STEPS, NUM_ENVS, 4, 3, 2))).astype(np.uint8)
 
@@ -167,6 +178,7 @@ MODULES: tuple[ModuleSpecimen, ...] = (
         name="Dropout", build=lambda: Dropout(0.4, Rngs(1)), sample=normal_inputs((2, 3)), carries=True, emits=True
     ),
     ModuleSpecimen(name="Lift of a function", build=lambda: Lift(lambda x: x**2), sample=_flat),
+    ModuleSpecimen(name="Lift of a native module", build=_native, sample=_flat, only_on=("jax", "torch")),
     ModuleSpecimen(
         name="Residual of LayerNorm, Dropout, GRU, Lift",
         build=_residual,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from .mutants import MUTANTS, Mutant
 from .network_checks import NETWORK_CHECKS, TRAINING_CHECKS
 from .network_evidence import NetworkEvidence
 from .network_specimens import NETWORKS
+from .omissions import why_not
 from .random_networks import NUM_NETWORKS, RandomNetwork, Simplifier, can_draw, checks_of, random_networks
 from .specimens import ModuleSpecimen
 from .training_evidence import TrainingEvidence
@@ -158,28 +158,32 @@ def _subjects(precision: str, level: int) -> Iterator[tuple[Kind, Any, tuple[Che
     for module in MODULES:
         yield ModuleEvidence, module, of_modules
     for network in NETWORKS:
-        if not all(importlib.util.find_spec(package) for package in network.requires):
-            continue
         yield NetworkEvidence, network, of_networks
         if network.ppo is not None and precision in network.trained_in:
             yield TrainingEvidence, network, of_training
 
 
+def _precisions(check: Check[Any], backend: str) -> Sequence[str]:
+    """In which types a check is made on an engine; one that has none of them is held to the check in those it has."""
+    return [p for p in check.precisions if supports(backend, p)] or [p for p in PRECISIONS if supports(backend, p)]
+
+
 def _alone(backend: str, precision: str) -> Iterator[Case]:
     for kind, specimen, checks in _subjects(precision, 1):
         for check in checks:
-            fits = check.applies(specimen) and precision in check.precisions
-            if fits and (trains(backend) or not check.trains):
+            fits = check.applies(specimen) and precision in _precisions(check, backend)
+            if fits and why_not(specimen, backend) is None and (trains(backend) or not check.trains):
                 yield Case(1, check, kind, specimen, (backend,), precision)
 
 
 def _between(backends: Sequence[str], precision: str) -> Iterator[Case]:
     for kind, specimen, checks in _subjects(precision, 2):
         for check in checks:
-            if not check.applies(specimen) or precision not in check.precisions:
+            if not check.applies(specimen):
                 continue
-            reference = choose_reference(backends, precision, check.trains)
-            for backend in backends:
+            fit = [n for n in backends if why_not(specimen, n) is None and precision in _precisions(check, n)]
+            reference = choose_reference(fit, precision, check.trains, specimen.only_on)
+            for backend in fit:
                 able = supports(backend, precision) and (trains(backend) or not check.trains)
                 if reference is not None and able and backend != reference:
                     yield Case(2, check, kind, specimen, (backend, reference), precision)

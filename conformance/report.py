@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .measure import Result
-from .random_networks import LEFT_OUT, can_draw
+from .omissions import left_out
 
 __all__ = ["Progress", "as_json", "as_text"]
 
@@ -33,8 +33,11 @@ def as_json(results: Sequence[Result]) -> str:
     rows = [dataclasses.asdict(result) for result in results]
     for row in rows:
         row["worst"] = row["worst"] if math.isfinite(row["worst"]) else None
-    left_out = [] if can_draw() else [LEFT_OUT]
-    found = {"passed": all(result.passed for result in results), "left_out": left_out, "results": rows}
+    found = {
+        "passed": all(result.passed for result in results),
+        "left_out": left_out(_engines(results)),
+        "results": rows,
+    }
     return json.dumps(found, indent=1, allow_nan=False)
 
 
@@ -62,10 +65,14 @@ def as_text(results: Sequence[Result], *, every: bool = False) -> str:
         lines.append("No check was made: no engine can make any that was asked for.")
     elif not any(result.level == 2 for result in results):
         lines.append("Level 2 was not run: it was left out, or there is no other engine to compare with.")
-    if not can_draw():
-        lines.append(LEFT_OUT)
+    lines += left_out(_engines(results))
     lines.append(f"{len(results) - len(failures)} of {len(results)} checks passed.")
     return "\n".join(lines)
+
+
+def _engines(results: Sequence[Result]) -> list[str]:
+    """The engines under test."""
+    return list(dict.fromkeys(result.backend.partition(" against ")[0] for result in results))
 
 
 class Progress:

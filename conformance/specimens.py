@@ -16,7 +16,7 @@ from multippo.random import host
 
 from .environment import NUM_ENVS, NUM_STEPS, SCRIPT
 
-__all__ = ["EngineSpecimen", "ModuleSpecimen", "NetworkSpecimen", "normal_inputs", "randomise"]
+__all__ = ["EngineSpecimen", "ModuleSpecimen", "NetworkSpecimen", "Specimen", "normal_inputs", "randomise"]
 
 Sample = Callable[[Any], Any]
 """From a NumPy key to a tree of ``[T, B, ...]`` inputs."""
@@ -25,22 +25,30 @@ _COUNT = 7
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EngineSpecimen:
-    """An engine by itself.
+class Specimen:
+    """What checks are made of.
 
     Attributes:
         name: What reports call it.
+        requires: Packages without which it is left out.
+        only_on: Engines whose frameworks' own modules it holds; on others it is left out. Empty where it runs on all.
     """
 
     name: str
+    requires: tuple[str, ...] = ()
+    only_on: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModuleSpecimen:
+class EngineSpecimen(Specimen):
+    """An engine by itself."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModuleSpecimen(Specimen):
     """A module, and what is true of it.
 
     Attributes:
-        name: What reports call it.
         build: Makes it on the active engine.
         sample: Makes inputs.
         carries: Whether it has a carry.
@@ -51,7 +59,6 @@ class ModuleSpecimen:
         seed: Of the numbers in its arrays.
     """
 
-    name: str
     build: Callable[[], StatefulModule]
     sample: Sample
     carries: bool = False
@@ -63,11 +70,10 @@ class ModuleSpecimen:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NetworkSpecimen:
+class NetworkSpecimen(Specimen):
     """A network whose output is a ``PPONetworkOutput``, and the environment it acts in.
 
     Attributes:
-        name: What reports call it.
         build: Makes it on the active engine.
         env: Makes the environment.
         obs_statistics: Mean and standard deviation around which a Normalizer's statistics are set.
@@ -75,10 +81,8 @@ class NetworkSpecimen:
         ppo: How it is trained, or None where it is not.
         trained_in: Floating-point types it is trained in; compiling a training iteration takes longest of all.
         by_train_ppo: Whether it is also trained through ``train_ppo``, which compiles once more.
-        requires: Packages without which it is left out.
     """
 
-    name: str
     build: Callable[[], StatefulModule]
     env: Callable[[], Env]
     obs_statistics: tuple[float, float] = (0.0, 1.0)
@@ -86,7 +90,6 @@ class NetworkSpecimen:
     ppo: PPOConfig | None = None
     trained_in: tuple[str, ...] = ("float64",)
     by_train_ppo: bool = False
-    requires: tuple[str, ...] = ()
 
 
 def normal_inputs(

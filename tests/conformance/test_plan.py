@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import importlib.util
+import json
 import subprocess
 import sys
 
@@ -13,7 +15,9 @@ from multippo.conformance.measure import Deviation
 from multippo.conformance.modules import MODULES
 from multippo.conformance.mutants import MUTANTS
 from multippo.conformance.network_specimens import NETWORKS
+from multippo.conformance.omissions import left_out
 from multippo.conformance.plan import Case, Evidence, make_plan
+from multippo.conformance.report import as_json, as_text
 
 from multippo.backends import registry
 from multippo.backends.torch.engine import TorchEngine
@@ -43,8 +47,46 @@ def test_every_check_has_a_subject_and_every_level_runs_in_both_precisions():
     cases = make_plan(["jax", "torch"])
     per_level = collections.Counter((case.level, case.precision) for case in cases)
     assert all(per_level[level, precision] > 20 for level in (1, 2) for precision in ("float32", "float64"))
-    assert {case.backends for case in cases if case.level == 2} == {("torch", "jax")}
     assert {case.backends for case in cases if case.level == 3} == {("jax",), ("torch",)}
+
+
+def test_engines_are_compared_with_the_reference_where_that_can_be():
+    compared = [case for case in make_plan(["jax", "torch"]) if case.level == 2 and not case.specimen.only_on]
+    for case in compared:
+        by_the_reference = case.precision == "float64" and not case.check.trains
+        assert case.backends[1] == ("numpy" if by_the_reference else "jax"), case.id
+    per_pair = collections.Counter(case.backends for case in compared if case.precision == "float64")
+    assert per_pair["jax", "numpy"] == per_pair["torch", "numpy"] > 100
+    assert per_pair["torch", "jax"] > 50
+
+
+def test_an_engine_without_float32_is_held_to_everything_that_needs_no_gradient():
+    cases, torch = make_plan(["numpy"]), make_plan(["torch"])
+    assert {case.precision for case in cases} == {"float64"}
+    assert {case.backends for case in cases if case.level == 2} == {("numpy", "jax")}
+    expected = {
+        (case.level, case.check.name, case.specimen.name)
+        for case in torch
+        if not case.check.trains and not case.specimen.only_on
+    }
+    assert {(case.level, case.check.name, case.specimen.name) for case in cases} == expected
+
+
+def test_what_is_left_out_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch):
+    (native,) = (module for module in MODULES if module.only_on)
+    assert not any(case.specimen is native for case in make_plan(["numpy"]))
+    between = make_plan(["jax", "torch"], (2,))
+    assert {case.backends for case in between if case.specimen is native} == {("torch", "jax")}
+    line = f"Left out on numpy: {native.name} (is made of modules of the frameworks of jax and torch)."
+    assert left_out(["jax", "numpy"]) == [line]
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "jax" else found(name, *rest))
+    assert "Left out on torch: LSTM, functional environment (needs jax, not installed)." in left_out(["torch"])
+    result = Case(1, Check("always", lambda _: Deviation(0.0)), type(None), MODULES[0], ("numpy",), "float64")  # pyright: ignore[reportArgumentType]
+    evidence = Evidence()
+    evidence._held[type(None), MODULES[0].name, "numpy", "float64"] = None
+    results = [result.run(evidence)]
+    assert line in as_text(results) and line in json.loads(as_json(results))["left_out"]
 
 
 def test_every_kind_of_mistake_is_made():
@@ -72,7 +114,8 @@ def test_an_engine_that_cannot_train_is_held_to_what_it_can(forward_only: str):
     assert cases
     assert not any(case.check.trains for case in cases)
     # Alone, it is compared with an engine that is installed.
-    assert {case.backends for case in cases if case.level == 2} == {("forward", "jax")}
+    oracles = {(case.precision, case.backends) for case in cases if case.level == 2 and not case.specimen.only_on}
+    assert oracles == {("float32", ("forward", "jax")), ("float64", ("forward", "numpy"))}
 
 
 def test_a_lone_engine_passes_its_checks_against_an_oracle(forward_only: str):
@@ -86,9 +129,13 @@ def test_a_lone_engine_passes_its_checks_against_an_oracle(forward_only: str):
     ("backends", "training", "expected"),
     [
         (["torch", "jax"], True, "jax"),
-        (["torch"], False, "jax"),
-        (["jax"], False, "torch"),
-        (["forward", "torch"], False, "torch"),
+        (["torch", "jax"], False, "numpy"),
+        (["torch"], False, "numpy"),
+        (["jax"], False, "numpy"),
+        (["numpy"], False, "jax"),
+        (["numpy", "torch"], False, "numpy"),
+        (["numpy", "torch"], True, "jax"),
+        (["forward", "torch"], False, "numpy"),
         (["forward", "torch"], True, "jax"),
         (["forward"], True, None),
     ],
@@ -97,6 +144,21 @@ def test_the_reference_is_the_most_trusted_that_can(
     forward_only: str, backends: list[str], training: bool, expected: str | None
 ):
     assert engines.choose_reference(backends, "float64", training) == expected
+
+
+@pytest.mark.parametrize(
+    ("backends", "expected"),
+    [
+        (["torch", "jax"], "jax"),
+        (["torch"], "jax"),
+        (["jax"], "torch"),
+        (["numpy", "jax"], "torch"),
+        (["forward", "torch"], "torch"),
+        (["numpy"], None),
+    ],
+)
+def test_in_single_precision_the_reference_is_another(forward_only: str, backends: list[str], expected: str | None):
+    assert engines.choose_reference(backends, "float32", False) == expected
 
 
 def test_an_unknown_name_is_refused():
