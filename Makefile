@@ -38,23 +38,23 @@ setup: $(DEV) ## create .venv and install everything, once
 train: $(RUN) ## train on CartPole-v1 (ENV_ID=..., ARGS="..."; MULTIPPO_BACKEND=jax|torch)
 	$(BIN)/multippo train $(ENV_ID) $(ARGS)
 
-test: test-unit test-conformance ## unit tests, then conformance on both engines
+test: test-unit test-conformance ## unit tests, then conformance on every engine
 
 test-unit: $(DEV) ## unit tests, and the examples in docstrings on both engines
 	$(PYTEST) tests -m "not slow" $(TEST_WORKERS)
 	MULTIPPO_BACKEND=jax $(PYTEST) multippo
 	MULTIPPO_BACKEND=torch $(PYTEST) multippo
 
-test-conformance: $(DEV) ## the conformance suite on both engines
-	$(PYTEST) conformance --backend jax --backend torch --quick $(TEST_WORKERS) --dist loadgroup
+test-conformance: $(DEV) ## the conformance suite on every engine
+	$(PYTEST) conformance --backend jax --backend torch --backend numpy --quick $(TEST_WORKERS) --dist loadgroup
 
-test-nightly: $(DEV) ## hundreds of random networks on both engines (NETWORKS=500 NETWORKS_SEED=0)
-	$(PYTEST) conformance -k random_network --backend jax --backend torch --networks $(NETWORKS) \
-		--networks-seed $(NETWORKS_SEED)
+test-nightly: $(DEV) ## hundreds of random networks on every engine (NETWORKS=500 NETWORKS_SEED=0)
+	$(PYTEST) conformance -k random_network --backend jax --backend torch --backend numpy \
+		--networks $(NETWORKS) --networks-seed $(NETWORKS_SEED)
 
 test-slow: $(DEV) ## what takes minutes, and the whole conformance suite
 	$(PYTEST) tests -m slow
-	$(PYTEST) conformance --backend jax --backend torch $(TEST_WORKERS) --dist loadgroup
+	$(PYTEST) conformance --backend jax --backend torch --backend numpy $(TEST_WORKERS) --dist loadgroup
 
 check: lint test ## everything a change must pass
 

@@ -35,6 +35,7 @@ _BUILT_IN = {  # name: (module of make_engine, packages it needs)
 }
 _LAST = "numpy"
 """It can't train, so it is the default only where there is no other engine."""
+_NOTES = {"numpy": "evaluates, does not train"}
 
 _registered: dict[str, Callable[[], Engine]] = {}
 _engines: dict[str, Engine] = {}
@@ -72,14 +73,20 @@ def available_backends() -> list[str]:
 
 
 def describe_backends() -> list[dict[str, Any]]:
-    """One row for each known engine: name, whether it is installed, versions of its packages, how to install it."""
+    """One row for each known engine.
+
+    Returns:
+        ``name``, whether it is ``available``, ``versions`` of its packages, how to ``install`` it (None if it is), and
+        a ``note`` on what it can't do, or None. No engine is loaded for it.
+    """
     rows: list[dict[str, Any]] = []
     for name in known_backends():
         packages = _BUILT_IN[name][1] if name in _BUILT_IN else ()
         missing = _missing_packages(name)
         versions = {p: importlib.metadata.version(p) for p in packages if p not in missing}
         install = f"pip install 'multippo[{name}]'" if missing else None
-        rows.append({"name": name, "available": not missing, "versions": versions, "install": install})
+        note = _NOTES.get(name)
+        rows.append({"name": name, "available": not missing, "versions": versions, "install": install, "note": note})
     return rows
 
 

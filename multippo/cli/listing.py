@@ -43,4 +43,5 @@ def list_environments(argv: Sequence[str]) -> int:
 def _state(row: dict[str, Any]) -> str:
     if not row["available"]:
         return f"not installed: {row['install']}"
-    return "installed  " + ", ".join(f"{package} {version}" for package, version in row["versions"].items())
+    versions = ", ".join(f"{package} {version}" for package, version in row["versions"].items())
+    return f"installed  {versions}" + (f" ({row['note']})" if row["note"] else "")

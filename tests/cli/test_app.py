@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import multippo as mp
@@ -80,11 +81,12 @@ def test_an_engine_that_is_not_installed(command: Any, monkeypatch: pytest.Monke
 
 def test_backends(command: Any, monkeypatch: pytest.MonkeyPatch):
     rows = json.loads(command("backends", "--json").out)
-    assert [(row["name"], row["available"]) for row in rows] == [("jax", True), ("torch", True)]
+    assert [(row["name"], row["available"]) for row in rows] == [("jax", True), ("torch", True), ("numpy", True)]
     monkeypatch.setattr("multippo.backends.registry._missing_packages", lambda name: ["torch"] * (name == "torch"))
     monkeypatch.setenv("MULTIPPO_BACKEND", "jax")
     out = command("backends").out
     assert "not installed: pip install 'multippo[torch]'" in out
+    assert f"numpy      installed  numpy {np.__version__} (evaluates, does not train)" in out
     assert "MULTIPPO_BACKEND is jax." in out
 
 
