@@ -39,7 +39,7 @@ from multippo.algorithms.tensor_files import read_tensors, write_tensors
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env
 from multippo.envs.saving import SavedEnvState, read_env_state
-from multippo.networks.portable import load_portable, to_portable
+from multippo.networks.portable import load_portable, portable_split, to_portable
 from multippo.networks.random_state import forget_drawn
 
 __all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "save_checkpoint", "step_directory"]
@@ -65,7 +65,7 @@ def save_checkpoint(
     Args:
         path: The directory to write.
         training_state: What ``train_ppo`` hands to ``checkpoint_fn``, or ``TrainResult.training_state``.
-        network: The network it belongs to. Its weights are left as they are.
+        network: The network it belongs to. It is not written to, and may be in training meanwhile.
         config: Stored for whoever reads the checkpoint; loading does not use it.
         extra: More to store, as JSON has it.
 
@@ -97,7 +97,7 @@ def save_checkpoint(
     )
     text = write_manifest(manifest)
     files = {
-        _WEIGHTS: _weights(training_state, network),
+        _WEIGHTS: portable_split(network, training_state.params, training_state.variables),
         _OPTIMIZER: _moments(training_state, network),
         _CARRY: _carry(training_state, network.engine),
     }
@@ -167,6 +167,11 @@ class Checkpoint:
     def weights(self) -> dict[str, np.ndarray]:
         """Parameters and statistics, as ``to_portable`` returns them."""
         return read_tensors(self.path / _WEIGHTS)
+
+    def arrays(self) -> dict[str, dict[str, np.ndarray]]:
+        """All that is stored, by part (``weights``, ``optimizer``, ``carry``, ``environment``) and name."""
+        files = (_WEIGHTS, _OPTIMIZER, _CARRY, *([_ENVIRONMENT] if self.manifest.environment else []))
+        return {file.partition(".")[0]: read_tensors(self.path / file) for file in files}
 
     def restore_weights(self, network: Any) -> None:
         """Writes parameters and statistics alone into a network.
@@ -253,18 +258,6 @@ class Checkpoint:
 
 
 # -- writing
-
-
-def _weights(state: TrainingState, network: Any) -> dict[str, np.ndarray]:
-    """The state's arrays under portable names. The network lends its structure, and gets its own arrays back."""
-    engine = network.engine
-    own = engine.split(network)
-    params, variables = engine.snapshot(own.params), engine.snapshot(own.variables)
-    try:
-        engine.update_module(network, state.params, state.variables)
-        return to_portable(network)
-    finally:
-        engine.update_module(network, params, variables)
 
 
 def _moments(state: TrainingState, network: Any) -> dict[str, np.ndarray]:

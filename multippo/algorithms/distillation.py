@@ -112,9 +112,12 @@ def _check(teacher: Any, student: Any, config: Any, target_fn: Any) -> None:
     if target_fn is not None and not callable(target_fn):
         raise TypeError(f"target_fn is a {type(target_fn).__name__}; expected a function of two trees, or None.")
     taught = {id(module) for module in all_modules(student)}
-    shared = [module for module in all_modules(teacher) if id(module) in taught]
+    shared = [f"a module, a {type(module).__name__}" for module in all_modules(teacher) if id(module) in taught]
+    # Other modules may hold the same arrays: with_recording(teacher) is a copy that shares all of them.
+    moved = {id(leaf.holder) for leaf in student.engine.leaves(student).values()}
+    shared += [f"the array {name}" for name, leaf in teacher.engine.leaves(teacher).items() if id(leaf.holder) in moved]
     if shared:
         raise ValueError(
-            f"The student and the teacher share a module, a {type(shared[0]).__name__}, so training the student would "
-            "change the teacher. Build them apart; load_portable(student, to_portable(teacher)) copies its weights."
+            f"The student and the teacher share {shared[0]}, so training the student would change the teacher. Build "
+            "them apart; load_portable(student, to_portable(teacher)) copies its weights."
         )

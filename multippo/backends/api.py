@@ -45,9 +45,10 @@ class Leaf(NamedTuple):
         trained: True for a parameter, False for a variable.
         read: Returns the value in the portable layout.
         write: Takes a value in the portable layout.
-        native_path: Where ``SplitModule.params`` or ``.variables`` holds the native array.
+        native_path: Where ``SplitModule.params`` or ``.variables`` holds the native array; see ``native_arrays``.
         to_portable: Native layout to portable layout, for arrays shaped like the native one (optimiser moments).
         from_portable: The inverse.
+        holder: The framework's own object that holds the array; one and the same in modules that share it.
     """
 
     trained: bool
@@ -56,6 +57,7 @@ class Leaf(NamedTuple):
     native_path: Any
     to_portable: Callable[[np.ndarray], np.ndarray]
     from_portable: Callable[[np.ndarray], np.ndarray]
+    holder: Any
 
 
 class OptimizerConfig(NamedTuple):
@@ -288,6 +290,10 @@ class Engine:
     @abc.abstractmethod
     def named_params(self, params: Any) -> list[tuple[str, Any]]:
         """The leaves of ``SplitModule.params`` (or of gradients) with readable names, in a fixed order."""
+
+    @abc.abstractmethod
+    def native_arrays(self, params: Any, variables: Any) -> dict[Any, np.ndarray]:
+        """The arrays of a split by their ``Leaf.native_path``, in their native layout; random keys as words."""
 
     @abc.abstractmethod
     def zeros(self, shape: tuple[int, ...]) -> Any:

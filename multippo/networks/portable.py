@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["load_portable", "to_portable"]
+__all__ = ["load_portable", "portable_split", "to_portable"]
 
 
 def to_portable(module: Any) -> dict[str, np.ndarray]:
@@ -20,11 +20,30 @@ def to_portable(module: Any) -> dict[str, np.ndarray]:
         Arrays by dotted path, sorted; a dense kernel is ``[in, out]``, a convolution's ``[height, width, in, out]``;
         an LSTM's gates are i, f, g, o with one bias, a GRU's r, z, n.
     """
+    return {name: _as_kept(leaf.read()) for name, leaf in module.engine.leaves(module).items()}
+
+
+def portable_split(module: Any, params: Any, variables: Any) -> dict[str, np.ndarray]:
+    """What ``to_portable`` would return if the module held other arrays; it lends their names and layouts alone.
+
+    Args:
+        module: A StatefulModule, which is read and not written to: it may be in training meanwhile.
+        params: As ``engine.split`` returns them.
+        variables: Likewise.
+    """
+    held = module.engine.native_arrays(params, variables)
+    arrays: dict[str, np.ndarray] = {}
+    for name, leaf in module.engine.leaves(module).items():
+        # What is neither trained nor tracked, such as a frozen parameter on torch, is the module's own.
+        own = leaf.native_path not in held
+        value = leaf.read() if own else np.array(leaf.to_portable(held[leaf.native_path]), order="C")
+        arrays[name] = _as_kept(value)
+    return arrays
+
+
+def _as_kept(value: np.ndarray) -> np.ndarray:
     # uint32 words (random keys) and int64 ones are the same numbers; one type makes files equal.
-    return {
-        name: value.astype(np.int64) if value.dtype == np.uint32 else value
-        for name, value in ((name, leaf.read()) for name, leaf in module.engine.leaves(module).items())
-    }
+    return value.astype(np.int64) if value.dtype == np.uint32 else value
 
 
 def load_portable(module: Any, arrays: Mapping[str, Any]) -> None:

@@ -23,6 +23,37 @@ ROOT = Path(__file__).resolve().parents[2]
 OTHER = {"jax": "torch", "torch": "jax"}
 
 
+# -- writing
+
+
+def test_saving_does_not_write_to_the_network_even_for_a_moment(engine, tmp_path: Path):
+    network = mp.Sequential([mp.Normalizer(4), TableNet([0.5] * 4)])
+    run = training.train(
+        Clock(3, "truncated", num_envs=4), network, iterations=2, config={"checkpoint_every_steps": 16}
+    )
+    before = mp.to_portable(network)
+    holders = {name: leaf.holder for name, leaf in engine.leaves(network).items()}
+
+    def mark() -> list[Any]:
+        if engine.name == "torch":
+            return [holder._version for holder in holders.values()]
+        return [id(holder.get_value()) for holder in holders.values()]
+
+    marks = mark()
+    first, last = run.checkpoints[0][0], run.checkpoints[-1][0]
+    for state, name in ((first, "first"), (last, "last")):
+        mp.save_checkpoint(tmp_path / name, state, network)
+    assert mark() == marks
+    support.assert_trees_close(mp.to_portable(network), before, 0.0)
+    weights = {name: mp.load_checkpoint(tmp_path / name).weights() for name in ("first", "last")}
+    support.assert_trees_close(weights["last"], before, 0.0)
+    assert np.abs(weights["first"]["layers.1.values"] - before["layers.1.values"]).max() > 0
+    # The network is only asked for names and layouts.
+    other = mp.Sequential([mp.Normalizer(4), TableNet([0.25] * 4)])
+    mp.save_checkpoint(tmp_path / "other", first, other)
+    support.assert_trees_close(mp.load_checkpoint(tmp_path / "other").weights(), weights["first"], 0.0)
+
+
 # -- resuming
 
 

@@ -320,6 +320,19 @@ def test_what_target_fn_returns_is_checked(torch_engine, target_fn, message):
     assert env.actions == []
 
 
+def test_a_student_that_shares_arrays_with_its_teacher_is_refused(engine):
+    teacher, env = TableNet([0.0] * 4), Spy(Clock(3, num_envs=2))
+    for pair in ((teacher, mp.with_recording(teacher)), (mp.with_recording(teacher), teacher)):
+        with pytest.raises(ValueError, match="The student and the teacher share the array (logits|values), so training"):
+            distil(env, *pair)
+    # One statistic in common is too much as well.
+    shared = mp.Normalizer(4)
+    teacher = mp.Sequential([mp.with_recording(shared), TableNet([0.0] * 4)])
+    with pytest.raises(ValueError, match=r"share the array layers\.0\."):
+        distil(env, teacher, mp.Sequential([shared, TableNet([0.0] * 4)]))
+    assert env.actions == []
+
+
 def test_what_is_refused_before_the_first_step(torch_engine):
     env = Spy(Clock(3, num_envs=2))
     student = TableNet([0.0] * 4)

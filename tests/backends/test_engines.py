@@ -90,6 +90,34 @@ def test_unused_parameters_have_a_gradient_of_zero_and_the_rest_is_passed_throug
     assert to_numpy(value).shape == () and aux["constant"] == 0.0
 
 
+def test_a_loss_that_depends_on_no_parameter_has_a_gradient_of_zero(engine):
+    module = mp.Dense(2, 3, mp.Rngs(0))
+    params = engine.split(module).params
+
+    def loss(params, x):
+        return engine.xp.sum(x), {"x": x}
+
+    (value, aux), grads = engine.value_and_grad(loss)(params, array(engine, 1.0, 2.0))
+    assert (float(to_numpy(value)), to_numpy(aux["x"]).tolist()) == (3.0, [1.0, 2.0])
+    found = {name: to_numpy(grad) for name, grad in engine.named_params(grads)}
+    assert {name: grad.shape for name, grad in found.items()} == {
+        name: tuple(leaf.shape) for name, leaf in engine.named_params(params)
+    }
+    assert not any(grad.any() for grad in found.values())
+
+
+def test_arrays_of_a_split_are_found_by_the_leaves_paths(engine):
+    module = mp.Sequential([mp.Normalizer(2), mp.LSTM(2, 3, mp.Rngs(0))])
+    split = engine.split(module)
+    held = engine.native_arrays(split.params, split.variables)
+    for name, leaf in engine.leaves(module).items():
+        np.testing.assert_array_equal(leaf.to_portable(held[leaf.native_path]), leaf.read(), err_msg=name)
+    same, other = (engine.leaves(m) for m in (mp.with_recording(module), mp.Normalizer(2)))
+    for name, leaf in engine.leaves(module).items():
+        assert same[name].holder is leaf.holder
+    assert not {id(leaf.holder) for leaf in other.values()} & {id(leaf.holder) for leaf in same.values()}
+
+
 def test_update_module_writes_what_was_split(engine):
     net, other = (mp.Sequential([mp.Normalizer(2), mp.Dense(2, 1, mp.Rngs(seed))]) for seed in (0, 1))
     other[0].update_statistics(array(engine, 1.0, 2.0)[None, None])

@@ -199,6 +199,10 @@ class JaxEngine(Engine):
         names = [".".join(unescape(key) for key in path if key != NATIVE_CORE) for path in keys]
         return list(zip(names, (leaf for _, leaf in leaves), strict=True))
 
+    def native_arrays(self, params: Any, variables: Any) -> dict[Any, np.ndarray]:
+        leaves = (leaf for tree in (params, variables) for leaf in jax.tree_util.tree_leaves_with_path(tree))
+        return {jax.tree_util.keystr(path): _words(leaf) for path, leaf in leaves}
+
     def zeros(self, shape: tuple[int, ...]) -> Any:
         return jnp.zeros(shape, self._float_dtype)
 
@@ -256,8 +260,7 @@ def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
 def _leaf(variable: Any, native: tuple[Any, ...]) -> Leaf:
     # A typed random key is stored as its words; what kind it is of, the network built for loading knows.
     def read() -> np.ndarray:
-        value = variable[...]
-        return np.asarray(jax.random.key_data(value) if _is_key(value) else value)
+        return _words(variable[...])
 
     def write(value: np.ndarray) -> None:
         own = variable[...]
@@ -275,7 +278,12 @@ def _leaf(variable: Any, native: tuple[Any, ...]) -> Leaf:
         native_path=_keystr(native),
         to_portable=same,
         from_portable=same,
+        holder=variable,
     )
+
+
+def _words(value: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(value) if _is_key(value) else value)
 
 
 def _is_key(value: Any) -> bool:

@@ -167,6 +167,9 @@ class NumpyEngine(Engine):
     def named_params(self, params: Any) -> list[tuple[str, Any]]:
         return list(params.items())
 
+    def native_arrays(self, params: Any, variables: Any) -> dict[Any, np.ndarray]:
+        return {**params, **variables}
+
     def zeros(self, shape: tuple[int, ...]) -> Any:
         return np.zeros(shape)
 
@@ -232,6 +235,7 @@ def _leaf(name: str, held: Held) -> Leaf:
         native_path=name,
         to_portable=np.asarray,
         from_portable=np.asarray,
+        holder=held,
     )
 
 

@@ -110,7 +110,9 @@ class TorchEngine(Engine):
 
     def leaves(self, module: Any) -> dict[str, Leaf]:
         found: dict[str, Leaf] = {}
-        positions = {id(p): i for i, p in enumerate(self.split(module).params.values())}
+        split = self.split(module)
+        positions: dict[int, int | str] = {id(p): i for i, p in enumerate(split.params.values())}
+        positions |= {id(buffer): name for name, buffer in split.variables.items()}
         self._collect(module, (), found, set(), positions)
         return dict(sorted(found.items()))
 
@@ -120,7 +122,7 @@ class TorchEngine(Engine):
         path: tuple[str, ...],
         found: dict[str, Leaf],
         seen: set[int],
-        positions: dict[int, int],
+        positions: dict[int, int | str],
     ) -> None:
         for attribute, child in in_order(vars(module)["_modules"].items()):
             # Not named_children(), which leaves out the second name of a module before names are sorted.
@@ -219,6 +221,10 @@ class TorchEngine(Engine):
     def named_params(self, params: Any) -> list[tuple[str, Any]]:
         return [(_readable(name.removesuffix(".value").split(".")), value) for name, value in params.items()]
 
+    def native_arrays(self, params: Any, variables: Any) -> dict[Any, np.ndarray]:
+        held = {**dict(enumerate(params.values())), **variables}
+        return {path: self.to_numpy(tensor) for path, tensor in held.items()}
+
     def zeros(self, shape: tuple[int, ...]) -> Any:
         return torch.zeros(shape, dtype=self._float_dtype, device=self.device)
 
@@ -296,7 +302,10 @@ class TorchEngine(Engine):
     def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:
         def with_grad(params: Any, *args: Any) -> tuple[tuple[Any, Any], Any]:
             value, aux = loss(params, *args)
-            found: Any = torch.autograd.grad(value, list(params.values()), allow_unused=True)
+            # A loss that depends on no parameter has no graph to go back through; its gradient is 0.
+            found: Any = [None] * len(params)
+            if value.requires_grad and params:
+                found = torch.autograd.grad(value, list(params.values()), allow_unused=True)
             grads = {
                 name: torch.zeros_like(p) if g is None else g
                 for (name, p), g in zip(params.items(), found, strict=True)
@@ -329,7 +338,7 @@ def _readable(parts: list[str]) -> str:
     return ".".join(unescape(part) for part in parts if part != NATIVE_CORE)
 
 
-def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, positions: dict[int, int]) -> Leaf:
+def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, positions: dict[int, int | str]) -> Leaf:
     def turn(value: np.ndarray) -> np.ndarray:
         return value if axes is None else value.transpose(axes)
 
@@ -341,12 +350,13 @@ def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, positions: dict[in
             tensor.copy_(torch.from_numpy(np.array(turn_back(value), order="C")).to(tensor.dtype))
 
     return Leaf(
-        trained=id(tensor) in positions,
+        trained=isinstance(positions.get(id(tensor)), int),
         read=lambda: np.array(turn(tensor.detach().cpu().numpy()), order="C"),
         write=write,
         native_path=positions.get(id(tensor)),
         to_portable=turn,
         from_portable=turn_back,
+        holder=tensor,
     )
 
 
