@@ -15,6 +15,8 @@ TEST_WORKERS ?= -n auto --maxprocesses 4
 # How many random networks `make test-nightly` checks, and the number of the first.
 NETWORKS ?= 500
 NETWORKS_SEED ?= 0
+# Most of its time is compiling, and half of that optimising; `make test` compiles as users do.
+NIGHTLY_XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -49,6 +51,7 @@ test-conformance: $(DEV) ## the conformance suite on every engine
 	$(PYTEST) conformance --backend jax --backend torch --backend numpy --quick $(TEST_WORKERS) --dist loadgroup
 
 test-nightly: $(DEV) ## hundreds of random networks on every engine (NETWORKS=500 NETWORKS_SEED=0)
+	XLA_FLAGS="$(NIGHTLY_XLA_FLAGS)" \
 	$(PYTEST) conformance -k random_network --backend jax --backend torch --backend numpy \
 		--networks $(NETWORKS) --networks-seed $(NETWORKS_SEED)
 

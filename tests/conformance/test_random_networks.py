@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from multippo.conformance import composition as compositions
 from multippo.conformance.composition import KINDS, Composition, build, parts
@@ -10,6 +12,7 @@ from multippo.conformance.plan import Case, Evidence, make_plan
 from multippo.conformance.random_networks import ALONE, examine, random_networks
 
 import multippo as mp
+from multippo.backends.torch.engine import TorchEngine
 
 WRONG = ("ResetsOneStepLate", "MixesEnvironments")
 CHECKS = {check.name: check for check in ALONE}
@@ -115,6 +118,18 @@ def test_the_plan_asks_for_as_many_as_are_wanted_and_keeps_evidence_of_one():
         evidence.of(ModuleEvidence, network, "torch", "float64")
     assert [index[1] for index in evidence._held] == ["random network 2"]
     assert not any(case.specimen.name.startswith("random network") for case in make_plan(["torch"], networks=0))
+
+
+def test_programmes_of_networks_gone_by_are_let_go_of_every_now_and_then(monkeypatch):
+    cleared: list[str] = []
+    monkeypatch.setattr(TorchEngine, "clear_caches", lambda self: cleared.append(self.name))
+    (network,) = random_networks(1)
+    evidence = Evidence()
+    for number in range(60):
+        for precision in ("float32", "float64"):
+            evidence.of(lambda *_: None, dataclasses.replace(network, name=str(number)), "torch", precision)
+    assert cleared == ["torch"] * 2
+    assert [index[1] for index in evidence._held] == ["59"] * 2
 
 
 def test_a_network_is_run_on_its_own_script():
