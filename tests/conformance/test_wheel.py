@@ -1,0 +1,77 @@
+"""The suite as authors of other engines have it: from an installed wheel, far from the repository."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT = """[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "tiny-engine"
+version = "0.1"
+
+[project.entry-points."multippo.backends"]
+tiny = "tiny_engine:make_tiny"
+
+[tool.setuptools]
+py-modules = ["tiny_engine"]
+"""
+
+
+def run(*arguments: object, cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip has installed the wheel, and a package with an engine."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source, tiny, target = folder / "source", folder / "tiny", folder / "site"
+    source.mkdir()
+    tiny.mkdir()
+    for name in ("multippo", "conformance"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    shutil.copy(ROOT / "tests" / "backends" / "tiny_engine.py", tiny)
+    (tiny / "pyproject.toml").write_text(PYPROJECT)
+    quietly = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
+    run("pip", "wheel", *quietly, "--wheel-dir", folder, source, cwd=folder)
+    (wheel,) = folder.glob("multippo-*.whl")
+    run("pip", "install", *quietly, "--target", target, wheel, tiny, cwd=folder)
+    return target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["numpy", "tiny"])
+def test_the_installed_suite_decides_on_an_engine(site: Path, tmp_path: Path, backend: str):
+    # Not one word of the repository is within reach, but for what its editable install adds at the end of the path.
+    environment = {"PYTHONPATH": str(site), "JAX_PLATFORMS": "cpu"}
+    where = "import multippo, multippo.conformance as c; print(multippo.__file__, c.__file__, sep='\\n')"
+    (tmp_path / "where.py").write_text(where)
+    for path in run("where", cwd=tmp_path, **environment).splitlines():
+        assert Path(path).is_relative_to(site)
+    arguments = ("pytest", "--pyargs", "multippo.conformance", "--backend", backend, "-p", "no:cacheprovider")
+    shown = run(*arguments, "-k", "Normalizer-numpy or Normalizer-tiny", cwd=tmp_path, **environment)
+    # Seven rules of the protocol, and output and statistics beside another engine's.
+    assert f"unroll/step_by_step                 {backend}" in shown
+    assert "Level 2: engines against each other" in shown
+    assert "9 of 9 checks passed." in shown
