@@ -28,7 +28,7 @@ _UNSET = _Unset()
 
 
 def parse(
-    command: str, description: str, options: Iterable[Option], argv: Sequence[str], positional: Option | None = None
+    command: str, description: str, options: Iterable[Option], argv: Sequence[str], *positionals: Option
 ) -> dict[str, Any]:
     """What a command line says.
 
@@ -37,7 +37,7 @@ def parse(
         description: What the command does, for ``--help``.
         options: The flags.
         argv: The command line after the command's name.
-        positional: What may stand without a flag, once.
+        *positionals: What may stand without a flag, in this order.
 
     Returns:
         The values given, by option name; nothing for what was left out.
@@ -50,13 +50,13 @@ def parse(
     import tyro
 
     by_name = {option.name: option for option in options}
-    everything = {**by_name, **({positional.name: positional} if positional else {})}
+    everything = {**by_name, **{positional.name: positional for positional in positionals}}
     tokens = _canonical(list(argv), by_name)
     complaints = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaints):
             found, unknown = tyro.cli(
-                _flags_class(by_name.values(), positional),
+                _flags_class(by_name.values(), positionals),
                 prog=f"multippo {command}",
                 description=description,
                 args=tokens,
@@ -67,7 +67,7 @@ def parse(
         if not stop.code:
             raise
         raise UsageError(_unboxed(complaints.getvalue())) from None
-    _refuse_unknown(command, unknown, by_name, positional)
+    _refuse_unknown(command, unknown, by_name, positionals)
     given: dict[str, Any] = {}
     for part in (found, *vars(found).values()):
         for name, value in vars(part).items() if dataclasses.is_dataclass(part) else ():
@@ -143,7 +143,7 @@ def _fits(option: Option, token: str) -> bool:
     return option.hint is not bool or token.lower() in ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 
-def _flags_class(options: Iterable[Option], positional: Option | None) -> Any:
+def _flags_class(options: Iterable[Option], positionals: Iterable[Option]) -> Any:
     """A dataclass of dataclasses, one for each group, as tyro wants to have it described."""
     import tyro
 
@@ -151,7 +151,7 @@ def _flags_class(options: Iterable[Option], positional: Option | None) -> Any:
     for option in options:
         groups.setdefault(option.group, []).append(_field(option))
     fields: list[Any] = []
-    if positional is not None:
+    for positional in positionals:
         name, hint, default = _field(positional, positional.name.upper())
         fields.append((name, tyro.conf.Positional[hint], default))
     for number, (group, members) in enumerate(groups.items()):
@@ -188,14 +188,15 @@ def _text(value: Any) -> str | None:
 
 
 def _refuse_unknown(
-    command: str, unknown: Sequence[str], options: dict[str, Option], positional: Option | None
+    command: str, unknown: Sequence[str], options: dict[str, Option], positionals: Sequence[Option]
 ) -> None:
     flags = [token.partition("=")[0] for token in unknown if _is_flag(token)]
     if flags:
         hint = did_you_mean(flags[0], [option.flag for option in options.values()])
         raise UsageError(f"unknown flag {flags[0]}.{hint} `multippo {command} --help` lists the flags.")
     if unknown:
-        expected = f"one {positional.name.upper()} alone" if positional else "flags alone"
+        names = " and ".join(f"one {positional.name.upper()}" for positional in positionals)
+        expected = f"{names} alone" if positionals else "flags alone"
         raise UsageError(f"unexpected {unknown[0]!r}: multippo {command} takes {expected} without a flag's name.")
 
 
