@@ -8,6 +8,7 @@ from typing import Any
 __all__ = [
     "BOUND",
     "NATIVE_CORE",
+    "RESERVED",
     "KeyedChildren",
     "check_attribute",
     "check_class",
@@ -26,6 +27,21 @@ _MARK = "·"  # a letter that no attribute of nnx.Dict or nn.Module has, so a ma
 
 BOUND = ("engine", "xp", "random")
 """Class attributes that binding sets."""
+
+_OF_TORCH = (
+    "T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double dump_patches "
+    "eval float forward get_buffer get_extra_state get_parameter get_submodule half ipu load_state_dict modules mtia "
+    "named_buffers named_children named_modules named_parameters parameters register_backward_hook register_buffer "
+    "register_forward_hook register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook "
+    "register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module register_parameter "
+    "register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule "
+    "share_memory state_dict to to_empty train type xpu zero_grad"
+)
+_OF_NNX = "eval iter_children iter_modules perturb set_attributes sow train"
+
+RESERVED = dict.fromkeys(_OF_NNX.split(), "flax") | dict.fromkeys(_OF_TORCH.split(), "torch")
+"""Names that modules of some framework need, with the framework: refused on every engine, so that what runs on one runs
+on all. They stand here in full since neither framework need be installed."""
 
 _MAY_OVERRIDE = ("extra_repr",)
 """Names of a native module that are there to be overridden."""
@@ -128,7 +144,7 @@ def track_late(module: Any, tracked: tuple[type, ...], skip: Callable[[str], boo
 
 
 def check_class(neutral: type, native: type, taken: Iterable[str] = ()) -> None:
-    """Refuses a neutral class that defines a name which the framework's module class needs for itself.
+    """Refuses a neutral class that defines a name which some framework's module class needs for itself.
 
     Args:
         neutral: The class to bind.
@@ -144,8 +160,9 @@ def check_class(neutral: type, native: type, taken: Iterable[str] = ()) -> None:
         for name in vars(cls):
             if name in _MAY_OVERRIDE or name.startswith(("__", "_abc_")):
                 continue
-            if hasattr(native, name) or name in taken:
-                framework = native.__module__.partition(".")[0]
+            own = hasattr(native, name) or name in taken
+            if own or name in RESERVED:
+                framework = native.__module__.partition(".")[0] if own else RESERVED[name]
                 raise TypeError(
                     f"{cls.__qualname__}.{name} is not possible: every {framework} module has something of that name, "
                     "which it needs. Rename yours."
@@ -153,10 +170,15 @@ def check_class(neutral: type, native: type, taken: Iterable[str] = ()) -> None:
 
 
 def check_attribute(module: Any, name: str, native: type, is_tracked: bool) -> None:
-    """Refuses to set an attribute that the binding, or else a module that the class, would hide.
+    """Refuses to set an attribute that a framework needs, or the binding, or else a module that the class would hide.
 
     Raises:
         TypeError: If it would.
     """
+    if name in RESERVED:
+        raise TypeError(
+            f"{type(module).__qualname__}.{name} can't be set: every {RESERVED[name]} module has something of that "
+            "name, which it needs. Rename yours."
+        )
     if name in BOUND or (is_tracked and hasattr(native, name)):
         raise TypeError(f"{type(module).__qualname__}.{name} can't be set: the class has that name already. Rename it.")

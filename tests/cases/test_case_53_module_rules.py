@@ -100,10 +100,10 @@ class Captures(mp.StatefulModule):
 
     def __init__(self, rngs: mp.Rngs) -> None:
         hidden = mp.Dense(SIZE, SIZE, rngs)
-        self.apply = lambda x: hidden((), x).output
+        self.hidden = lambda x: hidden((), x).output
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        return mp.StatefulModuleOutput(state, self.apply(x))
+        return mp.StatefulModuleOutput(state, self.hidden(x))
 
 
 class InTuple(mp.StatefulModule):

@@ -11,6 +11,7 @@ from flax import nnx
 from support import each_engine, to_numpy
 
 import multippo as mp
+from multippo.backends.naming import RESERVED as RESERVED_NAMES
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 NATIVE = {"jax": nnx.Module, "torch": torch.nn.Module}
@@ -182,16 +183,44 @@ def test_torchs_own_hook_for_printing_may_be_defined(torch_engine):
     assert "so wide" in repr(Printed(1, 1, mp.Rngs(0)))
 
 
-@pytest.mark.parametrize("name", ["modules", "parameters", "apply"])
-def test_a_child_may_not_hide_behind_a_method(torch_engine, name):
+@pytest.mark.parametrize("make", [lambda: mp.Dense(1, 1, mp.Rngs(0)), lambda: 3, lambda: np.ones(2)])
+@pytest.mark.parametrize("name", ["modules", "parameters", "buffers", "forward", "train", "half", "type", "sow"])
+def test_an_attribute_may_not_hide_what_either_framework_needs(engine, name, make):
     class Hiding(StatefulModule):
         def __init__(self):
-            setattr(self, name, mp.Dense(1, 1, mp.Rngs(0)))
+            setattr(self, name, make())
 
         def __call__(self, state, x, rollout_extras=None): ...
 
-    with pytest.raises(TypeError, match=f"Hiding.{name} can't be set: the class has that name already"):
+    framework = "flax" if name == "sow" else "torch"
+    with pytest.raises(TypeError, match=f"Hiding.{name} can't be set: every {framework} module has something of that"):
         Hiding()
+
+
+@pytest.mark.parametrize("name", ["parameters", "forward", "sow"])
+def test_a_method_may_not_either_on_any_engine(engine, name):
+    meta = type(mp.StatefulModule)
+    cls = meta(
+        "Hiding", (StatefulModule,), {name: lambda self: 3, "__call__": lambda *a: None, "__qualname__": "Hiding"}
+    )
+    with pytest.raises(TypeError, match=f"Hiding.{name} is not possible: every (torch|flax) module has something"):
+        cls()
+
+
+def test_every_public_name_of_the_frameworks_modules_is_known():
+    import torch
+    from flax import nnx
+
+    for native in (torch.nn.Module, nnx.Module):
+        public = {name for name in dir(native) if not name.startswith("_")}
+        assert public - {"extra_repr"} <= set(RESERVED_NAMES), native
+
+
+def test_modes_are_no_names_of_that_kind(engine):
+    net = mp.Dense(1, 1, mp.Rngs(0))
+    net.training = False
+    net.eval()
+    assert net.train() is not False
 
 
 def test_copies_are_independent(engine):
