@@ -38,7 +38,9 @@ class PPOAdapter(Container):
             one for each key of the reward.
     """
 
-    def __init__(self, *, action: StatefulModule, value: StatefulModule) -> None:
+    def __init__(self, *ports: Any, action: StatefulModule, value: StatefulModule) -> None:
+        if ports:
+            raise TypeError("PPOAdapter got a port without a name: write PPOAdapter(action=..., value=...) alone.")
         for port, module in (("action", action), ("value", value)):
             check_child(self.engine, f"PPOAdapter({port}=...)", module)
         self.keys = ("action", "value")

@@ -96,15 +96,36 @@ def check_child(engine: Any, where: str, child: Any) -> None:
         )
 
 
-def named_children(kind: str, modules: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+def named_children(
+    kind: str,
+    modules: Any,
+    more: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    example: str = "left=..., right=...",
+) -> Mapping[str, Any]:
     """Children given either as one positional dict or as keyword arguments.
 
+    Args:
+        kind: What the error calls the container.
+        modules: The positional argument, or None.
+        more: Further ones, of which there must be none.
+        keywords: The keyword arguments.
+        example: The right form, for the error.
+
     Raises:
+        TypeError: If something else than one dict is given by position.
         ValueError: If both are given.
     """
-    if modules is not None and keywords:
+    form = f"write {kind}({example}), or give one dict for names that are no identifiers"
+    if more:
+        raise TypeError(f"{kind} got {1 + len(more)} arguments without a name: each needs one; {form}.")
+    if modules is None:
+        return keywords
+    if not isinstance(modules, Mapping):
+        raise TypeError(f"{kind} got a {type(modules).__name__} without a name: {form}.")
+    if keywords:
         raise ValueError(f"{kind} takes either one dict or keyword arguments, not both; got both.")
-    return keywords if modules is None else modules
+    return modules
 
 
 class Sequential(Container):
@@ -114,7 +135,15 @@ class Sequential(Container):
         layers: The modules, in order. State and snapshots are lists in the same order.
     """
 
-    def __init__(self, layers: Iterable[StatefulModule]) -> None:
+    def __init__(self, layers: Iterable[StatefulModule], *more: Any) -> None:
+        if more:
+            raise TypeError(
+                f"Sequential got {1 + len(more)} arguments: write one list, Sequential([first, second, ...])."
+            )
+        if isinstance(layers, StatefulModule | Mapping | str) or not isinstance(layers, Iterable):
+            raise TypeError(
+                f"Sequential got a {type(layers).__name__}; expected a list: Sequential([first, second, ...])."
+            )
         self._adopt(list(layers), "layers")
 
     def _route(self, run: Run, x: Any) -> Any:
@@ -138,8 +167,10 @@ class Parallel(Container):
         **keywords: The same, as keyword arguments.
     """
 
-    def __init__(self, modules: Mapping[str, StatefulModule] | None = None, /, **keywords: StatefulModule) -> None:
-        self._adopt(named_children("Parallel", modules, keywords), "components")
+    def __init__(
+        self, modules: Mapping[str, StatefulModule] | None = None, /, *more: Any, **keywords: StatefulModule
+    ) -> None:
+        self._adopt(named_children("Parallel", modules, more, keywords), "components")
 
     def _route(self, run: Run, x: Any) -> Any:
         return {key: run(key, x).output for key in self.keys}
@@ -155,8 +186,10 @@ class Merge(Container):
         **keywords: The same, as keyword arguments.
     """
 
-    def __init__(self, modules: Mapping[str, StatefulModule] | None = None, /, **keywords: StatefulModule) -> None:
-        self._adopt(named_children("Merge", modules, keywords), "components")
+    def __init__(
+        self, modules: Mapping[str, StatefulModule] | None = None, /, *more: Any, **keywords: StatefulModule
+    ) -> None:
+        self._adopt(named_children("Merge", modules, more, keywords), "components")
 
     def _route(self, run: Run, x: Any) -> Any:
         merged: dict[Any, Any] = {}
@@ -186,8 +219,10 @@ class Concat(Container):
         **keywords: The same, as keyword arguments.
     """
 
-    def __init__(self, modules: Mapping[str, StatefulModule] | None = None, /, **keywords: StatefulModule) -> None:
-        self._adopt(named_children("Concat", modules, keywords), "components")
+    def __init__(
+        self, modules: Mapping[str, StatefulModule] | None = None, /, *more: Any, **keywords: StatefulModule
+    ) -> None:
+        self._adopt(named_children("Concat", modules, more, keywords), "components")
 
     def _route(self, run: Run, x: Any) -> Any:
         check_entries("Concat", self.keys, x)
@@ -205,8 +240,10 @@ class Map(Container):
         **keywords: The same, as keyword arguments.
     """
 
-    def __init__(self, modules: Mapping[str, StatefulModule] | None = None, /, **keywords: StatefulModule) -> None:
-        self._adopt(named_children("Map", modules, keywords), "components")
+    def __init__(
+        self, modules: Mapping[str, StatefulModule] | None = None, /, *more: Any, **keywords: StatefulModule
+    ) -> None:
+        self._adopt(named_children("Map", modules, more, keywords), "components")
 
     def _route(self, run: Run, x: Any) -> Any:
         check_entries("Map", self.keys, x)
@@ -236,8 +273,8 @@ class Splitter(StatefulModule):
         **keywords: The same, as keyword arguments.
     """
 
-    def __init__(self, sizes: Mapping[str, int] | None = None, /, **keywords: int) -> None:
-        named = named_children("Splitter", sizes, keywords)
+    def __init__(self, sizes: Mapping[str, int] | None = None, /, *more: Any, **keywords: int) -> None:
+        named = named_children("Splitter", sizes, more, keywords, "mean=2, value=1")
         if not named:
             raise ValueError("Splitter got no size; it needs at least one, such as Splitter(mean=2, value=1).")
         self.sizes = tuple((name, check_size("Splitter", name, size)) for name, size in named.items())

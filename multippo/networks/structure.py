@@ -33,7 +33,12 @@ class Filter(StatefulModule):
         TypeError: If a spec is none of the above.
     """
 
-    def __init__(self, spec: Spec | None = None, /, **keywords: Spec) -> None:
+    def __init__(self, spec: Spec | None = None, /, *more: Any, **keywords: Spec) -> None:
+        if more:
+            raise TypeError(
+                f"Filter got {1 + len(more)} arguments without a name: write a path as one tuple, "
+                "Filter(('robot', 'arm')), or name several entries, Filter(arm=..., goal=...)."
+            )
         if (spec is None) == (not keywords):
             raise ValueError("Filter takes either one spec, such as 'policy', or keyword arguments, and not both.")
         self.spec = _freeze(keywords if spec is None else spec)

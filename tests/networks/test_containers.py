@@ -165,3 +165,39 @@ def test_wrong_inputs_are_refused(engine):
             net(net.initialize_state(1), {"a": ones(engine, 1, 1), "c": ones(engine, 1, 1)})
         with pytest.raises(TypeError, match=rf"{kind} got a .*; expected a dict with the entries \['a', 'b'\]"):
             net(net.initialize_state(1), ones(engine, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda a, b: mp.Sequential(a, b), r"Sequential got 2 arguments: write one list, Sequential\(\[first, second"),
+        (lambda a, b: mp.Sequential(a), r"Sequential got a Dense; expected a list: Sequential\(\["),
+        (lambda a, b: mp.Sequential(mp.Sequential([a])), "Sequential got a Sequential; expected a list"),
+        (lambda a, b: mp.Sequential({"a": a}), "Sequential got a dict; expected a list"),
+        (lambda a, b: mp.Sequential(3), "Sequential got a int; expected a list"),
+        (
+            lambda a, b: mp.Parallel([a, b]),
+            r"Parallel got a list without a name: write Parallel\(left=..., right=...\)",
+        ),
+        (lambda a, b: mp.Parallel(a, b), "Parallel got 2 arguments without a name: each needs one; write Parallel"),
+        (lambda a, b: mp.Merge(a), r"Merge got a Dense without a name: write Merge\(left="),
+        (lambda a, b: mp.Concat(1), "Concat got a int without a name: write Concat"),
+        (lambda a, b: mp.Map([a]), "Map got a list without a name: write Map"),
+        (lambda a, b: mp.Splitter(3), r"Splitter got a int without a name: write Splitter\(mean=2, value=1\)"),
+        (lambda a, b: mp.Splitter([2, 3]), "Splitter got a list without a name"),
+        (lambda a, b: mp.Splitter(2, 3), "Splitter got 2 arguments without a name"),
+        (lambda a, b: mp.PPOAdapter(a, b), "missing 2 required keyword-only arguments: 'action' and 'value'"),
+        (lambda a, b: mp.PPOAdapter(a, action=a, value=b), r"write PPOAdapter\(action=..., value=...\)"),
+        (lambda a, b: mp.Filter("robot", "arm"), r"write a path as one tuple, Filter\(\('robot', 'arm'\)\)"),
+    ],
+)
+def test_children_in_the_wrong_form_are_refused_with_the_right_one(engine, make, message):
+    with pytest.raises(TypeError, match=message):
+        make(mp.Dense(2, 2, mp.Rngs(0)), mp.Dense(2, 2, mp.Rngs(1)))
+
+
+def test_layers_may_come_from_any_iterable(engine):
+    layers = [mp.Dense(2, 2, mp.Rngs(i)) for i in range(2)]
+    for given in (tuple(layers), iter(layers), (layer for layer in layers)):
+        assert len(mp.Sequential(given)) == 2
+    assert len(mp.Sequential(layers=layers)) == 2
