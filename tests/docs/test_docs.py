@@ -6,7 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 from pages import NOT_CODE, ROOT, Block, blocks, run_page
+
+from multippo.backends import registry
+from multippo.backends.api import Engine
 
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "adr")
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
@@ -14,8 +18,10 @@ NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
-    """Pages write files where they are run."""
+    """Pages write files where they are run, and register engines."""
     monkeypatch.chdir(tmp_path)
+    for name in ("_registered", "_engines"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +52,26 @@ def test_every_block_is_run_or_says_why_not(page: Path):
             assert len(block.marks.get("not run", "because of this")) > 10, f"{where} does not say why"
         else:
             assert not block.marks, f"{where}: a mark for a block that never runs"
+
+
+def test_the_checks_that_the_engine_page_names_exist():
+    from multippo.conformance.plan import make_plan
+
+    text = (ROOT / "docs" / "tutorials" / "write_an_engine.md").read_text("utf-8")
+    named = re.findall(r'--backend (\w+) -k "(.+?)"', text)
+    assert len(named) == 8
+    ids = {name: [case.id.lower() for case in make_plan([name], networks=1)] for name in ("numpy", "torch")}
+    for backend, expression in named:
+        compiled = Expression.compile(expression)
+        matching = ids["torch" if backend == "torch" else "numpy"]
+        assert any(compiled.evaluate(lambda word, id=id: word.lower() in id) for id in matching), expression
+
+
+def test_the_engine_page_names_everything_that_an_engine_supplies():
+    text = (ROOT / "docs" / "tutorials" / "write_an_engine.md").read_text("utf-8")
+    supplied = [name for name, contract in vars(Engine).items() if getattr(contract, "__isabstractmethod__", False)]
+    assert len(supplied) > 30
+    assert [name for name in (*supplied, *Engine.__annotations__) if f"`{name}`" not in text] == []
 
 
 def page(tmp_path: Path, text: str) -> Path:
