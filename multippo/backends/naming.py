@@ -39,7 +39,12 @@ _OF_TORCH = (
 )
 _OF_NNX = "eval iter_children iter_modules perturb set_attributes sow train"
 
-RESERVED = dict.fromkeys(_OF_NNX.split(), "flax") | dict.fromkeys(_OF_TORCH.split(), "torch")
+
+def _needed_by(framework: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), framework)
+
+
+RESERVED = _needed_by("flax", _OF_NNX) | _needed_by("torch", _OF_TORCH)
 """Names that modules of some framework need, with the framework: refused on every engine, so that what runs on one runs
 on all. They stand here in full since neither framework need be installed."""
 
