@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
 
 from multippo.backends import available_backends, load_engine, use_backend
+from multippo.backends.api import Engine
 from multippo.networks.utils import tree_map
 
 __all__ = ["INDEPENDENT", "ORACLES", "choose_reference", "engine_at", "supports", "to_engine", "to_host", "trains"]
@@ -30,7 +32,11 @@ def engine_at(backend: str, precision: str) -> Generator[Any]:
 
 def supports(backend: str, precision: str) -> bool:
     """Whether an engine computes in a floating-point type."""
-    engine = load_engine(backend)
+    return _computes_in(load_engine(backend), precision)
+
+
+@functools.cache  # asked for every check of every subject
+def _computes_in(engine: Engine, precision: str) -> bool:
     if precision == "float64" and "float64" not in engine.capabilities:
         return False
     try:
@@ -66,13 +72,19 @@ def choose_reference(
     if not able:
         return None
     oracles = ORACLES if len(able) == 1 else INDEPENDENT
-    others = [name for name in available_backends() if name in oracles and name not in able]
+    others = [name for name in _installed() if name in oracles and name not in able]
     pool = [*able, *(name for name in others if not only_on or name in only_on)]
     for name in sorted(pool, key=lambda name: ORACLES.index(name) if name in ORACLES else len(ORACLES)):
         alone = [name] == able
         if not alone and supports(name, precision) and (not training or trains(name)):
             return name
     return None
+
+
+@functools.cache  # each answer reads the entry points of all that is installed
+def _installed() -> tuple[str, ...]:
+    """The oracles that are installed."""
+    return tuple(name for name in available_backends() if name in ORACLES)
 
 
 def to_engine(engine: Any, tree: Any, precision: str) -> Any:
