@@ -48,7 +48,9 @@ def _call_writes_nothing(evidence: ModuleEvidence) -> Deviation:
     for phase in ("rollout", "replay"):
         arrays, before, after = evidence.written_by_call(phase)
         if evidence.python_writes:
-            return Deviation(np.inf, "", f"a call in {phase} changed an attribute of the module")
+            return Deviation(
+                np.inf, min(evidence.python_writes), f"a call in {phase} changed an attribute of the module"
+            )
         inputs = compare(after, before, axes=("env",))
         if inputs.worst:
             return Deviation(np.inf, inputs.where, f"a call in {phase} changed its arguments in place")

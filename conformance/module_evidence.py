@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from .environment import script_ends
 from .gradients import gradient_of, weighted_sum
 from .specimens import ModuleSpecimen, randomise
 
-__all__ = ["ModuleEvidence", "Unrolled", "plain_attributes"]
+__all__ = ["ModuleEvidence", "Unrolled", "plain_attributes", "written_attributes"]
 
 _WARM_UP = 4
 
@@ -65,7 +65,7 @@ class ModuleEvidence:
         self._other_xs = (specimen.sample(keys[1]), specimen.sample(keys[2]))
         self.done = script_ends(script=specimen.script)
         self.num_steps, self.num_envs = self.done.shape
-        self.python_writes = False
+        self.python_writes: set[str] = set()
 
     def at(self) -> Any:
         """The context everything is run in."""
@@ -81,7 +81,7 @@ class ModuleEvidence:
             module = engine.merge(self._definition, params, variables)
             before = plain_attributes(module)
             out = module(state, x, extras)
-            self.python_writes |= plain_attributes(module) != before
+            self.python_writes |= written_attributes(module, before)
             return tuple(out), tuple(engine.split(module))[1:]
 
         return engine.jit(call)
@@ -234,19 +234,58 @@ class ModuleEvidence:
 
 
 def plain_attributes(module: Any) -> dict[str, Any]:
-    """Numbers, strings and the like that a module and its children hold, by path."""
+    """What a module and its children hold, by path, in a form that compares as unequal once it was written to."""
     found: dict[str, Any] = {}
 
     def walk(node: Any, path: str) -> None:
         for name, value in vars(node).items():
-            if not name.startswith("_") and isinstance(value, bool | int | float | str | tuple | type(None)):
-                found[f"{path}{name}"] = value
+            if not name.startswith("_pytree__"):  # NNX's own books
+                found[f"{path}{name}"] = _as_it_is(value)
         for name, child in node.engine.children(node):
             if isinstance(child, StatefulModule):
                 walk(child, f"{path}{name}.")
 
     walk(module, "")
     return found
+
+
+def written_attributes(module: Any, before: dict[str, Any]) -> set[str]:
+    """Paths of what has been written since ``plain_attributes`` returned ``before``."""
+    after, absent = plain_attributes(module), object()
+    return {name for name in {**before, **after} if before.get(name, absent) != after.get(name, absent)}
+
+
+class _Same:
+    """Equal to itself alone. Holds on to the object, so that no other one gets its address."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+        self._writes = _writes(held)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._held is other._held and self._writes == other._writes
+
+    __hash__ = object.__hash__
+
+
+def _as_it_is(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return type(value), value
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    if isinstance(value, Mapping) and not isinstance(value, StatefulModule):
+        return type(value), [(str(key), _as_it_is(item)) for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return type(value), [_as_it_is(item) for item in value]
+    return _Same(value)
+
+
+def _writes(value: Any) -> int:
+    """How often torch has written to a tensor in place; 0 for all else."""
+    try:
+        return int(value._version)
+    except (AttributeError, RuntimeError, TypeError):
+        return 0
 
 
 def _loss(step_by_step: bool, module: Any, state: Any, xs: Any, done: Any, extras: Any) -> Any:

@@ -182,6 +182,18 @@ class CountsInPython(Dense):
         return super().__call__(state, x, rollout_extras)
 
 
+class RemembersInAList(Dense):
+    """Keeps its inputs in a list, whose address stays what it was."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._seen: list[Any] = []
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        self._seen.append(x.shape)
+        return super().__call__(state, x, rollout_extras)
+
+
 class UpdatesStatisticsInTheCall(Normalizer):
     """Merges its input into the statistics in the rollout already."""
 

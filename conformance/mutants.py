@@ -118,6 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _alone("mixes environments", _dense(wrong.MixesEnvironments), "call/rows_apart"),
     _alone("writes in the call", _dense(wrong.WritesInTheCall), _WRITES),
     _alone("counts in a Python attribute", _dense(wrong.CountsInPython), _WRITES),
+    _alone("remembers in a list", _dense(wrong.RemembersInAList), _WRITES),
     _alone("updates statistics in the call", _normalizer(wrong.UpdatesStatisticsInTheCall), _WRITES),
     _alone("updates statistics in replay", _normalizer(wrong.UpdatesStatisticsInUnroll), "statistics/only_in_update"),
     _as_trunk("normalises by the batch", _normalizer(wrong.NormalisesByTheBatch), "replay/log_likelihood", FEATURES),

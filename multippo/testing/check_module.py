@@ -136,12 +136,17 @@ class _Checker:
             return
         if not self._holds("carry/batch_axis"):
             return
+        attributes = _suite("module_evidence").plain_attributes(self.module)
         try:
             with self.evidence.at(), self.engine.no_grad():
                 x = self._at_step(0)
                 first, second = (self.module(self.module.initialize_state(self._num_envs), x) for _ in range(2))
         except Exception as error:
             self._error(f"A call failed: {_text(error)}")
+            return
+        written = _suite("module_evidence").written_attributes(self.module, attributes)
+        if written:
+            self._error(_ERRORS["call/writes_nothing"].format(f"it changed the attribute {min(written)}"))
             return
         if not isinstance(first, StatefulModuleOutput):
             self._error(f"A call returned a {type(first).__name__}; it must return a StatefulModuleOutput.")

@@ -217,6 +217,39 @@ def test_nor_on_jax(engine, which):
     assert report and not report.warnings, str(report)
 
 
+def _kept(name, value):
+    return lambda module: setattr(module, name, value(module))
+
+
+WRITES = {
+    "an int": ("count", _kept("count", lambda m: 0), lambda m, x: setattr(m, "count", m.count + 1)),
+    "a private one": ("_count", _kept("_count", lambda m: 0), lambda m, x: setattr(m, "_count", m._count + 1)),
+    "an array": ("total", _kept("total", lambda m: m.zeros(())), lambda m, x: setattr(m, "total", m.xp.sum(x))),
+    "a list": ("seen", _kept("seen", lambda m: []), lambda m, x: m.seen.append(1)),
+    "a dict": ("named", _kept("named", lambda m: {"n": 0}), lambda m, x: m.named.update(n=m.named["n"] + 1)),
+    "NumPy's memory": ("sum", _kept("sum", lambda m: np.zeros(2)), lambda m, x: np.add(m.sum, 1, out=m.sum)),
+    "a new one": ("last", lambda m: None, lambda m, x: setattr(m, "last", 3)),
+}
+
+
+@pytest.mark.parametrize("which", WRITES)
+def test_an_attribute_that_a_call_writes_is_named(engine, which):
+    name, prepare, write = WRITES[which]
+
+    class Writes(Mean):
+        def __init__(self):
+            prepare(self)
+
+        def __call__(self, state, x, rollout_extras=None):
+            write(self, x)
+            return super().__call__(state, x, rollout_extras)
+
+    (error,) = check_module(Writes(), X).errors
+    assert error.startswith(
+        f"A call must not write to the module or to its arguments: it changed the attribute {name}."
+    )
+
+
 def test_what_is_no_module_is_refused(engine):
     with pytest.raises(TypeError, match="check_module got a int; expected a StatefulModule"):
         check_module(3, X)
