@@ -1,4 +1,4 @@
-"""``multippo eval``: plays whole episodes with a run's network, on either engine."""
+"""``multippo eval``: plays whole episodes with a run's network, on any engine."""
 
 from __future__ import annotations
 
