@@ -17,7 +17,7 @@ from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableN
 # Logits of the teacher and of the student at the times 0, 1, 2; time 3 is shown by the end of an episode alone.
 TAUGHT = np.array([[1.0, -1.0], [0.0, 0.5], [-2.0, 1.0], [9.0, -9.0]])
 OWN = np.array([[0.3, 0.1], [0.7, -0.2], [0.4, -0.6], [-9.0, 9.0]])
-PAIRS = [("jax", "jax"), ("torch", "torch"), ("jax", "torch"), ("torch", "jax")]
+PAIRS = [("jax", "jax"), ("torch", "torch"), ("jax", "torch"), ("torch", "jax"), ("numpy", "torch")]
 
 
 def table(name: str, logits: np.ndarray, value: float = 0.5) -> Any:
