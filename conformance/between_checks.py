@@ -94,6 +94,16 @@ def _clipping(got: TrainingEvidence, expected: TrainingEvidence) -> Deviation:
     return Deviation(0.0)
 
 
+def _options(got: TrainingEvidence, expected: TrainingEvidence) -> Deviation:
+    found: list[Deviation] = []
+    for name in expected.specimen.shows:
+        a, b = got.report[name], expected.report[name]
+        if not np.isfinite(b) or b == 0:
+            return Deviation(np.inf, name, f"{name} is {b}; the option had no effect and the check is void")
+        found.append(Deviation(float(np.nan_to_num(abs(a - b), nan=np.inf)), name))
+    return worst_of(found)
+
+
 def _after_training(trained: bool) -> Any:
     def measure(got: TrainingEvidence, expected: TrainingEvidence) -> Deviation:
         leaves = expected.engine.leaves(expected.network)
@@ -139,6 +149,7 @@ TRAINING_BETWEEN: tuple[Check[TrainingEvidence], ...] = (
     Check("loss/regularization", _loss_term("losses/regularization"), trains=True, tolerance=BETWEEN),
     Check("loss/gradient", _gradient, trains=True, tolerance=BETWEEN),
     Check("training/clipping", _clipping, trains=True, exact=True),
+    Check("training/options", _options, needs=("shows",), trains=True, tolerance=BETWEEN),
     Check("training/parameters", _after_training(True), trains=True, tolerance=BETWEEN),
     Check("training/statistics", _after_training(False), trains=True, tolerance=BETWEEN),
 )

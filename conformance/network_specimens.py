@@ -54,6 +54,7 @@ def ppo_config(**changes: Any) -> PPOConfig:
         "gradient_clipping": 0.05,
         "clip_range": 0.02,
         "learning_rate": 1e-2,
+        "lr_schedule": "constant",
         "normalize_advantages": True,
     }
     return PPOConfig(**{**settings, **changes})
@@ -104,12 +105,36 @@ NETWORKS: tuple[NetworkSpecimen, ...] = (
     ),
     NetworkSpecimen(
         # More than 100 numbers: small arrays are copied anyway, so that memory shared by mistake would not be seen.
-        name="MLP, discrete, large observations, skipped steps",
+        name="MLP, discrete, large observations, skipped steps, options",
         build=lambda: make_mlp_actor_critic(128, DISCRETE, (8,), (8,), Rngs(0), activation="relu"),
         env=lambda: ScriptedEnv((128,), DISCRETE, offset=-40.0, scale=15.0, may_skip=True),
         obs_statistics=(-40.0, 15.0),
         sequence_length=4,
-        ppo=ppo_config(value_clip_range=0.1, weight_decay=0.01),
+        ppo=ppo_config(
+            total_steps=8 * NUM_ENVS * NUM_STEPS,
+            num_epochs=3,
+            value_clip_range=0.1,
+            weight_decay=0.1,
+            lr_schedule="cosine",
+            learning_rate_warmup=4,
+            target_kl=5e-3,
+            entropy_weight=0.05,
+            entropy_schedule="linear",
+            scale_rewards=True,
+            reward_clip=0.3,
+            advantage_normalization="batch",
+            recompute_advantages=True,
+        ),
+        shows=(
+            "value/clip_fraction",
+            "reward/clip_fraction",
+            "kl/approx",
+            "kl/stop",
+            "update/minibatches",
+            "losses/entropy",
+            "entropy/weight",
+            "learning_rate",
+        ),
     ),
     NetworkSpecimen(
         name="LSTM, separate trunks",
@@ -140,11 +165,12 @@ NETWORKS: tuple[NetworkSpecimen, ...] = (
         env=lambda: ScriptedEnv((_F,), CONTINUOUS, may_skip=True),
     ),
     NetworkSpecimen(
-        name="encoder, Normalizer, two LSTMs",
+        name="encoder, Normalizer, two LSTMs, adaptive rate",
         build=_encoder_then_normalizer,
         env=lambda: ScriptedEnv((_F,), CONTINUOUS),
         sequence_length=4,
-        ppo=ppo_config(num_epochs=1, lr_schedule="constant"),
+        ppo=ppo_config(num_epochs=1, lr_schedule="adaptive_kl", desired_kl=5e-6),
+        shows=("kl/approx", "learning_rate", "learning_rate/change"),
     ),
     NetworkSpecimen(
         name="nested containers, dict observations, actions and rewards",

@@ -81,6 +81,7 @@ class NetworkSpecimen(Specimen):
         ppo: How it is trained, or None where it is not.
         trained_in: Floating-point types it is trained in; compiling a training iteration takes longest of all.
         by_train_ppo: Whether it is also trained through ``train_ppo``, which compiles once more.
+        shows: Metrics of the iteration that learns, in which options of ``ppo`` are seen at work: none may be 0 or NaN.
     """
 
     build: Callable[[], StatefulModule]
@@ -90,6 +91,7 @@ class NetworkSpecimen(Specimen):
     ppo: PPOConfig | None = None
     trained_in: tuple[str, ...] = ("float64",)
     by_train_ppo: bool = False
+    shows: tuple[str, ...] = ()
 
 
 def normal_inputs(

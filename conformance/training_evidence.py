@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import multippo as mp
-from multippo.algorithms.schedules import Coefficients
+from multippo.algorithms.schedules import coefficients_at
 from multippo.algorithms.trainer import RunState, Trainer
 from multippo.random import host
 
@@ -99,9 +99,13 @@ class TrainingEvidence:
             keys = engine.random.split(engine.random.wrap_key(host.key(51)), _RESTING + 1)
             before, reports, arrays, moments = mp.to_portable(network), [], [], {}
             for number in range(_RESTING + 1):
-                rate = 0.0 if number < _RESTING else config.learning_rate
-                state, (report,) = trainer.run(state, keys[number : number + 1], [Coefficients(rate, 0.0)])
+                coefficients = coefficients_at(config, number)
+                if number < _RESTING:
+                    coefficients = coefficients._replace(learning_rate=0.0)
+                state, (report,) = trainer.run(state, keys[number : number + 1], [coefficients])
                 learner = state.learner
+                if learner.learning_rate is not None:
+                    report["learning_rate/change"] = engine.to_numpy(learner.learning_rate) - report["learning_rate"]
                 engine.update_module(network, learner.params, learner.variables)
                 after = mp.to_portable(network)
                 if number == 0:
