@@ -40,6 +40,12 @@ def test_everything_given_is_there_and_the_rest_is_the_default():
     assert settings_from({"env": "CartPole-v1", "num_envs": None}).train.ppo.num_envs == 8
 
 
+def test_a_setting_without_effect_is_refused_with_the_one_it_needs():
+    with pytest.raises(ValueError, match=r"desired_kl=0\.02 has no effect with lr_schedule='linear'"):
+        settings_from({"env": "CartPole-v1", "desired_kl": 0.02})
+    settings_from({"env": "CartPole-v1", "desired_kl": 0.02, "lr_schedule": "adaptive_kl"})
+
+
 def test_evaluation_can_be_configured_and_stay_off():
     assert not settings_from({**GIVEN, "eval_enabled": False}).train.eval.enabled
     assert not settings_from({"env": "CartPole-v1"}).train.eval.enabled
