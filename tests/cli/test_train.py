@@ -73,6 +73,34 @@ def test_a_run_is_written_and_evaluates_alike_on_every_engine(command: Any, back
             assert elsewhere[name] == pytest.approx(report[name], abs=1e-5), (engine, name)
 
 
+WITHOUT_FRAMEWORKS = """
+import importlib.util, sys
+frameworks = ("jax", "jaxlib", "flax", "optax", "torch")
+class Missing:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in frameworks:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing)
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name in frameworks else find(name, *rest)
+from multippo.cli import main
+codes = main(["eval", "run", "--episodes", "4", "--json"]), main(["train", "CartPole-v1"])
+assert codes == (0, 2), codes
+"""
+
+
+def test_a_run_evaluates_where_neither_framework_is_installed_and_none_is_trained_there(command: Any):
+    assert train(command, "--run-dir", "run", "--final-eval-episodes", 4).code == 0
+    done = subprocess.run([sys.executable, "-c", WITHOUT_FRAMEWORKS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["backend"] == "numpy"
+    assert report["episode_reward_mean"] == pytest.approx(numbers(Path("run"))[-1]["eval/episode_reward/mean"])
+    assert done.stderr.count("\n") == 1 and "can't train: it has no gradients" in done.stderr
+    assert "pip install 'multippo[jax]'" in done.stderr
+
+
 def test_a_gru_is_trained_on_one_engine_and_goes_on_on_the_other(command: Any):
     options = ("--network", "gru", "--hidden-features", 4, "--encoder-sizes", 4)
     done = train(command, "--run-dir", "run", "--final-eval-episodes", 0, *options)
