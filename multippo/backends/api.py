@@ -1,8 +1,9 @@
 """What an engine supplies: the whole contract in one file. Whoever has read it can write an engine.
 
-An engine is an array library with gradients, bound to the neutral part of multippo: it makes native modules out of
-neutral classes, wraps the layers its framework ships, and supplies the few transformations that frameworks disagree
-on. Everything else (containers, samplers, statistics, PPO) is written once on top of it.
+An engine is an array library, with gradients if it is to train, bound to the neutral part of multippo: it makes native
+modules out of neutral classes, wraps the layers its framework ships, and supplies the few transformations that
+frameworks disagree on. Everything else (containers, samplers, statistics, PPO) is written once on top of it. The
+shortest example is ``backends/numpy``.
 
 Conventions that hold for every method: trees are made of dicts, lists, tuples, NamedTuples and None; a *key* is an
 array of two 32-bit words; ``T`` is time, ``B`` the batch of environments.
