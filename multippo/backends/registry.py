@@ -16,6 +16,7 @@ from multippo.backends.api import Engine
 __all__ = [
     "active_engine",
     "available_backends",
+    "computes_in_float64",
     "describe_backends",
     "engine_of_array",
     "get_backend",
@@ -136,6 +137,21 @@ def precision(name: str) -> Generator[None]:
     """Makes "float32" or "float64" the active engine's floating-point type inside a ``with`` block."""
     with active_engine().precision(name):
         yield
+
+
+def computes_in_float64() -> bool:
+    """Whether the active engine has been set to "float64"; loads no engine that nobody has used yet.
+
+    One that knows nothing else has not been set to it: it evaluates what others do in single precision.
+    """
+    engine = _override.get() or (None if _default is None else _default[1])
+    if engine is None or "float64" not in str(engine.float_dtype):
+        return False
+    try:
+        with engine.precision("float32"):
+            return True
+    except ValueError:
+        return False
 
 
 def load_engine(name: str) -> Engine:

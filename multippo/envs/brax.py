@@ -8,6 +8,7 @@ import warnings
 from typing import Any
 
 from multippo.envs.functional import FunctionalEnv
+from multippo.envs.wide import precision_of_engine
 
 __all__ = ["BRAX_BACKENDS", "make_brax", "without_batching"]
 
@@ -52,7 +53,9 @@ def make_brax(
     with warnings.catch_warnings():
         # Said on loading any system, with nothing that whoever asks for a brax environment could do.
         warnings.filterwarnings("ignore", "Brax System, piplines and environments are not actively", UserWarning)
-        env = envs.get_environment(name, **kwargs)
+        # The system's constants are of the precision in which it will be simulated.
+        with precision_of_engine():
+            env = envs.get_environment(name, **kwargs)
     return FunctionalEnv(
         env,
         num_envs,

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from multippo.backends.registry import computes_in_float64
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
 from multippo.envs.functional_spaces import as_declared, functional_action_space, functional_observation_space
@@ -19,6 +20,7 @@ from multippo.envs.keys import raw_jax_key
 from multippo.envs.starts import sound_starts
 from multippo.envs.trees import conform, select, shared_leaves, strip_weak_types, take
 from multippo.envs.truncation import find_truncation_key, own_episode_limit
+from multippo.envs.wide import in_own_precision
 
 if TYPE_CHECKING:
     import gymnasium
@@ -58,7 +60,8 @@ class FunctionalEnv(Env):
     that end together do too. All of the state is taken from there, ``info`` included.
 
     ``reset``, ``step`` and ``refresh`` may be called from compiled code or from Python; they are compiled by
-    themselves.
+    themselves. An environment made while the active engine's floating-point type is float64 computes in that, on
+    every engine: its random numbers differ from those in single precision.
 
     Args:
         env: The environment, without batching and automatic resets.
@@ -117,6 +120,7 @@ class FunctionalEnv(Env):
         self._stride = _stride(num_envs, self._pool_size)
         self._episode_length, self._action_repeat = episode_length, action_repeat
         # Without 64-bit mode JAX has no float64.
+        self.float64 = computes_in_float64()
         self._reward_dtype = jax.dtypes.canonicalize_dtype(reward_dtype)
         self.action_space = functional_action_space(env, action_space)
         self._actions = make_action_map(self.action_space, num_envs, jnp)
@@ -132,20 +136,24 @@ class FunctionalEnv(Env):
         limits = [length for length in (episode_length, own_episode_limit(env)) if length]
         self.max_episode_steps = math.ceil(min(limits) / action_repeat) if limits else None
 
+    @in_own_precision
     def reset(self, key: Any) -> EnvState:
         """See ``Env.reset``. Draws a pool of starts as well."""
         start_key, pool_key = jax.random.split(raw_jax_key(key))
         return self._begin(self._draw(start_key), self._draw(pool_key))
 
+    @in_own_precision
     def draw_starts(self, key: Any) -> Any:
         """See ``Env.draw_starts``. ``pool_size`` reset states, ``[P, ...]``."""
         return self._draw(raw_jax_key(key))
 
+    @in_own_precision
     def with_starts(self, env_state: EnvState, starts: Any) -> EnvState:
         """See ``Env.with_starts``."""
         draws = jnp.zeros(self.num_envs, jnp.int32)
         return env_state._replace(internal=env_state.internal._replace(pool=starts, draws=draws))
 
+    @in_own_precision
     def step(self, env_state: EnvState, action: Any) -> EnvState:
         """See ``Env.step``. Reads nothing of the state but ``internal``.
 
@@ -158,6 +166,7 @@ class FunctionalEnv(Env):
         """See ``Env.similar``."""
         return FunctionalEnv(self.env, num_envs, truncation_key=self._truncation_key, **self._options)
 
+    @in_own_precision
     def _read_first_state(self) -> Any:
         """Shapes and types of one environment's first state; what is traced for it serves the first reset too."""
         state = self._draw.eval_shape(jax.ShapeDtypeStruct((2,), jnp.uint32))

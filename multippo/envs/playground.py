@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 from multippo.envs.functional import FunctionalEnv
+from multippo.envs.wide import precision_of_engine
 
 __all__ = ["make_playground", "playground_names"]
 
@@ -32,7 +33,8 @@ def make_playground(
     """
     registry = _registry()
     config = registry.get_default_config(name)
-    env = registry.load(name, config=config, config_overrides=config_overrides or None)
+    with precision_of_engine():
+        env = registry.load(name, config=config, config_overrides=config_overrides or None)
     return FunctionalEnv(
         env,
         num_envs,
