@@ -15,8 +15,9 @@ TEST_WORKERS ?= -n auto --maxprocesses 4
 # How many random networks `make test-nightly` checks, and the number of the first.
 NETWORKS ?= 500
 NETWORKS_SEED ?= 0
-# Most of its time is compiling, and half of that optimising; `make test` compiles as users do.
-NIGHTLY_XLA_FLAGS ?= --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1
+# Most of the time of unit tests and random networks is compiling, and much of that optimising. The rest of the
+# conformance suite, and `make test-slow`, compile as users do.
+UNOPTIMISED ?= --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -43,7 +44,7 @@ train: $(RUN) ## train on CartPole-v1 (ENV_ID=..., ARGS="..."; MULTIPPO_BACKEND=
 test: test-unit test-conformance ## unit tests, then conformance on every engine
 
 test-unit: $(DEV) ## unit tests, and the examples in docstrings on both engines
-	$(PYTEST) tests -m "not slow" $(TEST_WORKERS)
+	XLA_FLAGS="$(UNOPTIMISED)" $(PYTEST) tests -m "not slow" $(TEST_WORKERS)
 	MULTIPPO_BACKEND=jax $(PYTEST) multippo
 	MULTIPPO_BACKEND=torch $(PYTEST) multippo
 
@@ -51,7 +52,7 @@ test-conformance: $(DEV) ## the conformance suite on every engine
 	$(PYTEST) conformance --backend jax --backend torch --backend numpy --quick $(TEST_WORKERS) --dist loadgroup
 
 test-nightly: $(DEV) ## hundreds of random networks on every engine (NETWORKS=500 NETWORKS_SEED=0)
-	XLA_FLAGS="$(NIGHTLY_XLA_FLAGS)" \
+	XLA_FLAGS="$(UNOPTIMISED)" \
 	$(PYTEST) conformance -k random_network --backend jax --backend torch --backend numpy \
 		--networks $(NETWORKS) --networks-seed $(NETWORKS_SEED)
 
