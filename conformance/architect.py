@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .composition import Composition, Description
@@ -72,7 +72,7 @@ def _module(choices: Choices, shape: Any, depth: int) -> Made:
 def _options(shape: Any, depth: int) -> list[Callable[[Choices, Any, int], Made]]:
     options: list[Callable[[Choices, Any, int], Made]] = [_flatteners]
     if not _holds_samples(shape):
-        options += [_delays, _normalizers, _scales]
+        options += [_delays, _normalizers, _scales] if _are_told_apart(shape) else [_delays, _scales]
     if isinstance(shape, dict):
         options.append(_filters)
     elif not isinstance(shape, _Sampled):
@@ -93,6 +93,20 @@ def _holds_samples(shape: Any) -> bool:
     if isinstance(shape, dict):
         return any(_holds_samples(part) for part in shape.values())
     return isinstance(shape, _Sampled)
+
+
+def _are_told_apart(shape: Any) -> bool:
+    """Whether no two leaves go by one name, which a Normalizer refuses: as ``{"a": {"b": ...}, "a.b": ...}`` do."""
+    names = list(_names(shape))
+    return len(set(names)) == len(names)
+
+
+def _names(shape: Any, prefix: str = "") -> Iterator[str]:
+    if not isinstance(shape, dict):
+        yield prefix
+        return
+    for key, part in shape.items():
+        yield from _names(part, f"{prefix}.{key}")
 
 
 def _numbers(shape: Any) -> int:

@@ -79,12 +79,14 @@ def compare(
         mask: False where an entry does not count; has the shape of the leading axes.
         relative: Divide by the largest magnitude of the expected leaf where that is above 1.
     """
-    got_leaves, expected_leaves = dict(named_leaves(got)), dict(named_leaves(expected))
-    if list(got_leaves) != list(expected_leaves):
-        return Deviation(np.inf, "", f"leaves {sorted(got_leaves)} instead of {sorted(expected_leaves)}")
+    pair = named_leaves(got), named_leaves(expected)
+    names = [[name for name, _ in leaves] for leaves in pair]
+    if names[0] != names[1]:
+        return Deviation(np.inf, "", f"leaves {sorted(names[0])} instead of {sorted(names[1])}")
+    # Leaf by leaf, since two may go by one name where a key holds a dot.
     return worst_of(
-        _compare_leaf(name, np.asarray(got_leaves[name]), np.asarray(leaf), axes, mask, relative)
-        for name, leaf in expected_leaves.items()
+        _compare_leaf(name, np.asarray(leaf), np.asarray(other), axes, mask, relative)
+        for (name, leaf), (_, other) in zip(*pair, strict=True)
     )
 
 

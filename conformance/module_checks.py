@@ -92,10 +92,10 @@ def _carry_kept(evidence: ModuleEvidence) -> Deviation:
 def _carry_moves(evidence: ModuleEvidence) -> Deviation:
     # The key of a random state stays; its step count moves.
     before, after = (
-        dict(named_leaves(map_random_states(lambda state: state.count, state)))
+        named_leaves(map_random_states(lambda state: state.count, state))
         for state in (evidence.fresh_state(), evidence.warm_state)
     )
-    still = [name for name, leaf in before.items() if np.array_equal(after[name], leaf)]
+    still = [name for (name, old), (_, new) in zip(before, after, strict=True) if np.array_equal(new, old)]
     return Deviation(np.inf, still[0], "the carry is the first one still, after steps") if still else Deviation(0.0)
 
 

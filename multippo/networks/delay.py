@@ -125,16 +125,19 @@ class Delay(StatefulModule):
         return self.xp.astype(leaf, dtype)
 
     def _check(self, x: Any, lead: int) -> None:
-        received, expected = dict(named_leaves(x)), [name for name, _, _ in self.leaves]
-        if sorted(received) != sorted(expected):
-            raise ValueError(f"Delay got an input with leaves {sorted(received)}; expected {sorted(expected)}.")
-        for name, shape, _ in self.leaves:
-            if not hasattr(received[name], "shape"):
-                raise TypeError(f"Delay got a {type(received[name]).__name__}{_at(name)}; expected an array.")
-            if tuple(received[name].shape[lead:]) != shape or len(received[name].shape) < lead:
+        # Two leaves may go by one name, where a key holds a dot; they stay in the order of the tree.
+        received = sorted(named_leaves(x), key=lambda leaf: leaf[0])
+        expected = sorted(self.leaves, key=lambda leaf: leaf[0])
+        names = [[name for name, *_ in leaves] for leaves in (received, expected)]
+        if names[0] != names[1]:
+            raise ValueError(f"Delay got an input with leaves {names[0]}; expected {names[1]}.")
+        for (name, leaf), (_, shape, _) in zip(received, expected, strict=True):
+            if not hasattr(leaf, "shape"):
+                raise TypeError(f"Delay got a {type(leaf).__name__}{_at(name)}; expected an array.")
+            if tuple(leaf.shape[lead:]) != shape or len(leaf.shape) < lead:
                 raise ValueError(
-                    f"Delay got an input{_at(name)} of shape {tuple(received[name].shape)}; expected a batch of "
-                    f"{shape}, as in sample_input."
+                    f"Delay got an input{_at(name)} of shape {tuple(leaf.shape)}; expected a batch of {shape}, as in "
+                    "sample_input."
                 )
 
 

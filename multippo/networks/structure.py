@@ -181,6 +181,9 @@ def _freeze_factors(factor: Any) -> Any:
     named = _named_factors(factor, "")
     if not all(_is_factor(value) for _, value in named) or all(value is None for _, value in named):
         raise TypeError(f"Scale({factor!r}) is not possible: expected a number, or a tree of numbers and None.")
+    names = [name for name, _ in named]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"Scale got two factors by the name {twice[0]!r}; rename a key that holds a dot.")
     return tuple(named)
 
 

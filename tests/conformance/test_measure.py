@@ -47,3 +47,10 @@ def test_large_words_are_told_apart():
 
 def test_the_worst_of_none_is_none():
     assert worst_of([]).worst == 0.0
+
+
+def test_leaves_of_one_name_are_both_compared():
+    expected = {"a": {"b": np.zeros((1, 1))}, "a.b": np.zeros((1, 1))}
+    for got in ({**expected, "a.b": np.ones((1, 1))}, {**expected, "a": {"b": np.ones((1, 1))}}):
+        assert compare(got, expected).worst == 1.0
+    assert compare({"a.b": np.zeros((1, 1))}, expected).worst == np.inf

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from multippo.conformance import composition as compositions
+from multippo.conformance.architect import _normalizers, _options
 from multippo.conformance.composition import KINDS, Composition, build, parts
 from multippo.conformance.module_evidence import ModuleEvidence
 from multippo.conformance.plan import Case, Evidence, make_plan
@@ -42,6 +43,15 @@ def test_two_hundred_networks_have_every_module_every_end_and_every_size():
     assert sum(any(source == target for source, target, *_ in graph[2]) for graph in graphs) > 8
     assert sum(depth(network.network) >= 4 for network in networks) > 100
     assert sum(isinstance(network.inputs, dict) for network in networks) > 40
+
+
+def test_no_normalizer_is_given_two_leaves_of_one_name(engine):
+    told_apart = [{"a": {"b": (1,)}, "b": (1,)}, {"a.b": (1,)}, (2,)]
+    assert all(_normalizers in _options(shape, 1) for shape in told_apart)
+    shape = {"a": {"b": (1,)}, "a.b": (2,)}
+    assert _normalizers not in _options(shape, 1)
+    with pytest.raises(ValueError, match=r"two leaves by the name 'a\.b'"):
+        mp.Normalizer(shape)
 
 
 def test_every_kind_is_described_in_terms_of_a_public_module():

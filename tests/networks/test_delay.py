@@ -177,3 +177,19 @@ def test_a_wrong_input_is_refused_by_name(engine):
         delay(state, {"a": a + 0.5, "b": b})
     with pytest.raises(TypeError, match="Delay got a int at 'b'"):
         delay(state, {"a": a, "b": 1})
+
+
+def test_leaves_of_one_name_are_two(engine):
+    # "a.b" is the name of both.
+    tree = {"a": {"b": np.zeros(2)}, "a.b": np.zeros(3)}
+    delay = mp.Delay(tree, 1, 0.5)
+    x = {"a": {"b": engine.zeros((1, 2)) + 1.0}, "a.b": engine.zeros((1, 3)) + 2.0}
+    out = delay(delay.initialize_state(1), x)
+    assert to_numpy(out.output["a"]["b"]).tolist() == [[0.5] * 2]
+    assert to_numpy(out.output["a.b"]).tolist() == [[0.5] * 3]
+    later = to_numpy(delay(out.next_state, x).output)
+    assert (later["a"]["b"].tolist(), later["a.b"].tolist()) == ([[1.0] * 2], [[2.0] * 3])
+    with pytest.raises(ValueError, match=r"Delay got an input at 'a.b' of shape \(1, 3\); expected a batch of \(2,\)"):
+        delay(out.next_state, {**x, "a": {"b": x["a.b"]}})
+    with pytest.raises(ValueError, match=r"leaves \['a.b'\]; expected \['a.b', 'a.b'\]"):
+        delay(out.next_state, {"a.b": x["a.b"]})

@@ -103,6 +103,8 @@ def test_scale_refuses_what_does_not_fit(engine):
     for bad in (None, "2", True, {}, {"a": "2"}):
         with pytest.raises(TypeError, match=r"expected a number, or a tree of numbers and None"):
             mp.Scale(bad)
+    with pytest.raises(ValueError, match=r"Scale got two factors by the name 'a.b'; rename a key that holds a dot"):
+        mp.Scale({"a": {"b": 1.0}, "a.b": 2.0})
     with pytest.raises(ValueError, match=r"Scale got an input with leaves \['b'\]; expected \['a'\]"):
         run(mp.Scale({"a": 2.0}), {"b": engine.zeros((1, 1))})
 
