@@ -6,8 +6,8 @@ import contextlib
 from typing import Any
 
 from multippo.algorithms.distillation_config import DistillationConfig, DistillationTrainConfig
-from multippo.algorithms.ppo import CheckpointFn, Run
 from multippo.algorithms.reports import LogFn
+from multippo.algorithms.run import CheckpointFn, Run
 from multippo.algorithms.teacher import TargetFn, Teacher, distillation_loss
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.envs.api import Env

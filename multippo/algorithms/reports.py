@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["LogFn", "first_not_finite", "readable", "with_step"]
+__all__ = ["LogFn", "first_not_finite", "readable", "remedy", "replay_warning", "with_step"]
 
 LogFn = Callable[..., None]
 """``log_fn(metrics)`` or ``log_fn(metrics, step)``."""
@@ -72,3 +72,22 @@ def first_not_finite(report: dict[str, Any], num_envs: int, params: list[tuple[s
 def _order(kind: str, place: int) -> tuple[int, int, str]:
     """A sort key of what was not finite: the environment's part by step, then loss, then gradient."""
     return ("loss", "gradient").index(kind) + 1 if kind in ("loss", "gradient") else 0, place, kind
+
+
+def remedy(leaf: str, nonfinite: str) -> str:
+    """What to do about a value that is not finite, with which a run has stopped."""
+    if leaf == "loss" or leaf.startswith("gradient"):
+        return "lower the learning rate, or look for huge values in the environment."
+    looked = "look for its cause in the environment."
+    if nonfinite == "stop":
+        return looked + " nonfinite='restart' begins a new episode instead."
+    return looked + " A single environment is restarted; not all at once, nor where a restart is impossible or in vain."
+
+
+def replay_warning(deviation: float, iteration: int) -> str:
+    """What to say of a network whose replay is not its rollout."""
+    return (
+        f"Before any update the ratio of new to old likelihood was off by {deviation:.2g} in iteration {iteration}: "
+        "replayed, the network does not repeat what it did in the rollout. A module draws its noise afresh, keeps "
+        "something outside its state, or resets it at another time; `multippo conformance` checks the library's own."
+    )
