@@ -8,6 +8,8 @@ __all__ = ["LONG"]
 LONG = (
     "tests/algorithms/test_checkpointing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit",
     "tests/algorithms/test_checkpointing.py::test_a_checkpoint_of_one_engine_is_the_same_on_the_other[jax]",
+    "tests/algorithms/test_distillation.py::test_dict_actions_are_taught_key_by_key[jax]",
+    "tests/algorithms/test_distillation.py::test_several_iterations_in_one_call_are_those_one_by_one",
     "tests/algorithms/test_options.py::test_with_nothing_learnt_targets_anew_are_the_old_ones[jax]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-asymmetric_critics]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-brax]",
