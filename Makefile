@@ -12,6 +12,8 @@ ARGS ?=
 # Unit tests run in parallel, one process a core and four at most: each loads both engines.
 TEST_WORKERS ?= -n auto --maxprocesses 4
 
+# The environment of `make test-lowest`.
+LOWEST ?= .venv-lowest
 # How many random networks `make test-nightly` checks, and the number of the first.
 NETWORKS ?= 500
 NETWORKS_SEED ?= 0
@@ -31,7 +33,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-unit test-conformance test-slow test-nightly check lint format docs bench clean distclean
+.PHONY: help setup train test test-unit test-conformance test-slow test-nightly test-lowest check lint format docs bench clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +62,13 @@ test-slow: $(DEV) ## what takes minutes, and the whole conformance suite
 	$(PYTEST) tests -m slow
 	$(PYTEST) conformance --backend jax --backend torch --backend numpy $(TEST_WORKERS) --dist loadgroup
 
+test-lowest: ## conformance on JAX with the oldest versions declared, in .venv-lowest
+	$(MAKE) VENV=$(LOWEST) $(LOWEST)/bin/pip
+	$(LOWEST)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints-lowest.txt \
+		--editable ".[brax,conformance]" pytest pytest-xdist
+	@# Old releases warn of one another, which is no news.
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest conformance --backend jax -W default $(TEST_WORKERS) --dist loadgroup
+
 check: lint test ## everything a change must pass
 
 lint: $(DEV) ## ruff, ruff format --check, pyright
@@ -82,7 +91,7 @@ clean: ## remove caches and build output
 	find multippo conformance tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv as well
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(LOWEST)
 
 $(RUN): pyproject.toml setup.py constraints.txt | $(BIN)/pip
 	@echo "Installing torch (CPU build) ..."
