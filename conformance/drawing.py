@@ -43,16 +43,16 @@ def simplest(
         number: Of a random network that has the fault.
         fails: Whether another network has it; called once for each.
         wrong: As for ``draw_network``.
-        seconds: After what time ``fails`` is not called any more.
+        seconds: After what processor time ``fails`` is not called any more.
     """
     known = {repr(draw_network(number, wrong)): True}
-    deadline = time.monotonic() + seconds
+    deadline = time.process_time() + seconds
     found: list[Composition] = []
 
     def test(network: Composition) -> None:
         name = repr(network)
         if name not in known:
-            known[name] = time.monotonic() < deadline and fails(network)
+            known[name] = time.process_time() < deadline and fails(network)
         if known[name]:
             found.append(network)
             raise _HasFaultError

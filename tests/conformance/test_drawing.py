@@ -58,7 +58,7 @@ def test_a_fault_that_ends_with_the_deadline_leaves_what_was_found():
         return "LSTM" in kinds(network)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("multippo.conformance.drawing.time.monotonic", lambda: next(clock, 1e9))
+        patch.setattr("multippo.conformance.drawing.time.process_time", lambda: next(clock, 1e9))
         simple = simplest(number, fails)
     # The clock is read once for the deadline, then once for each network.
     assert failed and simple in failed and simple != draw_network(number)
