@@ -9,7 +9,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from types import FrameType
+
+from multippo.errors import Terminated
 
 __all__ = ["Deadline"]
 
@@ -25,13 +28,19 @@ class Deadline:
 
     Only for a process that is all ours, such as the command line's: whatever else it was doing is lost.
 
+    It is needed from the first import on: JAX calls Python from the garbage collector, where the KeyboardInterrupt of
+    Python's own handler is printed and forgotten.
+
     Args:
         last_words: Called in the other thread before the end; saves what there is and returns what to say.
         seconds: How long after the signal.
+
+    Attributes:
+        last_words: The same; may be replaced when there is more to save.
     """
 
-    def __init__(self, last_words: Callable[[], str], seconds: float = 8.0) -> None:
-        self._last_words, self._seconds = last_words, seconds
+    def __init__(self, last_words: Callable[[], str] = str, seconds: float = 8.0) -> None:
+        self.last_words, self._seconds = last_words, seconds
         self._left = threading.Event()
         self._previous: int | None = None
 
@@ -49,6 +58,19 @@ class Deadline:
             signal.set_wakeup_fd(self._previous)
             self._written.close()  # which ends the thread
 
+    @contextlib.contextmanager
+    def preparing(self) -> Generator[None]:
+        """Around what comes before the training, in which SIGTERM, too, raises, as long as nobody handles it."""
+        number = signal.SIGTERM
+        ours = self._previous is not None and signal.getsignal(number) is signal.SIG_DFL
+        if ours:
+            signal.signal(number, _raise_terminated)
+        try:
+            yield
+        finally:
+            if ours:
+                signal.signal(number, signal.SIG_DFL)
+
     def _listen(self) -> None:
         with self._listening:
             while received := self._listening.recv(1):
@@ -61,8 +83,13 @@ class Deadline:
     def _end(self, number: int) -> None:
         said = ""
         with contextlib.suppress(Exception):  # there is nobody left to handle it
-            said = self._last_words()
+            said = self.last_words()
         for process in multiprocessing.active_children():
             process.kill()
         print(f"\nmultippo: {_WORDS[signal.Signals(number)]}. {said}".rstrip(), file=sys.stderr, flush=True)
         os._exit(128 + number)
+
+
+def _raise_terminated(signum: int, frame: FrameType | None) -> None:
+    del signum, frame
+    raise Terminated

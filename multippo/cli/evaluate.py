@@ -10,6 +10,7 @@ from typing import Any
 
 from multippo.algorithms.metrics import json_ready
 from multippo.backends.registry import available_backends, get_backend, known_backends, use_backend
+from multippo.cli.deadline import Deadline
 from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
 from multippo.cli.options import Option
@@ -46,7 +47,8 @@ def run(argv: Sequence[str]) -> int:
             raise UsageError(f"{name}={values[name]} is not possible: expected at least 1.")
     if values["seed"] < 0:
         raise UsageError(f"seed={values['seed']} is not possible: expected 0 or more.")
-    found, about = _play(values)
+    with Deadline() as deadline, deadline.preparing():
+        found, about = _play(values)
     if values["json"]:
         report = {name: found[metric] for name, metric in _REPORTED.items()}
         report = {**report, "episodes": int(found["eval/episodes"]), **about}

@@ -71,14 +71,14 @@ def run(argv: Sequence[str]) -> int:
         if directory is not None:  # at once, not only after the environment is made
             directory.refuse_used()
     backend = choose_backend(values["backend"], stored.get("backend"))
-    with use_backend(backend) as engine:
-        check_trains(engine)
-        env = settings.make_env()
-        try:
+    with Deadline() as deadline, contextlib.ExitStack() as stack:
+        with deadline.preparing():
+            engine = stack.enter_context(use_backend(backend))
+            check_trains(engine)
+            env = settings.make_env()
+            stack.callback(env.close)
             network = settings.make_network(env)
-            _Training(settings, directory, env, network, values["progress"], bool(values["resume"])).go()
-        finally:
-            env.close()
+        _Training(settings, directory, env, network, values["progress"], bool(values["resume"])).go(deadline)
     return 0
 
 
@@ -122,23 +122,26 @@ class _Training:
         self._saved: Path | None = None
         self._saving = threading.Lock()
 
-    def go(self) -> None:
+    def go(self, deadline: Deadline) -> None:
         """Trains, evaluates, and says where everything is.
+
+        Args:
+            deadline: Ends the process after a signal; gets something to save.
 
         Raises:
             RunError: If the disk is full, or the like.
         """
         try:
-            self._go()
+            self._go(deadline)
         except OSError as error:
             if error.errno is None:  # not the system's: the library's or an environment's own
                 raise
             raise RunError(f"the run stopped: {one_line(error)}. {self._how_to_go_on()}") from error
 
-    def _go(self) -> None:
+    def _go(self, deadline: Deadline) -> None:
         initial = self._prepare()
+        deadline.last_words = self._save_and_say
         with contextlib.ExitStack() as stack:
-            stack.enter_context(Deadline(self._save_and_say))
             record = _Record(self._directory, 0 if initial is None else initial.step)
             stack.callback(record.close)
             ppo = self._settings.train.ppo
@@ -178,9 +181,13 @@ class _Training:
             self._saved = checkpoint.path
         for directory in (self._directory.path, self._directory.checkpoints):
             remove_leftovers(directory)
-        self._directory.write_settings(self._settings, self._network.engine.name)
+        if not self._is_finished(initial):  # else nothing is computed with settings that were given anew
+            self._directory.write_settings(self._settings, self._network.engine.name)
         drop_after(self._directory.metrics, step)
         return initial
+
+    def _is_finished(self, initial: TrainingState | None) -> bool:
+        return initial is not None and initial.iteration >= self._settings.train.ppo.num_iterations
 
     def _create(self) -> None:
         backend = self._network.engine.name
@@ -201,7 +208,7 @@ class _Training:
 
     def _train(self, initial: TrainingState | None, log: Callable[[Mapping[str, float]], None]) -> None:
         ppo = self._settings.train.ppo
-        if initial is not None and initial.iteration >= ppo.num_iterations:
+        if initial is not None and self._is_finished(initial):
             # However progress is shown.
             print(finished(initial.step, initial.iteration, ppo), file=sys.stderr)
             return

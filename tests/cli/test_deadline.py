@@ -70,6 +70,50 @@ def test_whoever_ends_by_himself_is_left_alone(tmp_path):
     assert not (tmp_path / "saved").exists()
 
 
+# The command, in whose preparation an environment takes for ever, and what holds it may swallow the exception, as JAX
+# does where Python's garbage collector calls it.
+PREPARING = """
+import signal, sys, time
+from multippo.cli import main
+from multippo.cli.deadline import Deadline
+from multippo.cli.settings import RunSettings
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+Deadline.__init__.__defaults__ = (str, 0.5)
+
+def make_env(self, num_envs=None):
+    print("ready", flush=True)
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            if {honest}:
+                raise
+
+RunSettings.make_env = make_env
+sys.exit(main(["train", "CartPole-v1", "--backend=torch", "--run-dir", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("honest", [True, False])
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_it_ends_before_the_training_begins(tmp_path, number, code, word, honest):
+    process = subprocess.Popen(
+        [sys.executable, "-c", PREPARING.format(honest=honest), str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=50)
+    assert (process.returncode, err.strip()) == (code, f"multippo: {word}.")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_previous_listener_is_put_back():
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
