@@ -5,19 +5,22 @@ from __future__ import annotations
 import copy
 import dataclasses
 import multiprocessing
+import pickle
 import signal
 import traceback
 from collections.abc import Mapping
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+from gymnasium.vector.async_vector_env import _async_worker  # pyright: ignore[reportPrivateUsage]
 
 from multippo.envs.observations import make_observation_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ONE_REWARD", "Member", "MemberConstructor", "refuse_reward_tree"]
+__all__ = ["ONE_REWARD", "Member", "MemberConstructor", "refuse_reward_tree", "run_member"]
 
 ONE_REWARD = (
     "gymnasium's vector environments have one reward for each environment. For one for each key write a functional "
@@ -64,7 +67,9 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
             obs, info = self.env.reset(seed=seed, options=options)
             self._observations(self._observations.stack([obs]), 1)
         except Exception as error:
-            self._add_note(error)
+            explained = _explained(error, self._index, self._in_worker)
+            if explained is not error:
+                raise explained from None
             raise
         return obs, info
 
@@ -80,16 +85,13 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
             if shape:
                 raise ValueError(f"step returned a reward of shape {shape}, expected one number: return float(reward).")
         except Exception as error:
-            self._add_note(error)
+            explained = _explained(error, self._index, self._in_worker)
+            if explained is not error:
+                raise explained from None
             raise
         if terminated or truncated:
             obs = copy.deepcopy(obs)
         return obs, reward, terminated, truncated, info
-
-    def _add_note(self, error: Exception) -> None:
-        error.add_note(f"Raised by environment {self._index} of the batch.")
-        if self._in_worker:
-            error.add_note(f"In its worker process:\n{traceback.format_exc()}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,3 +119,47 @@ class MemberConstructor:
                 "gymnasium.Env: pass functions without arguments that make one environment each."
             )
         return Member(env, self.index, self.in_worker)
+
+
+def run_member(index: int, make: Callable[[], Any], pipe: Any, parent_pipe: Any, *rest: Any) -> None:
+    """What a worker process runs: gymnasium's own worker, which an exception of the environment's constructor ends.
+
+    Such an exception is the answer to the first question that the worker is asked, as one of ``step`` would be.
+    """
+    try:
+        env = make()
+    except Exception as error:
+        explained = _explained(error, index, in_worker=True)
+        error_queue = rest[1]
+        parent_pipe.close()
+        pipe.recv()
+        error_queue.put((index, type(explained), explained, traceback.format_exc()))
+        pipe.send((None, False))
+        return
+    _async_worker(index, lambda: env, pipe, parent_pipe, *rest)
+
+
+def _explained(error: Exception, index: int, in_worker: bool) -> Exception:
+    """The exception, with notes of where it comes from.
+
+    One that would not reach the parent process as it is becomes a RuntimeError that says the same: gymnasium's pipe
+    loses it without a word, and the parent waits for it for ever.
+    """
+    text = "".join(traceback.format_exception_only(error)).strip()
+    trace = f"In its worker process:\n{traceback.format_exc()}"
+    place = f"Raised by environment {index} of the batch."
+    error.add_note(place)
+    if not in_worker:
+        return error
+    error.add_note(trace)
+    return error if _is_portable(error) else RuntimeError(f"{text}\n{place} {trace}")
+
+
+def _is_portable(error: Exception) -> bool:
+    """Whether it can be pickled, unpickled, and wrapped in another of its type, as gymnasium does."""
+    try:
+        arrived = pickle.loads(ForkingPickler.dumps(error))
+        same = str(arrived) == str(error) and arrived.__notes__ == error.__notes__
+        return same and type(error)(arrived).args[0] is arrived
+    except Exception:
+        return False

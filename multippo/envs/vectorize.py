@@ -11,7 +11,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from multippo.envs.members import MemberConstructor
+from multippo.envs.members import MemberConstructor, run_member
+from multippo.envs.workers import stop_workers, unwrapped_error, without_tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,15 +39,28 @@ def vectorize(
         # No copy: the adapter copies.
         return SyncVectorEnv(members, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
     context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    # Made before it is filled in, so that its processes can be ended where that fails.
+    vector_env = AsyncVectorEnv.__new__(AsyncVectorEnv)
     try:
-        return AsyncVectorEnv(members, copy=False, context=context, autoreset_mode=AutoresetMode.SAME_STEP)
-    except EOFError as error:
+        with without_tracebacks():
+            vector_env.__init__(
+                members, copy=False, context=context, autoreset_mode=AutoresetMode.SAME_STEP, worker=run_member
+            )
+        return vector_env
+    except (EOFError, ConnectionError) as error:
+        stop_workers(vector_env)
         raise RuntimeError(
             "A worker process died while it made its environment. The first environment was made in this process "
             "without fault, so look for what differs in a new process: files, environment variables, memory, or a "
             "script without "
             'if __name__ == "__main__":'
         ) from error
+    except BaseException as error:
+        stop_workers(vector_env)
+        own = unwrapped_error(error)
+        if own is not error:
+            raise own from None
+        raise
 
 
 def vectorize_id(

@@ -3,12 +3,18 @@
 gymnasium waits for a worker without limit, reports one that died as a bare ``EOFError``, and raises a worker's
 exception without its traceback. Here each call has a time limit, an exception brings its traceback along as a note
 (``Member`` attaches it), and after any of these no process is left behind.
+
+An exception that can't be pickled never arrives, and gymnasium waits for it. ``Member`` raises another in its place; of
+workers that the user has started only the waiting is limited.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import multiprocessing
 import multiprocessing.connection
+import queue
 from typing import TYPE_CHECKING, Any
 
 import gymnasium.logger
@@ -16,12 +22,12 @@ import gymnasium.logger
 from multippo.envs.members import MemberConstructor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     import numpy as np
     from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
-__all__ = ["WORKER_TIMEOUT_S", "Workers"]
+__all__ = ["WORKER_TIMEOUT_S", "Workers", "stop_workers", "unwrapped_error", "without_tracebacks"]
 
 WORKER_TIMEOUT_S = 20.0
 
@@ -39,6 +45,8 @@ class Workers:
     def __init__(self, vector_env: VectorEnv[Any, Any, Any], base: AsyncVectorEnv, timeout_s: float) -> None:
         self._vector_env, self._base, self._timeout_s = vector_env, base, timeout_s
         self._has_notes = all(isinstance(constructor, MemberConstructor) for constructor in base.env_fns)
+        # Else without limit: an exception that can't be pickled is announced and never comes.
+        base.error_queue.get = functools.partial(base.error_queue.get, timeout=timeout_s)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """As ``VectorEnv.reset``."""
@@ -70,12 +78,9 @@ class Workers:
             self._stop()
 
     def _watch(self, name: str, call: Callable[[], Any]) -> Any:
-        level = gymnasium.logger.min_level
-        if self._has_notes:
-            # gymnasium also issues the traceback as a warning, which a filter can turn into another exception.
-            gymnasium.logger.min_level = max(level, gymnasium.logger.ERROR + 1)
         try:
-            return call()
+            with without_tracebacks() if self._has_notes else contextlib.nullcontext():
+                return call()
         except (EOFError, ConnectionError) as error:
             dead = self._dead_workers()
             self._stop()
@@ -91,14 +96,20 @@ class Workers:
                 f"{self._timeout_s:g} s and were ended. If the environment may take longer, pass a larger "
                 "worker_timeout."
             ) from error
+        except queue.Empty as error:
+            ended = list(self._dead_workers())
+            self._stop()
+            raise RuntimeError(
+                f"In {name} of {self._vector_env}, the workers of environments {ended} raised exceptions that can't be "
+                "pickled, so they did not arrive: let make_env start the workers (a list of functions and "
+                "vectorization='async'), which then send their text, or look at what the workers printed."
+            ) from error
         except BaseException as error:
             self._stop()
-            # gymnasium raises a new exception around the worker's own, which holds the notes.
-            if error.args and type(error.args[0]) is type(error):
-                raise error.args[0] from None
+            own = unwrapped_error(error)
+            if own is not error:
+                raise own from None
             raise
-        finally:
-            gymnasium.logger.min_level = level
 
     def _dead_workers(self) -> dict[int, int | None]:
         # The pipe closes a moment before the process is gone.
@@ -106,14 +117,37 @@ class Workers:
         return {i: process.exitcode for i, process in enumerate(self._base.processes) if not process.is_alive()}
 
     def _stop(self) -> None:
-        for process in self._base.processes:
-            process.terminate()
-        for process in self._base.processes:
-            process.join(timeout=2.0)
-            if process.is_alive():
-                process.kill()
-                process.join()
-        for pipe in self._base.parent_pipes:
-            if pipe is not None and not pipe.closed:
-                pipe.close()
-        self._base.closed = True
+        stop_workers(self._base)
+
+
+def stop_workers(base: AsyncVectorEnv) -> None:
+    """Ends the worker processes that have been started, whatever they are doing."""
+    # A constructor that failed early has left no list, or one with a process that could not be started.
+    started = [process for process in vars(base).get("processes", ()) if process.pid is not None]
+    for process in started:
+        process.terminate()
+    for process in started:
+        process.join(timeout=2.0)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    for pipe in vars(base).get("parent_pipes", ()):
+        if pipe is not None and not pipe.closed:
+            pipe.close()
+    base.closed = True
+
+
+def unwrapped_error(error: BaseException) -> BaseException:
+    """A worker's own exception, which holds the notes: gymnasium raises a new one around it."""
+    return error.args[0] if error.args and type(error.args[0]) is type(error) else error
+
+
+@contextlib.contextmanager
+def without_tracebacks() -> Generator[None]:
+    """Keeps gymnasium from issuing a worker's traceback as a warning, which a filter can turn into an exception."""
+    level = gymnasium.logger.min_level
+    gymnasium.logger.min_level = max(level, gymnasium.logger.ERROR + 1)
+    try:
+        yield
+    finally:
+        gymnasium.logger.min_level = level

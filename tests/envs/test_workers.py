@@ -1,15 +1,19 @@
 """Worker processes. Environments are local classes, which travel to a worker by value."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+import warnings
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from multippo.envs.host import GymnasiumEnv
 from multippo.envs.vectorize import vectorize
@@ -111,3 +115,107 @@ def test_no_process_is_forked_from_one_that_runs_jax(tmp_path):
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert run.stdout == "done\n", run.stderr
     assert "fork" not in run.stderr
+
+
+class TwoArgumentsError(Exception):
+    """Can be pickled and not unpickled: ``args`` holds one argument, and the class wants two."""
+
+    def __init__(self, code, where):
+        super().__init__(f"code {code} at {where}")
+
+
+def faults():
+    class LocalError(Exception):
+        pass
+
+    def unpicklable():
+        raise RuntimeError("sim failed", threading.Lock())
+
+    def local():
+        raise LocalError("sim failed")
+
+    def two_arguments():
+        raise TwoArgumentsError(7, "sim failed")
+
+    def wants_five():  # pickles well, but gymnasium makes one with one argument
+        raise UnicodeDecodeError("ascii", b"x", 0, 1, "sim failed")
+
+    return {function.__name__: function for function in (unpicklable, local, two_arguments, wants_five)}
+
+
+@pytest.mark.parametrize(
+    ("fault", "place", "text"),
+    [
+        ("unpicklable", "step", "RuntimeError: "),
+        ("unpicklable", "reset", "RuntimeError: "),
+        ("unpicklable", "construction", "RuntimeError: "),
+        ("local", "step", "LocalError: sim failed"),
+        ("two_arguments", "step", "TwoArgumentsError: code 7 at sim failed"),
+        ("wants_five", "step", "UnicodeDecodeError: "),
+    ],
+)
+def test_an_exception_that_cannot_be_pickled_is_retold(fault, place, text):
+    function, parent = faults()[fault], os.getpid()
+    base = make_class(function)
+
+    class Faulty(base):
+        def __init__(self, index):
+            self.index = index
+            if place == "construction" and index == 1 and os.getpid() != parent:
+                function()
+
+        def reset(self, *, seed=None, options=None):
+            if place == "reset" and self.index == 1:
+                function()
+            return super().reset(seed=seed, options=options)
+
+    makers = [lambda index=index: Faulty(index) for index in range(2)]
+    before, began = set(multiprocessing.active_children()), time.monotonic()
+    with pytest.raises(RuntimeError, match="sim failed") as caught:
+        env = GymnasiumEnv(vectorize(makers, "async"), worker_timeout=3.0)
+        state = env.reset(0)
+        assert place == "step"
+        env.step(state, np.array([0, 1]))
+    assert time.monotonic() - began < 10
+    message = str(caught.value)
+    assert text in message
+    assert "environment 1 of the batch" in message
+    assert f"in {fault}" in message
+    assert set(multiprocessing.active_children()) <= before
+
+
+def test_workers_of_the_user_can_lose_an_exception_but_not_hang():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        makers = [make_class(faults()["unpicklable"])] * 2
+        vector_env = AsyncVectorEnv(makers, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
+        env = GymnasiumEnv(vector_env, worker_timeout=1.0)
+        state = env.reset(0)
+        with pytest.raises(RuntimeError, match=r"environments \[1\] raised exceptions that can't be pickled"):
+            env.step(state, np.array([0, 1]))
+    assert not any(process.is_alive() for process in processes(env))
+
+
+def test_an_exception_of_a_constructor_keeps_its_type():
+    parent = os.getpid()
+
+    class Faulty(make_class()):
+        def __init__(self):
+            if os.getpid() != parent:
+                raise ZeroDivisionError("in the worker only")
+
+    before = set(multiprocessing.active_children())
+    with pytest.raises(ZeroDivisionError, match="in the worker only") as caught:
+        vectorize([Faulty] * 2, "async")
+    assert "in __init__" in "\n".join(caught.value.__notes__)
+    assert set(multiprocessing.active_children()) <= before
+
+
+def test_a_constructor_that_cannot_travel_keeps_its_exception():
+    lock = threading.Lock()
+
+    class Locked(make_class()):
+        lock_ = lock
+
+    with pytest.raises(TypeError, match="pickle"):
+        vectorize([Locked] * 2, "async")
