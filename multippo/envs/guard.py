@@ -3,6 +3,8 @@
 A simulator that blows up returns NaN or an infinity now and then. The step in which it does is *broken*: its episode is
 cut there and a new one started, and the step enters no loss and no return. The step before it stays whole, since the
 observation between the two was finite and so was its value. The other environments notice nothing.
+
+Where it is the next episode's first observation, only that start is replaced: the step before it is sound.
 """
 
 from __future__ import annotations
@@ -57,31 +59,47 @@ def restart_broken(env: Env, env_state: EnvState) -> EnvState:
     looked_at = (env_state.reward, env_state.obs, () if env_state.final_obs is env_state.obs else env_state.final_obs)
     if all(leaf.dtype.kind != "f" or np.isfinite(leaf).all() for leaf in tree_leaves(looked_at)):
         return env_state._replace(broken=np.zeros(env_state.valid.shape, np.int32))
-    # With skipped steps a terminated episode's last observation is shown once more, and nothing hangs on it.
-    seen = ~env_state.terminated if env.may_skip else np.ones_like(env_state.valid)
-    code = broken_leaf(np, env_state.obs, env_state.reward, seen, env_state.valid)
-    if env_state.final_obs is not env_state.obs and env_state.truncated.any():
-        final = broken_leaf(np, env_state.final_obs, env_state.reward, env_state.truncated, env_state.valid)
+    # Copies: a restart may write into the environment's own.
+    terminated, truncated = np.array(env_state.terminated), np.array(env_state.truncated)
+    code, start = _step_and_start(env, env_state)
+    which = (code > 0) | (start > 0)
+    restarted = env.restart(env_state, which) if which.any() else None
+    if restarted is None:
+        return env_state._replace(broken=np.zeros_like(code))
+    blown, begun = code > 0, start > 0
+    if (terminated & begun).any():
+        # In place, since the environment may know its latest state by this array.
+        restarted.terminated[begun] = terminated[begun]
+
+    def without(leaf: Any) -> Any:
+        return np.where(blown, np.zeros_like(leaf), leaf)
+
+    return restarted._replace(
+        reward=tree_map(without, env_state.reward),
+        metrics=tree_map(without, env_state.metrics),
+        # No value is taken of it; it must only be finite.
+        final_obs=select(np, blown | ~env_state.valid & begun, restarted.obs, env_state.final_obs),
+        # A start that is replaced ends no episode.
+        truncated=np.where(begun, truncated, restarted.truncated),
+        broken=np.where(blown, code, -start),
+    )
+
+
+def _step_and_start(env: Env, env_state: EnvState) -> tuple[np.ndarray, np.ndarray]:
+    """Which leaf of the step itself is not finite in each environment; where none, which of a new episode's start."""
+    valid, terminated, truncated = env_state.valid, env_state.terminated, env_state.truncated
+    nowhere = np.zeros_like(valid)
+    if env.may_skip:
+        # The last observation is shown once more, and nothing hangs on a terminated episode's; then comes the start.
+        ended, begins = terminated, ~valid
+    else:
+        ended = begins = terminated | truncated
+    code = broken_leaf(np, env_state.obs, env_state.reward, valid & ~ended, valid)
+    if not env.may_skip and truncated.any():
+        final = broken_leaf(np, env_state.final_obs, env_state.reward, truncated, nowhere)
         code = np.where(code == 0, final, code)
-    if code.any():
-        which = code > 0
-        restarted = env.restart(env_state, which)
-        if restarted is not None:
-
-            def without(leaf: Any) -> Any:
-                return np.where(which, np.zeros_like(leaf), leaf)
-
-            return restarted._replace(
-                reward=tree_map(without, env_state.reward),
-                metrics=tree_map(without, env_state.metrics),
-                # No value is taken of it; it must only be finite.
-                final_obs=select(np, which, restarted.obs, env_state.final_obs),
-                # A reset that failed ends no episode: it is made once more.
-                truncated=restarted.truncated & (env_state.valid | ~which),
-                broken=code,
-            )
-        code = np.zeros_like(code)
-    return env_state._replace(broken=code)
+    start = broken_leaf(np, env_state.obs, env_state.reward, begins & (code == 0), nowhere)
+    return code, start
 
 
 def restart_unsound(env: Env, env_state: EnvState) -> EnvState:

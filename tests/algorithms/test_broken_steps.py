@@ -367,7 +367,7 @@ def test_gymnasium(torch_engine, mode, kind):
 
 
 class BadStart(gymnasium.Env[Any, Any]):
-    """Ends after 3 steps; the first observation of its second episode is NaN."""
+    """Pays 10, 20, 30 and ends; the first observation of its second episode is NaN."""
 
     observation_space = gymnasium.spaces.Box(-10, 10, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -382,7 +382,7 @@ class BadStart(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self.time += 1
-        return np.full(1, self.time, np.float32), 1.0, self.time == 3, False, {}
+        return np.full(1, self.time, np.float32), 10.0 * self.time, self.time == 3, False, {}
 
 
 @pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
@@ -392,14 +392,71 @@ def test_an_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode):
     *_, transition = roll(env, TableNet([0.5]))
     found = support.to_numpy(transition)
     skips = mode is gymnasium.vector.AutoresetMode.NEXT_STEP
-    # With a step for the reset, that one is broken; without, the one that ended the episode before.
+    # Told at the step for the reset; without one, at the step that ended the episode before. Leaf 2 is the observation.
     assert np.argwhere(found.broken).tolist() == [[3 if skips else 2, 0]]
+    assert found.broken.min() == -2
     period = [0, 1, 2, 3] if skips else [0, 1, 2]
     for i in range(2):
         np.testing.assert_array_equal(found.obs[:, i, 0], (period * STEPS)[:STEPS])
         np.testing.assert_array_equal(found.valid[:, i], found.obs[:, i, 0] != 3)
-    ended = found.obs[..., 0] == 2
-    np.testing.assert_array_equal(found.terminated | found.truncated, ended)
+    # The third step of each episode ends it, and pays like any other.
+    np.testing.assert_array_equal(found.terminated, found.obs[..., 0] == 2)
+    assert not found.truncated.any()
+    np.testing.assert_array_equal(found.rewards, np.where(found.valid, 10 * (found.obs[..., 0] + 1), 0))
+    np.testing.assert_array_equal(found.counted, found.valid)
+    assert np.isfinite(found.obs).all()
+    env.close()
+
+
+@pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
+def test_a_truncated_episode_before_a_bad_start_keeps_its_last_observation(torch_engine, mode):
+    class Cut(BadStart):
+        def step(self, action: Any) -> Any:
+            obs, reward, over, _, info = super().step(action)
+            return obs, reward, False, over, info
+
+    env = mp.make_env(gymnasium.vector.SyncVectorEnv([lambda: Cut(True)], autoreset_mode=mode))
+    *_, transition = roll(env, TableNet([2.0]))
+    found = support.to_numpy(transition)
+    np.testing.assert_array_equal(found.truncated, found.obs[..., 0] == 2)
+    assert not found.terminated.any()
+    # The value is the observation times 2: 2 * 3 at the end of every episode.
+    np.testing.assert_array_equal(found.bootstrap_values, np.where(found.truncated, 6, 0))
+    np.testing.assert_array_equal(found.rewards, np.where(found.valid, 10 * (found.obs[..., 0] + 1), 0))
+    env.close()
+
+
+@pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
+def test_one_bad_start_of_a_single_environment_stops_no_run_but_a_strict_one(torch_engine, mode):
+    make = lambda: mp.make_env(  # noqa: E731
+        gymnasium.vector.SyncVectorEnv([lambda: BadStart(True)], autoreset_mode=mode)
+    )
+    run = training.train(make(), TableNet([0.5]), iterations=3, rollout_length=4, num_minibatches=1)
+    assert run.error is None
+    assert run.column("rollout/nonfinite_steps") == [1, 0, 0]
+    assert run.column("rollout/episode_reward/mean")[0] == 60  # 10 + 20 + 30
+    options = {"nonfinite": "stop", "num_minibatches": 1, "rollout_length": 4}
+    strict = training.train(make(), TableNet([0.5]), **options, catch=(NonFiniteError,))
+    step = 3 if mode is gymnasium.vector.AutoresetMode.NEXT_STEP else 2
+    assert f"The next observation is not finite at step {step} of the rollout in environment 0" in str(strict.error)
+    found = mp.eval_rollout(make(), TableNet([0.5]), num_episodes=3)
+    assert found["eval/nonfinite_episodes"] == 0
+    assert found["eval/episode_reward/min"] == found["eval/episode_reward/max"] == 60
+
+
+def test_a_broken_step_that_ends_its_episode_before_a_bad_start(torch_engine):
+    class Both(BadStart):
+        def step(self, action: Any) -> Any:
+            obs, reward, over, truncated, info = super().step(action)
+            return obs, np.inf if over and self.resets == 1 else reward, over, truncated, info
+
+    env = mp.make_env(
+        gymnasium.vector.SyncVectorEnv([lambda: Both(True)], autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+    )
+    found = support.to_numpy(roll(env, TableNet([0.5]))[2])
+    np.testing.assert_array_equal(found.broken[:, 0], [0, 0, 1] + [0] * (STEPS - 3))
+    np.testing.assert_array_equal(found.truncated[:, 0], found.broken[:, 0] > 0)
+    np.testing.assert_array_equal(found.rewards[:6, 0], [10, 20, 0, 10, 20, 30])
     env.close()
 
 
