@@ -35,6 +35,7 @@ class Manifest:
         config: What was stored as config, as JSON has it.
         extra: What was stored beside it.
         teacher_leaves: Arrays of a teacher's carry, in a distillation; else None.
+        planned_steps: See ``TrainingState``.
     """
 
     step: int
@@ -48,6 +49,7 @@ class Manifest:
     config: dict[str, Any] | None
     extra: dict[str, Any]
     teacher_leaves: int | None = None
+    planned_steps: int | None = None
 
 
 def write_manifest(manifest: Manifest) -> str:

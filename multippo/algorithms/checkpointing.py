@@ -94,6 +94,7 @@ def save_checkpoint(
         config=None if config is None else dict(config),
         extra=dict(extra or {}),
         teacher_leaves=None if training_state.teacher_carry is None else len(training_state.teacher_carry),
+        planned_steps=training_state.planned_steps,
     )
     text = write_manifest(manifest)
     files = {
@@ -207,6 +208,7 @@ class Checkpoint:
             step=self.manifest.step,
             learning_rate=self.manifest.learning_rate,
             teacher_carry=teacher_carry,
+            planned_steps=self.manifest.planned_steps,
         )
 
     def _read_moments(self, network: Any) -> tuple[dict[Any, np.ndarray], dict[Any, np.ndarray]]:

@@ -16,7 +16,7 @@ from multippo.algorithms.evaluation import Evaluator
 from multippo.algorithms.interrupts import DeferredInterrupt, rescues
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.reports import LogFn, first_not_finite, readable, remedy, replay_warning, with_step
-from multippo.algorithms.schedules import coefficients_at
+from multippo.algorithms.schedules import coefficients_at, iterations_left, planned_steps
 from multippo.algorithms.teacher import Teacher
 from multippo.algorithms.trainer import RunState, Trainer
 from multippo.algorithms.types import TrainingState, TrainResult
@@ -112,6 +112,7 @@ class Run:
         self.key = random.key(self.config.seed) if initial is None else initial.key
         self.iteration = 0 if initial is None else initial.iteration
         self.step = 0 if initial is None else initial.step
+        self.planned_steps = planned_steps(self.ppo, initial)
         roots = random.split(self.key, 3)
         self.iteration_root = roots[2]
         # Episodes a host environment starts after a resume are not those it started with.
@@ -169,7 +170,7 @@ class Run:
 
     def go(self) -> TrainResult:
         """Runs to the end."""
-        total = self.ppo.num_iterations
+        total = self.iteration + iterations_left(self.ppo, self.planned_steps)
         if self.iteration >= total:
             _LOG.warning(finished(self.step, self.iteration, self.ppo))
         next_eval = self._next(self.config.eval.every_steps)
@@ -250,7 +251,8 @@ class Run:
         keys = self.engine.random.fold_in(
             self.engine.xp.stack([self.iteration_root] * count), self.engine.asarray(list(numbers))
         )
-        coefficients = [coefficients_at(self.ppo, number) for number in numbers]
+        size = self.ppo.steps_per_iteration
+        coefficients = [coefficients_at(self.ppo, self.planned_steps / size + place) for place in range(count)]
         self._kept = self.snapshot() if self._call_seconds > _LONG_CALL_S else None
         self._consumed = True
         self.state, reports = self.trainer.run(self.state, keys, coefficients)
@@ -262,6 +264,7 @@ class Run:
             self._refuse_non_finite(report)
             self.iteration += 1
             self.step += int(report["steps"])
+            self.planned_steps += self.ppo.steps_per_iteration
             # The state is the one after the last of them.
             self._consumed = self.iteration <= numbers[-1]
             metrics = readable(report)
@@ -324,6 +327,7 @@ class Run:
             key=copied(self.key),
             iteration=self.iteration,
             step=self.step,
+            planned_steps=self.planned_steps,
         )
 
     def _teacher_carry(self) -> list[Any] | None:

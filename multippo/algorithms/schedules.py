@@ -6,8 +6,17 @@ import math
 from typing import Any, NamedTuple
 
 from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.types import TrainingState
 
-__all__ = ["Coefficients", "adapt_learning_rate", "coefficients_at", "entropy_weight_at", "learning_rate_at"]
+__all__ = [
+    "Coefficients",
+    "adapt_learning_rate",
+    "coefficients_at",
+    "entropy_weight_at",
+    "iterations_left",
+    "learning_rate_at",
+    "planned_steps",
+]
 
 _FACTOR = 1.5
 
@@ -24,12 +33,33 @@ class Coefficients(NamedTuple):
     entropy_weight: Any
 
 
-def coefficients_at(config: PPOConfig, iteration: int) -> Coefficients:
-    """Everything scheduled, for an iteration counted from 0."""
+def planned_steps(config: PPOConfig, state: TrainingState | None) -> int:
+    """What a run has behind it that goes on from a state: ``TrainingState.planned_steps``, 0 without one."""
+    if state is None:
+        return 0
+    known = state.planned_steps
+    return state.iteration * config.steps_per_iteration if known is None else known
+
+
+def iterations_left(config: PPOConfig, planned_steps: int) -> int:
+    """How many iterations reach ``total_steps`` from there.
+
+    >>> config = PPOConfig(num_envs=1, rollout_length=4, total_steps=10, num_minibatches=1)
+    >>> [iterations_left(config, steps) for steps in (0, 4, 6, 12)]
+    [3, 2, 1, 0]
+    """
+    return max(0, math.ceil((config.total_steps - planned_steps) / config.steps_per_iteration))
+
+
+def coefficients_at(config: PPOConfig, iteration: float) -> Coefficients:
+    """Everything scheduled, for an iteration counted from 0.
+
+    After iterations of another size it may lie between two of this one's.
+    """
     return Coefficients(learning_rate_at(config, iteration), entropy_weight_at(config, iteration))
 
 
-def learning_rate_at(config: PPOConfig, iteration: int) -> float:
+def learning_rate_at(config: PPOConfig, iteration: float) -> float:
     """The learning rate of an iteration, counted from 0: the same for all its epochs and minibatches.
 
     ``linear``: ``lr (1 - i / N)``; ``cosine``: ``lr (1 + cos(pi i / N)) / 2`` (Loshchilov and Hutter, 2017, without
@@ -54,7 +84,7 @@ def learning_rate_at(config: PPOConfig, iteration: int) -> float:
     return warm * config.learning_rate
 
 
-def entropy_weight_at(config: PPOConfig, iteration: int) -> float:
+def entropy_weight_at(config: PPOConfig, iteration: float) -> float:
     """The weight of the entropy in an iteration, counted from 0; ``linear`` as for the learning rate.
 
     0 where ``PPOConfig.entropy_weight`` is None.
@@ -63,7 +93,7 @@ def entropy_weight_at(config: PPOConfig, iteration: int) -> float:
     return weight * (1.0 - _progress(config, iteration)) if config.entropy_schedule == "linear" else weight
 
 
-def _progress(config: PPOConfig, iteration: int) -> float:
+def _progress(config: PPOConfig, iteration: float) -> float:
     return min(iteration / config.num_iterations, 1.0)
 
 

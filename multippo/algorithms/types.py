@@ -109,6 +109,8 @@ class TrainingState:
         key: The run's key, from which every iteration's is derived.
         iteration: Iterations finished.
         step: Environment steps taken.
+        planned_steps: Those of the iterations finished, resets of environments included; None: as many as the config
+            it is continued with takes in as many iterations.
     """
 
     definition: Any
@@ -123,6 +125,7 @@ class TrainingState:
     step: int
     learning_rate: float | None = None
     teacher_carry: list[Any] | None = None
+    planned_steps: int | None = None
 
     def __repr__(self) -> str:
         """Counters, and of each tree how many arrays it has and the shapes of the first ones."""

@@ -15,6 +15,7 @@ from multippo.algorithms.checkpointing import save_checkpoint, step_directory
 from multippo.algorithms.checks import check_trains, finished
 from multippo.algorithms.interrupts import save_what_is_finished
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter, drop_after, plot_learning_curve, read_metrics
+from multippo.algorithms.schedules import iterations_left, planned_steps
 from multippo.algorithms.types import TrainingState
 from multippo.backends.registry import use_backend
 from multippo.cli.deadline import Deadline
@@ -187,7 +188,8 @@ class _Training:
         return initial
 
     def _is_finished(self, initial: TrainingState | None) -> bool:
-        return initial is not None and initial.iteration >= self._settings.train.ppo.num_iterations
+        ppo = self._settings.train.ppo
+        return initial is not None and not iterations_left(ppo, planned_steps(ppo, initial))
 
     def _create(self) -> None:
         backend = self._network.engine.name

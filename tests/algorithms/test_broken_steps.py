@@ -263,25 +263,40 @@ def test_a_start_that_is_not_finite_is_passed_over(engine):
     for i in range(4):
         for episode in (1, 2):
             entry = (i + stride * (episode - 1)) % len(pool)
-            taken = next(n for n in range(entry, entry + len(pool)) if not bad[n % len(pool)]) % len(pool)
-            assert found.obs[2 * episode, i, -1] == numbers[taken]
+            taken = np.flatnonzero(numbers == found.obs[2 * episode, i, -1]).item()
+            assert taken == entry or bad[entry]
+            assert not bad[taken]
             assert found.broken[2 * episode - 1, i] == (-2 if bad[entry] else 0)  # the reward is leaf 1
+    # No two play one episode.
+    for numbers_of in found.obs[::2, :, -1]:
+        assert len(set(numbers_of)) == 4
     assert (found.broken[::2] == 0).all()
     assert found.counted.all()
     np.testing.assert_array_equal(found.terminated, [[False] * 4, [True] * 4] * 3)
     np.testing.assert_array_equal(found.rewards, 1)
 
 
-def test_the_next_sound_entry_of_a_pool(jax_engine):
+def test_the_next_sound_entries_of_a_pool(jax_engine):
     from multippo.envs.starts import sound_starts
 
     xp, nan = jax_engine.xp, np.nan
-    entry, wanted = xp.asarray([0, 1, 2, 4, 4]), xp.asarray([True, True, True, True, False])
-    taken, codes = sound_starts({"a": xp.zeros(5), "b": xp.asarray([0, nan, nan, 3, nan])}, xp.zeros(2), entry, wanted)
-    np.testing.assert_array_equal(taken, [0, 3, 3, 0, 4])
-    np.testing.assert_array_equal(codes, [0, 3, 3, 3, 0])  # after the reward and a
-    taken, codes = sound_starts(xp.full((5, 2), nan), xp.zeros(2), entry, wanted)
-    np.testing.assert_array_equal(taken, entry)  # there is none; the run stops at what it sees
+    compiled = jax_engine.jit(sound_starts)  # all of one shape, to be compiled once
+
+    def taken_of(pool: list[float], entry: list[int], wanted: list[bool]) -> list[list[int]]:
+        obs = {"a": xp.zeros(8), "b": xp.asarray(pool)}
+        return [np.asarray(x).tolist() for x in compiled(obs, xp.zeros(2), xp.asarray(entry), xp.asarray(wanted))]
+
+    # Entries 0, 3, 4, 6 and 7 are finite. 0 is taken; the first to be replaced, at 1, is followed by 3, 4, 6.
+    pool = [0.0, nan, nan, 3.0, 4.0, nan, 6.0, 7.0]
+    taken, codes = taken_of(pool, [0, 1, 5, 2, 5], [True, True, True, True, False])
+    assert taken == [0, 3, 4, 6, 5]
+    assert codes == [0, 3, 3, 3, 0]  # after the reward and a
+    # From 5 on: 6, 7, then (0 and 3 are others' own) 4.
+    assert taken_of(pool, [0, 3, 5, 1, 2], [True] * 5)[0] == [0, 3, 6, 7, 4]
+    # From 1 on: 3, 4, then what another takes, then from the beginning.
+    assert taken_of([0.0, nan, nan, 3.0, 4.0, nan, nan, nan], [0, 1, 2, 5, 6], [True] * 5)[0] == [0, 3, 4, 0, 3]
+    # There is none; the run stops at what it sees.
+    assert taken_of([nan] * 8, [0, 1, 2, 3, 3], [True] * 5)[0] == [0, 1, 2, 3, 3]
 
 
 @pytest.mark.parametrize("name", [pytest.param("jax", marks=pytest.mark.slow), "torch"])

@@ -79,6 +79,18 @@ def test_a_state_prints_counters_and_shapes(name):
     assert "\n" not in text + repr(run.result)
 
 
+def test_with_rollouts_of_another_length_it_goes_on_to_the_steps_asked_for():
+    with mp.use_backend("torch"):
+        env, network = Clock(3, num_envs=2, autoreset="same_step"), TableNet([0.5, 0.25, 0.0, -0.5])
+        first = training.train(env, network, rollout_length=4, iterations=3, lr_schedule="linear")
+        assert (first.result.total_steps, first.state.planned_steps) == (24, 24)
+        more = {"rollout_length": 8, "total_steps": 64, "lr_schedule": "linear", "learning_rate": 1.0}
+        second = training.train(env, network, initial_state=first.state, **more)
+    # 24 of 64 steps are done; iterations of 16 reach 40, 56 and 72. The rate falls from where 24 steps have brought it.
+    assert second.column("step") == [40, 56, 72] and second.column("iteration") == [4, 5, 6]
+    np.testing.assert_allclose(second.column("learning_rate"), [1 - 24 / 64, 1 - 40 / 64, 1 - 56 / 64], rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["jax", "torch"])
 def test_a_run_that_has_nothing_left_to_do_says_so(name, caplog):
     with mp.use_backend(name):
