@@ -13,7 +13,11 @@ __all__ = ["sound_starts"]
 
 
 def sound_starts(obs: Any, reward: Any, entry: jax.Array, wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Entries of a pool of starts, each that is not finite replaced by the next one in the pool that is.
+    """Entries of a pool of starts, each that is not finite replaced by one that is.
+
+    Environments whose entries are not finite at once take different ones, which no other environment takes in this
+    step, where there are enough: two that start alike could play one episode. They follow each other in the pool, from
+    the first such environment's entry on.
 
     Args:
         obs: The pool's observations, ``[P, ...]``.
@@ -34,9 +38,14 @@ def sound_starts(obs: Any, reward: Any, entry: jax.Array, wanted: jax.Array) -> 
         every = jnp.ones(size, jnp.bool_)
         none = jax.tree.map(lambda leaf: jnp.zeros(size, leaf.dtype), reward)
         sound = broken_leaf(jnp, obs, none, every, ~every) == 0
-        places = jnp.where(jnp.concatenate([sound, sound]), jnp.arange(2 * size), 2 * size)
-        following = jax.lax.cummin(places, reverse=True)[:size] % size
-        return jnp.where((code > 0) & jnp.any(sound), following[entry], entry).astype(entry.dtype)
+        passed_over = code > 0
+        taken = jnp.zeros(size, jnp.bool_).at[entry].max(wanted & ~passed_over)
+        ahead = (jnp.arange(size) - entry[jnp.argmax(passed_over)]) % size
+        # Sound ones first, of these the free ones, of these the next.
+        order = jnp.argsort(ahead + size * taken + 2 * size * ~sound)
+        rank = jnp.cumsum(passed_over) - 1
+        others = order[rank % jnp.maximum(jnp.sum(sound), 1)]
+        return jnp.where(passed_over & jnp.any(sound), others, entry).astype(entry.dtype)
 
     # In a branch: nearly every pool is finite from end to end.
     return jax.lax.cond(jnp.any(code > 0), replaced, lambda: entry), code
