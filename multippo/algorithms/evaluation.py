@@ -20,6 +20,8 @@ __all__ = ["Evaluator", "eval_rollout", "evaluation_mode"]
 
 _CHUNK = 64
 _DEFAULT_LIMIT = 10_000
+# How many times the limit the rest of an episode may take, where the environment's own limit is not known.
+_PATIENCE = 10
 _FLAGS = ("training", "deterministic", "use_running_average")
 """What ``eval`` and ``train`` set, on modules of either framework."""
 
@@ -44,7 +46,8 @@ def eval_rollout(
         key: Seeds the episodes and, if not deterministic, the actions: a random key or an integer; 0 by default.
         deterministic: Act with the mode of the action distribution.
         max_episode_steps: Count an episode as it stands after this many steps; by default the environment's limit, or
-            10,000.
+            10,000. The rest of it is played and left out; an environment in which that takes too long plays no more,
+            and fewer episodes are counted.
 
     Returns:
         ``eval/episode_reward/mean``, ``/std``, ``/min``, ``/max``, ``eval/lifespan/mean`` (steps an episode lasted),
@@ -146,7 +149,7 @@ class _Player:
         engine, env = self._network.engine, self._env
         quota = np.full(env.num_envs, self._config.num_episodes // env.num_envs)
         quota[: self._config.num_episodes % env.num_envs] += 1
-        tally = _Tally(quota, self._limit)
+        tally = _Tally(quota, self._limit, env.max_episode_steps or _PATIENCE * self._limit)
         keys = engine.random.split(key, 3)
         with evaluation_mode(self._network, self._config.deterministic):
             fresh = self._network.initialize_state(env.num_envs)
@@ -165,8 +168,10 @@ class _Player:
 class _Tally:
     """Sums rewards to returns until every environment has played its share."""
 
-    def __init__(self, quota: np.ndarray, limit: int) -> None:
-        self._left, self._limit = quota.copy(), limit
+    def __init__(self, quota: np.ndarray, limit: int, patience: int) -> None:
+        self._left, self._limit, self._patience = quota.copy(), limit, patience
+        # In the rest of an episode that was given up.
+        self._beyond = np.zeros(len(quota), bool)
         self._reward, self._length = np.zeros(len(quota)), np.zeros(len(quota), int)
         self._returns: list[float] = []
         self._nonfinite = 0
@@ -181,14 +186,16 @@ class _Tally:
         for t in range(len(done)):
             self._reward += np.where(valid[t], total[t], 0.0)
             self._length += valid[t]
-            over = done[t] | (self._length >= self._limit)
-            self._nonfinite += int(((broken[t] > 0) & (self._left > 0)).sum())
-            for i in np.flatnonzero(over & (self._left > 0) & valid[t]):
+            counts = ~self._beyond & (self._left > 0)
+            over = done[t] | (~self._beyond & (self._length >= self._limit))
+            self._nonfinite += int(((broken[t] > 0) & counts).sum())
+            for i in np.flatnonzero(over & counts & valid[t]):
                 self._returns.append(float(self._reward[i]))
                 self._lengths.append(int(self._length[i]))
                 self._left[i] -= 1
-            # An episode given up at the limit goes on in the environment; its remainder must not count as another.
-            self._left[over & ~done[t]] = 0
+            # An episode given up at the limit goes on in the environment; its rest must not count as another.
+            self._beyond = (self._beyond | over) & ~done[t]
+            self._left[self._beyond & (self._length >= self._patience)] = 0
             self._reward[over], self._length[over] = 0.0, 0
 
     def summary(self) -> dict[str, float]:

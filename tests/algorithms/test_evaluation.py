@@ -56,9 +56,17 @@ def test_episodes_of_any_length(torch_engine, length):
 
 def test_an_episode_is_given_up_at_the_limit(torch_engine):
     found = play(Clock([2, 50], num_envs=2), TableNet([0.0] * 51), num_episodes=4, max_episode_steps=7)
-    # The first plays 2 episodes of 2 steps; the second is given up after 7, and its remainder is no new episode.
-    assert found["eval/episodes"] == 3
-    assert found["eval/episode_reward/mean"] == pytest.approx((2 + 2 + 7) / 3)
+    # The first plays 2 episodes of 2 steps, the second 2 that are given up after 7: the rest of each, 43 steps, is left
+    # out, and neither is a new episode nor costs the environment its share.
+    assert found["eval/episodes"] == 4
+    assert found["eval/episode_reward/mean"] == found["eval/lifespan/mean"] == (2 + 2 + 7 + 7) / 4
+    assert found["eval/episode_reward/max"] == 7
+
+
+def test_an_environment_that_does_not_end_what_was_given_up_plays_no_more(torch_engine):
+    # 10 times 2 steps are not enough to come to the end.
+    found = play(Clock([2, 50], num_envs=2), TableNet([0.0] * 51), num_episodes=4, max_episode_steps=2)
+    assert (found["eval/episodes"], found["eval/episode_reward/max"]) == (3.0, 2.0)
 
 
 def test_the_environments_own_limit_is_the_default(torch_engine):
