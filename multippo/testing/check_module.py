@@ -142,7 +142,7 @@ class _Checker:
                 x = self._at_step(0)
                 first, second = (self.module(self.module.initialize_state(self._num_envs), x) for _ in range(2))
         except Exception as error:
-            self._error(f"A call failed: {_text(error)}")
+            self._error(f"A call failed: {_text(error)}. (sample_input is one environment's, without a batch axis.)")
             return
         written = _suite("module_evidence").written_attributes(self.module, attributes)
         if written:
