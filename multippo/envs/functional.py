@@ -68,7 +68,8 @@ class FunctionalEnv(Env):
         num_envs: The number of copies, ``B``.
         id: Its name; by default the class name.
         episode_length: Steps of the environment after which the adapter cuts an episode; None for no such limit.
-        action_repeat: Steps of the environment per action. Rewards add up until the episode ends.
+        action_repeat: Steps of the environment per action. Rewards add up until the episode ends or is cut, which
+            may be amid an action.
         pool_size: Number of fresh starts, at least ``num_envs``; by default ``num_envs``, and at least 64.
         truncation_key: Key of ``info`` under which the environment reports a time limit of its own; ``"auto"`` finds
             the usual ones; None if all its ends are terminations.
@@ -216,10 +217,7 @@ class FunctionalEnv(Env):
         )
 
     def _trace_step(self, internal: FunctionalState, action: Any) -> EnvState:
-        last, reward, done, cut = self._advance(internal.simulator, self._actions(action))
-        steps = internal.steps + self._action_repeat
-        if self._episode_length is not None:
-            cut = cut | ((steps >= self._episode_length) & ~done)
+        last, steps, reward, done, cut = self._advance(internal.simulator, internal.steps, self._actions(action))
         # What a terminated episode shows last is of no account.
         broken = broken_leaf(jnp, last.obs, reward, ~done | cut, jnp.ones(self.num_envs, jnp.bool_))
         blown = broken > 0
@@ -248,35 +246,44 @@ class FunctionalEnv(Env):
             broken=jnp.where(blown, broken, -unsound),
         )
 
-    def _advance(self, simulator: Any, action: Any) -> tuple[Any, Any, jax.Array, jax.Array]:
-        """One action, repeated: the last state, the summed reward, and whether the episode ended and was cut."""
+    def _advance(
+        self, simulator: Any, steps: jax.Array, action: Any
+    ) -> tuple[Any, jax.Array, Any, jax.Array, jax.Array]:
+        """One action, repeated: last state, episode's steps, summed reward, whether it ended, whether it was cut."""
         if self._action_repeat == 1:
-            return self._advance_once(simulator, action)
+            return self._advance_once(simulator, steps, action)
 
         def repeat(carry: Any, _: None) -> tuple[Any, None]:
-            state, total, done, cut = carry
-            new_state, reward, new_done, new_cut = self._advance_once(state, action)
+            state, steps, total, done, cut = carry
+            new_state, new_steps, reward, new_done, new_cut = self._advance_once(state, steps, action)
             runs = ~(done | cut)
             total = jax.tree.map(lambda sum_, term: sum_ + jnp.where(runs, term, 0), total, reward)
             return (
                 select(~runs, state, new_state, self._shared),
+                jnp.where(runs, new_steps, steps),
                 total,
                 done | (new_done & runs),
                 cut | (new_cut & runs),
             ), None
 
         none = jnp.zeros(self.num_envs, jnp.bool_)
-        start = (simulator, jax.tree.map(jnp.zeros_like, simulator.reward), none, none)
+        start = (simulator, steps, jax.tree.map(jnp.zeros_like, simulator.reward), none, none)
         return jax.lax.scan(repeat, start, length=self._action_repeat)[0]
 
-    def _advance_once(self, simulator: Any, action: Any) -> tuple[Any, Any, jax.Array, jax.Array]:
+    def _advance_once(
+        self, simulator: Any, steps: jax.Array, action: Any
+    ) -> tuple[Any, jax.Array, Any, jax.Array, jax.Array]:
         stepped = self._with_floats(jax.vmap(self.env.step)(simulator, action))
         done = jnp.asarray(stepped.done).astype(jnp.bool_)
         stepped = _replace(stepped, done=done.astype(simulator.done.dtype))
         stepped = conform(stepped, simulator, f"{type(self.env).__name__}.step")
-        if self._truncation_key is None:
-            return stepped, stepped.reward, done, jnp.zeros(self.num_envs, jnp.bool_)
-        return stepped, stepped.reward, done, stepped.info[self._truncation_key].astype(jnp.bool_)
+        cut = jnp.zeros(self.num_envs, jnp.bool_)
+        if self._truncation_key is not None:
+            cut = stepped.info[self._truncation_key].astype(jnp.bool_)
+        steps = steps + 1
+        if self._episode_length is not None:
+            cut = cut | ((steps >= self._episode_length) & ~done)
+        return stepped, steps, stepped.reward, done, cut
 
     def _with_floats(self, state: Any) -> Any:
         """The state with rewards and metrics as floats, which reset often returns as integer zeros."""

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from jax.interpreters.batching import register_vmappable
 
 from multippo.envs.functional import FunctionalEnv, _stride
+from multippo.envs.make import make_env
 
 
 def signature(tree):
@@ -244,6 +245,25 @@ def test_action_repeat(jax_clock):
     env = FunctionalEnv(jax_clock(9, "terminated"), 1, action_repeat=2, episode_length=4)
     assert [bool(state.truncated[0]) for state in run(env, 4)[1:]] == [False, True, False, True]
     assert env.max_episode_steps == 2
+
+
+@pytest.mark.parametrize("truncation_key", [None, "truncation"])
+def test_an_episode_limit_amid_an_action(jax_clock, clock, truncation_key):
+    # Limit 5: 0+10, 20+30, then 40 alone. A limit of 1 pays the first step's 0; one of 6 is that of three actions.
+    for limit, rewards in ((5, [10, 50, 40, 10]), (1, [0, 0, 0, 0]), (6, [10, 50, 90, 10])):
+        env = FunctionalEnv(
+            jax_clock(9), 2, action_repeat=2, episode_length=limit, truncation_key=truncation_key, pool_size=2
+        )
+        host = make_env([lambda: clock(9)] * 2, max_episode_steps=limit, action_repeat=2)
+        for states in (run(env, 4)[1:], run(host, 4)[1:]):
+            for i in range(2):
+                assert [float(state.reward[i]) for state in states] == rewards
+                cut = [(t + 1) % env.max_episode_steps == 0 for t in range(4)]
+                assert [bool(state.truncated[i]) for state in states] == cut
+                last = [min(2 * (t % env.max_episode_steps) + 2, limit) for t in range(4)]
+                assert [int(state.final_obs[i].argmax()) for state in states] == last
+            assert not any(state.terminated.any() for state in states)
+        assert env.max_episode_steps == host.max_episode_steps
 
 
 def test_actions_are_mapped(state_class):
