@@ -41,7 +41,8 @@ class GymnasiumEnv(Env):
         worker_timeout: Seconds that the slowest worker process may take for a step or a reset.
 
     Raises:
-        ValueError: If a space or the autoreset mode is not supported, or two environments are the same object.
+        ValueError: If a space or the autoreset mode is not supported, two environments are the same object, or
+            ``max_episode_steps`` is below 1.
     """
 
     functional = False
@@ -61,6 +62,11 @@ class GymnasiumEnv(Env):
         self.id = id or (spec.id if spec else type(vector_env.unwrapped).__name__)
         self.num_envs = vector_env.num_envs
         self.vector_env = vector_env
+        if max_episode_steps is not None and max_episode_steps < 1:
+            raise ValueError(
+                f"max_episode_steps={max_episode_steps} is not possible for {self.id}: expected at least 1, or None "
+                "for what its registration says."
+            )
         if max_episode_steps is None and spec is not None:
             max_episode_steps = spec.kwargs.get("max_episode_steps", spec.max_episode_steps)
         # gymnasium writes "no limit" as -1.

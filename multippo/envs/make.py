@@ -52,11 +52,11 @@ def make_env(
         reward_scale: Multiply rewards; see ``wrappers.ScaleReward``.
         observation_keys: Show only these keys of a Dict observation; see ``wrappers.FilterObservation``.
         **kwargs: For gymnasium names and functions: ``vectorization`` (``"auto"``, ``"native"``, ``"sync"`` or
-            ``"async"``), ``max_episode_steps``, ``action_repeat``, and for names ``wrappers`` and what the
-            environment's constructor takes. For brax names what ``make_brax`` takes (``backend``, ``episode_length``,
-            ``action_repeat``, …), for playground ``make_playground``. For objects what ``GymnasiumEnv`` or
-            ``FunctionalEnv`` take, and for vector environments ``max_episode_steps``, which is kept by
-            ``wrappers.EpisodeLimit``.
+            ``"async"``), ``max_episode_steps`` (None for a name: no limit at all), ``action_repeat``, and for names
+            ``wrappers`` and what the environment's constructor takes. For brax names what ``make_brax`` takes
+            (``backend``, ``episode_length``, ``action_repeat``, …), for playground ``make_playground``. For objects what
+            ``GymnasiumEnv`` or ``FunctionalEnv`` take, and for vector environments ``max_episode_steps``, which is kept
+            by ``wrappers.EpisodeLimit``.
 
     Raises:
         ValueError: If the name is not known (the message has the nearest ones), or a space or an argument is not
@@ -129,6 +129,9 @@ _INTERNAL = {"env", "env_id", "gymnasium_id", "name", "constructors", "can_repea
 def _make(env: Any, num_envs: int | None, kwargs: dict[str, Any]) -> Env:
     if num_envs is not None and (not isinstance(num_envs, int | np.integer) or num_envs < 1):
         raise ValueError(f"num_envs={num_envs!r} is not possible: expected an integer of at least 1.")
+    limit = kwargs.get("max_episode_steps")
+    if isinstance(limit, int | float | np.number) and limit < 1:
+        raise ValueError(f"max_episode_steps={limit} is not possible: expected at least 1, or None for no limit.")
     if isinstance(env, str):
         return _make_named(env, int(num_envs or 1), kwargs)
     if isinstance(env, Env | VectorEnv):
@@ -231,7 +234,9 @@ def _make_gymnasium(
             raise ImportError(f"{env_id} needs a package that is not installed: {error}") from error
 
     limit = kwargs.get("max_episode_steps", spec.max_episode_steps)
-    limit = math.ceil(limit / action_repeat) if limit and limit > 0 else limit
+    if "max_episode_steps" in kwargs and limit is None:
+        kwargs["max_episode_steps"] = -1  # gymnasium takes None for the registered limit
+    limit = math.ceil(limit / action_repeat) if limit else None
     options: dict[str, Any] = {} if worker_timeout is None else {"worker_timeout": worker_timeout}
     return GymnasiumEnv(
         remake(num_envs),

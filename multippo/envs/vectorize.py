@@ -117,7 +117,8 @@ def _obstacle_to_native(spec: EnvSpec, wrappers: Sequence[Any], kwargs: dict[str
         return "wrappers apply to single environments"
     limit = kwargs.get("max_episode_steps", spec.max_episode_steps)
     if limit is not None and limit < 1:
-        return f"max_episode_steps={limit} would end every episode at once"
+        # Of gymnasium's -1 it would make an end in every step.
+        return "it can't do without a limit (max_episode_steps=None)"
     entry = spec.vector_entry_point
     parameters = inspect.signature(load_env_creator(entry) if isinstance(entry, str) else entry).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

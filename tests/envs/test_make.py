@@ -19,7 +19,33 @@ def test_names_of_gymnasium():
     assert make_env("multippo/PendulumNoVel-v0").max_episode_steps == 200
     assert make_env("multippo/CartPoleNoVel-v0", num_envs=2).reset(0).obs.shape == (2, 2)
     assert make_env("CartPole-v1", max_episode_steps=9).max_episode_steps == 9
-    assert make_env("Pendulum-v1", max_episode_steps=-1).max_episode_steps is None
+
+
+def test_a_name_without_a_limit():
+    for name, steps in (("Pendulum-v1", 201), ("CartPole-v1", 0)):
+        env = make_env(name, max_episode_steps=None)
+        assert env.max_episode_steps is None
+        assert env.similar(2).max_episode_steps is None
+        state = env.reset(0)
+        for _ in range(steps):  # one more than the registered limit
+            state = env.step(state, np.zeros((1, 1), np.float32))
+            assert not state.truncated.any()
+        env.close()
+
+
+@pytest.mark.parametrize("limit", [0, -1, np.int64(-1), 0.5])
+@pytest.mark.parametrize("kind", ["name", "native", "class", "list", "vector", "adapter"])
+def test_a_limit_below_one_is_refused(clock, kind, limit):
+    make = {
+        "name": lambda: make_env("Pendulum-v1", max_episode_steps=limit),
+        "native": lambda: make_env("CartPole-v1", max_episode_steps=limit),
+        "class": lambda: make_env(clock, max_episode_steps=limit),
+        "list": lambda: make_env([clock], max_episode_steps=limit),
+        "vector": lambda: make_env(SyncVectorEnv([clock]), max_episode_steps=limit),
+        "adapter": lambda: GymnasiumEnv(SyncVectorEnv([clock]), max_episode_steps=limit),
+    }[kind]
+    with pytest.raises(ValueError, match=f"max_episode_steps={limit} is not possible.*at least 1, or None"):
+        make()
 
 
 def test_arguments_reach_their_places():
