@@ -54,9 +54,9 @@ def make_env(
         **kwargs: For gymnasium names and functions: ``vectorization`` (``"auto"``, ``"native"``, ``"sync"`` or
             ``"async"``), ``max_episode_steps`` (None for a name: no limit at all), ``action_repeat``, and for names
             ``wrappers`` and what the environment's constructor takes. For brax names what ``make_brax`` takes
-            (``backend``, ``episode_length``, ``action_repeat``, …), for playground ``make_playground``. For objects what
-            ``GymnasiumEnv`` or ``FunctionalEnv`` take, and for vector environments ``max_episode_steps``, which is kept
-            by ``wrappers.EpisodeLimit``.
+            (``backend``, ``episode_length``, ``action_repeat``, …), for playground ``make_playground``. For objects
+            what ``GymnasiumEnv`` or ``FunctionalEnv`` take, and for vector environments ``max_episode_steps``, which is
+            kept by ``wrappers.EpisodeLimit``.
 
     Raises:
         ValueError: If the name is not known (the message has the nearest ones), or a space or an argument is not
