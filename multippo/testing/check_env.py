@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from gymnasium import spaces
 from multippo.envs.api import Env, EnvState
 from multippo.envs.guard import guarded_leaves
 from multippo.networks.utils import named_leaves, tree_leaves, tree_map, tree_structure
+from multippo.testing.random_actions import mask_in, random_action
 from multippo.testing.single_env import look_at_single
 
 __all__ = ["EnvReport", "check_env"]
@@ -110,6 +110,7 @@ class _Player:
         self.env, self.findings, self.seed = env, findings, seed
         self._first: list[list[np.ndarray]] = [[] for _ in range(env.num_envs)]
         self._rewards: list[np.ndarray] = []
+        self._played: list[Any] = []
         self._outside: dict[str, tuple[spaces.Box, float, float]] = {}
 
     def play(self, num_steps: int) -> EnvReport:
@@ -120,7 +121,7 @@ class _Player:
             return self.findings.report(_text(error))
         self._between_episodes()
         try:
-            self._repeat(states, num_steps)
+            self._repeat(states)
         except Exception as error:
             return self.findings.report(f"When it was played a second time: {_text(error)}")
         if self.env.functional:
@@ -135,8 +136,11 @@ class _Player:
         self._look(state, None)
         fresh = np.ones(self.env.num_envs, np.bool_)
         states = [state]
-        for action in self._actions(num_steps):
+        rng = np.random.default_rng(self.seed)
+        for _ in range(num_steps):
             self._first_observations(state, fresh)
+            action = random_action(self.env.action_space, self.env.num_envs, rng, mask_in(state.obs))
+            self._played.append(action)
             live = self.env.step(live, action)
             state = self._copy(live)
             self.findings.steps += 1
@@ -162,11 +166,6 @@ class _Player:
         if len(rewards) and np.all(rewards == rewards[0]) and rewards[0] == 0.0:
             self.findings.warn("no reward", "Every reward was 0; random actions may never reach any.")
         return states
-
-    def _actions(self, num_steps: int) -> Generator[Any]:
-        rng = np.random.default_rng(self.seed)
-        for _ in range(num_steps):
-            yield _random_action(self.env.action_space, self.env.num_envs, rng)
 
     def _copy(self, state: EnvState) -> EnvState:
         """What is looked at, as NumPy arrays that no later step changes."""
@@ -244,10 +243,10 @@ class _Player:
                 "must be seeded differently.",
             )
 
-    def _repeat(self, states: list[EnvState], num_steps: int) -> None:
+    def _repeat(self, states: list[EnvState]) -> None:
         """Equal seeds and actions must give an equal run."""
         live = self.env.reset(self.seed)
-        pairs = zip(states[1:], self._actions(num_steps), strict=True)
+        pairs = zip(states[1:], self._played, strict=True)
         self._same("reset", states[0], self._copy(live), 0)
         for t, (expected, action) in enumerate(pairs, start=1):
             live = self.env.step(live, action)
@@ -273,25 +272,9 @@ class _Player:
     def _pure(self) -> None:
         """A step of a functional environment must depend on its arguments alone."""
         state = self.env.reset(self.seed)
-        action = next(self._actions(1))
+        action = self._played[0]
         first, second = self._copy(self.env.step(state, action)), self._copy(self.env.step(state, action))
         self._same("a step repeated from the same state,", first, second, 1)
-
-
-def _random_action(space: spaces.Space[Any], num_envs: int, rng: np.random.Generator) -> Any:
-    """Actions in policy coordinates, extremes included now and then."""
-    if isinstance(space, spaces.Dict):
-        return {key: _random_action(sub, num_envs, rng) for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Discrete):
-        return rng.integers(0, space.n, num_envs).astype(np.int32)
-    if isinstance(space, spaces.MultiDiscrete):
-        return rng.integers(0, space.nvec, (num_envs, *space.nvec.shape)).astype(np.int32)
-    if isinstance(space, spaces.MultiBinary):
-        return rng.integers(0, 2, (num_envs, *space.shape)).astype(np.int32)
-    assert isinstance(space, spaces.Box)
-    action = rng.uniform(-1.0, 1.0, (num_envs, *space.shape))
-    extreme = rng.random((num_envs, *(1 for _ in space.shape))) < 0.1
-    return np.where(extreme, np.sign(action), action).astype(np.float32)
 
 
 def _space_leaves(space: spaces.Space[Any]) -> list[tuple[str, Any]]:

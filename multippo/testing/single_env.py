@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multippo.envs.members import ONE_REWARD
+from multippo.testing.random_actions import mask_in, random_action, to_space
 
 __all__ = ["look_at_single"]
 
@@ -43,6 +44,15 @@ def look_at_single(env: Any, seed: int, error: Callable[[str, str], None], warn:
         single.close()
 
 
+def _action(space: spaces.Space[Any], obs: Any, seed: int) -> Any:
+    """One that the observation's mask allows, where there is one for such actions."""
+    mask = mask_in(obs)
+    if mask is None or not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return space.sample()
+    mask = tuple(np.asarray(part)[None] for part in mask) if isinstance(mask, tuple) else np.asarray(mask)[None]
+    return to_space(space, random_action(space, 1, np.random.default_rng(seed), mask)[0])
+
+
 def _look(
     env: gymnasium.Env[Any, Any], seed: int, error: Callable[[str, str], None], warn: Callable[[str, str], None]
 ) -> bool:
@@ -57,7 +67,7 @@ def _look(
     _types(first[0], env.observation_space, "reset", warn)
     env.action_space.seed(seed)
     try:
-        after = env.step(env.action_space.sample())
+        after = env.step(_action(env.action_space, first[0], seed))
     except Exception as raised:
         error("step", f"step raised {type(raised).__name__} in the first step: {raised}")
         return False
