@@ -13,6 +13,7 @@ LONG = (
     "tests/algorithms/test_options.py::test_with_nothing_learnt_targets_anew_are_the_old_ones[jax]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-asymmetric_critics]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-brax]",
+    "tests/docs/test_docs.py::test_a_page_runs[jax-checkpoints]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-recording]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-sequences]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-stable_baselines3]",
