@@ -6,11 +6,14 @@ Each has a shorter relative in ``make test``: the same on torch, other parameter
 __all__ = ["LONG"]
 
 LONG = (
-    "tests/algorithms/test_checkpointing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit",
     "tests/algorithms/test_checkpointing.py::test_a_checkpoint_of_one_engine_is_the_same_on_the_other[jax]",
+    "tests/algorithms/test_checkpointing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit",
     "tests/algorithms/test_distillation.py::test_dict_actions_are_taught_key_by_key[jax]",
     "tests/algorithms/test_distillation.py::test_several_iterations_in_one_call_are_those_one_by_one",
+    "tests/algorithms/test_distillation.py::test_the_first_loss_by_hand[jax-jax-functional]",
+    "tests/algorithms/test_options.py::test_a_weight_of_all_samplers_is_that_of_each[jax]",
     "tests/algorithms/test_options.py::test_with_nothing_learnt_targets_anew_are_the_old_ones[jax]",
+    "tests/algorithms/test_update.py::test_statistics_rest_on_every_valid_step_once[jax]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-asymmetric_critics]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-brax]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-checkpoints]",
@@ -25,8 +28,11 @@ LONG = (
     "tests/networks/samplers/test_base.py::test_replay_repeats_the_rollout_and_every_step_draws_anew[jax-bernoulli]",
     "tests/networks/test_adapter.py::test_an_asymmetric_network_trains[jax]",
     "tests/networks/test_adapter.py::test_each_head_learns_from_the_reward_of_its_key[jax-separate]",
+    "tests/networks/test_dropout.py::test_a_network_with_dropout_and_a_gru_trains[jax]",
     "tests/networks/test_factories.py::test_an_image_is_divided_once_and_not_normalised[jax]",
+    "tests/networks/test_factories.py::test_networks_of_everything_train[jax-lstm]",
     "tests/networks/test_factories.py::test_networks_of_everything_train[jax-mlp]",
+    "tests/networks/test_image_factories.py::test_it_trains[jax]",
     "tests/networks/test_recording.py::test_over_time_in_parallel_and_step_by_step[jax]",
     "tests/networks/test_unrolling.py::test_unroll_is_the_scan[jax-leaves, sampled]",
 )
