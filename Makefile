@@ -17,8 +17,8 @@ LOWEST ?= .venv-lowest
 # How many random networks `make test-nightly` checks, and the number of the first.
 NETWORKS ?= 500
 NETWORKS_SEED ?= 0
-# Most of the time of unit tests and random networks is compiling, and much of that optimising. The rest of the
-# conformance suite, and `make test-slow`, compile as users do.
+# Most of the time of all these tests is compiling, and much of that optimising. `make test-slow` runs the whole
+# conformance suite compiled as users compile.
 UNOPTIMISED ?= --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1
 
 BIN := $(VENV)/bin
@@ -51,6 +51,7 @@ test-unit: $(DEV) ## unit tests, and the examples in docstrings on both engines
 	MULTIPPO_BACKEND=torch $(PYTEST) multippo
 
 test-conformance: $(DEV) ## the conformance suite on every engine
+	XLA_FLAGS="$(UNOPTIMISED)" \
 	$(PYTEST) conformance --backend jax --backend torch --backend numpy --quick $(TEST_WORKERS) --dist loadgroup
 
 test-nightly: $(DEV) ## hundreds of random networks on every engine (NETWORKS=500 NETWORKS_SEED=0)
