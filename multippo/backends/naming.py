@@ -10,6 +10,7 @@ __all__ = [
     "NATIVE_CORE",
     "RESERVED",
     "KeyedChildren",
+    "bound_attributes",
     "check_attribute",
     "check_class",
     "contains_tracked",
@@ -187,3 +188,15 @@ def check_attribute(module: Any, name: str, native: type, is_tracked: bool) -> N
         )
     if name in BOUND or (is_tracked and hasattr(native, name)):
         raise TypeError(f"{type(module).__qualname__}.{name} can't be set: the class has that name already. Rename it.")
+
+
+def bound_attributes(engine: Any, neutral: type) -> dict[str, Any]:
+    """What the class derived from a neutral one has of its own: the engine, and the name of what it stands for."""
+    return {
+        "engine": engine,
+        "xp": engine.xp,
+        "random": engine.random,
+        "__module__": neutral.__module__,
+        "__doc__": neutral.__doc__,
+        "__qualname__": neutral.__qualname__,
+    }

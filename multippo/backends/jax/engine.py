@@ -17,7 +17,7 @@ from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, Spli
 from multippo.backends.jax import layers
 from multippo.backends.jax.modules import ModuleDict, bound_class, make_variable
 from multippo.backends.jax.optimizer import JaxOptimizer
-from multippo.backends.naming import NATIVE_CORE, in_order, unescape
+from multippo.backends.naming import NATIVE_CORE, bound_attributes, in_order, unescape
 from multippo.networks.updating import update_child
 from multippo.networks.utils import tree_map
 from multippo.random import Random
@@ -50,15 +50,7 @@ class JaxEngine(Engine):
 
     def bind(self, neutral: type) -> type:
         if neutral not in self._bound:
-            attributes = {
-                "engine": self,
-                "xp": self.xp,
-                "random": self.random,
-                "__module__": neutral.__module__,
-                "__doc__": neutral.__doc__,
-                "__qualname__": neutral.__qualname__,
-            }
-            self._bound[neutral] = bound_class(neutral, attributes)
+            self._bound[neutral] = bound_class(neutral, bound_attributes(self, neutral))
         return self._bound[neutral]
 
     def make_variable(self, kind: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ import array_api_compat.numpy as numpy_namespace
 import numpy as np
 
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule
-from multippo.backends.naming import in_order, unescape
+from multippo.backends.naming import bound_attributes, in_order, unescape
 from multippo.backends.numpy import layers
 from multippo.backends.numpy.modules import (
     Held,
@@ -50,15 +50,7 @@ class NumpyEngine(Engine):
 
     def bind(self, neutral: type) -> type:
         if neutral not in self._bound:
-            attributes = {
-                "engine": self,
-                "xp": self.xp,
-                "random": self.random,
-                "__module__": neutral.__module__,
-                "__doc__": neutral.__doc__,
-                "__qualname__": neutral.__qualname__,
-            }
-            self._bound[neutral] = bound_class(neutral, attributes)
+            self._bound[neutral] = bound_class(neutral, bound_attributes(self, neutral))
         return self._bound[neutral]
 
     def make_variable(self, kind: str, value: Any) -> Any:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule
-from multippo.backends.naming import NATIVE_CORE, in_order, unescape
+from multippo.backends.naming import NATIVE_CORE, bound_attributes, in_order, unescape
 from multippo.backends.torch import layers
 from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class
 from multippo.backends.torch.optimizer import TorchOptimizer
@@ -49,15 +49,7 @@ class TorchEngine(Engine):
 
     def bind(self, neutral: type) -> type:
         if neutral not in self._bound:
-            attributes = {
-                "engine": self,
-                "xp": self.xp,
-                "random": self.random,
-                "__module__": neutral.__module__,
-                "__doc__": neutral.__doc__,
-                "__qualname__": neutral.__qualname__,
-            }
-            self._bound[neutral] = bound_class(neutral, attributes)
+            self._bound[neutral] = bound_class(neutral, bound_attributes(self, neutral))
         return self._bound[neutral]
 
     def make_variable(self, kind: str, value: Any) -> Any:
