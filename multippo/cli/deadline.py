@@ -59,8 +59,8 @@ class Deadline:
             self._written.close()  # which ends the thread
 
     @contextlib.contextmanager
-    def preparing(self) -> Generator[None]:
-        """Around what comes before the training, in which SIGTERM, too, raises, as long as nobody handles it."""
+    def terminable(self) -> Generator[None]:
+        """Around work in which SIGTERM raises, as Ctrl-C does, where nobody handles it: training does so itself."""
         number = signal.SIGTERM
         ours = self._previous is not None and signal.getsignal(number) is signal.SIG_DFL
         if ours:

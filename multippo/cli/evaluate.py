@@ -47,7 +47,7 @@ def run(argv: Sequence[str]) -> int:
             raise UsageError(f"{name}={values[name]} is not possible: expected at least 1.")
     if values["seed"] < 0:
         raise UsageError(f"seed={values['seed']} is not possible: expected 0 or more.")
-    with Deadline() as deadline, deadline.preparing():
+    with Deadline() as deadline, deadline.terminable():
         found, about = _play(values)
     if values["json"]:
         report = {name: found[metric] for name, metric in _REPORTED.items()}

@@ -73,7 +73,7 @@ def run(argv: Sequence[str]) -> int:
             directory.refuse_used()
     backend = choose_backend(values["backend"], stored.get("backend"))
     with Deadline() as deadline, contextlib.ExitStack() as stack:
-        with deadline.preparing():
+        with deadline.terminable():
             engine = stack.enter_context(use_backend(backend))
             check_trains(engine)
             env = settings.make_env()
