@@ -67,6 +67,8 @@ class GymnasiumEnv(Env):
                 f"max_episode_steps={max_episode_steps} is not possible for {self.id}: expected at least 1, or None "
                 "for what its registration says."
             )
+        if not worker_timeout > 0:
+            raise ValueError(f"worker_timeout={worker_timeout!r} is not possible: expected seconds, more than 0.")
         if max_episode_steps is None and spec is not None:
             max_episode_steps = spec.kwargs.get("max_episode_steps", spec.max_episode_steps)
         # gymnasium writes "no limit" as -1.

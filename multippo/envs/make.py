@@ -21,6 +21,7 @@ from multippo.envs.api import Env
 from multippo.envs.host import GymnasiumEnv
 from multippo.envs.registry import is_installed, unknown_env
 from multippo.envs.vectorize import Vectorization, vectorize, vectorize_id
+from multippo.envs.workers import WORKER_TIMEOUT_S
 from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, ScaleReward
 from multippo.keywords import did_you_mean
 
@@ -211,7 +212,7 @@ def _make_gymnasium(
     wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
     action_repeat: int = 1,
     reward_dtype: Any = np.float32,
-    worker_timeout: float | None = None,
+    worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
@@ -229,7 +230,7 @@ def _make_gymnasium(
 
     def remake(count: int) -> VectorEnv[Any, Any, Any]:
         try:
-            return vectorize_id(spec, count, vectorization, wrappers, **kwargs)
+            return vectorize_id(spec, count, vectorization, wrappers, worker_timeout, **kwargs)
         except gymnasium.error.DependencyNotInstalled as error:
             raise ImportError(f"{env_id} needs a package that is not installed: {error}") from error
 
@@ -237,14 +238,13 @@ def _make_gymnasium(
     if "max_episode_steps" in kwargs and limit is None:
         kwargs["max_episode_steps"] = -1  # gymnasium takes None for the registered limit
     limit = math.ceil(limit / action_repeat) if limit else None
-    options: dict[str, Any] = {} if worker_timeout is None else {"worker_timeout": worker_timeout}
     return GymnasiumEnv(
         remake(num_envs),
         id=spec.id,
         max_episode_steps=limit,
         reward_dtype=reward_dtype,
         remake=remake,
-        **options,
+        worker_timeout=worker_timeout,
     )
 
 
@@ -255,6 +255,7 @@ def _make_constructed(
     can_repeat: bool = True,
     max_episode_steps: int | None = None,
     action_repeat: int = 1,
+    worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
@@ -275,7 +276,8 @@ def _make_constructed(
     def remake(count: int) -> VectorEnv[Any, Any, Any]:
         # Another batch size repeats the list, so that a mixture of tasks stays one.
         chosen = [constructors[index % len(constructors)] for index in range(count)]
-        return vectorize([_Wrapped(make, wrappers) for make in chosen] if wrappers else chosen, vectorization)
+        members = [_Wrapped(make, wrappers) for make in chosen] if wrappers else chosen
+        return vectorize(members, vectorization, worker_timeout)
 
     vector_env = remake(len(constructors))
     if isinstance(vector_env, SyncVectorEnv):
@@ -285,7 +287,7 @@ def _make_constructed(
         kwargs["max_episode_steps"] = math.ceil(limit / action_repeat) if limit else None
     else:
         kwargs.setdefault("id", getattr(constructors[0], "__name__", type(constructors[0]).__name__))
-    return GymnasiumEnv(vector_env, remake=remake if can_repeat else None, **kwargs)
+    return GymnasiumEnv(vector_env, remake=remake if can_repeat else None, worker_timeout=worker_timeout, **kwargs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from multippo.envs.members import MemberConstructor, run_member
-from multippo.envs.workers import stop_workers, unwrapped_error, without_tracebacks
+from multippo.envs.workers import (
+    WORKER_TIMEOUT_S,
+    TimedVectorEnv,
+    stop_workers,
+    unwrapped_error,
+    without_tracebacks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +29,9 @@ Vectorization = Literal["auto", "native", "sync", "async"]
 
 
 def vectorize(
-    constructors: Sequence[Callable[[], gymnasium.Env[Any, Any]]], vectorization: Vectorization = "auto"
+    constructors: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
+    vectorization: Vectorization = "auto",
+    worker_timeout: float = WORKER_TIMEOUT_S,
 ) -> VectorEnv[Any, Any, Any]:
     """One environment from each constructor, side by side, reset in the step in which an episode ends.
 
@@ -32,6 +40,10 @@ def vectorize(
         vectorization: ``"async"`` for one worker process each; otherwise in turn in this process. Workers are started
             afresh instead of forked, since JAX and torch run threads that a fork would break; as always with Python's
             ``multiprocessing``, a script then needs ``if __name__ == "__main__":``.
+        worker_timeout: Seconds that workers may take to make their environments; see ``TimedVectorEnv``.
+
+    Raises:
+        RuntimeError: If a worker dies meanwhile, or they take longer. No process is left behind.
     """
     in_worker = vectorization == "async"
     members = [MemberConstructor(make, index, in_worker) for index, make in enumerate(constructors)]
@@ -40,11 +52,16 @@ def vectorize(
         return SyncVectorEnv(members, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
     context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     # Made before it is filled in, so that its processes can be ended where that fails.
-    vector_env = AsyncVectorEnv.__new__(AsyncVectorEnv)
+    vector_env = TimedVectorEnv.__new__(TimedVectorEnv)
     try:
         with without_tracebacks():
             vector_env.__init__(
-                members, copy=False, context=context, autoreset_mode=AutoresetMode.SAME_STEP, worker=run_member
+                members,
+                copy=False,
+                context=context,
+                autoreset_mode=AutoresetMode.SAME_STEP,
+                worker=run_member,
+                timeout_s=worker_timeout,
             )
         return vector_env
     except (EOFError, ConnectionError) as error:
@@ -68,6 +85,7 @@ def vectorize_id(
     num_envs: int,
     vectorization: Vectorization = "auto",
     wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
+    worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> VectorEnv[Any, Any, Any]:
     """``num_envs`` registered environments.
@@ -78,6 +96,7 @@ def vectorize_id(
         vectorization: ``"native"`` for the environment's own vector form, if it has one; ``"sync"`` and ``"async"`` as
             in ``vectorize``; ``"auto"`` for the native form where nothing prevents it, else ``"sync"``.
         wrappers: Applied to each environment in turn; they rule the native form out.
+        worker_timeout: As in ``vectorize``.
         **kwargs: For the environment's constructor, and ``max_episode_steps`` (-1 for no limit).
 
     Raises:
@@ -90,7 +109,7 @@ def vectorize_id(
         )
     if vectorization == "native" or (vectorization == "auto" and not obstacle):
         return gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)
-    return vectorize([_IdConstructor(spec, tuple(wrappers), kwargs)] * num_envs, vectorization)
+    return vectorize([_IdConstructor(spec, tuple(wrappers), kwargs)] * num_envs, vectorization, worker_timeout)
 
 
 @dataclasses.dataclass(frozen=True)

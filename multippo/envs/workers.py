@@ -1,8 +1,8 @@
 """gymnasium's worker processes, so watched that a dead or hanging one becomes an error that names it.
 
 gymnasium waits for a worker without limit, reports one that died as a bare ``EOFError``, and raises a worker's
-exception without its traceback. Here each call has a time limit, an exception brings its traceback along as a note
-(``Member`` attaches it), and after any of these no process is left behind.
+exception without its traceback. Here construction and each call have a time limit, an exception brings its traceback
+along as a note (``Member`` attaches it), and after any of these no process is left behind.
 
 An exception that can't be pickled never arrives, and gymnasium waits for it. ``Member`` raises another in its place; of
 workers that the user has started only the waiting is limited.
@@ -14,22 +14,99 @@ import contextlib
 import functools
 import multiprocessing
 import multiprocessing.connection
+import os
 import queue
+import time
 from typing import TYPE_CHECKING, Any
 
 import gymnasium.logger
+from gymnasium.vector import AsyncVectorEnv
 
 from multippo.envs.members import MemberConstructor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from multiprocessing.connection import Connection
 
     import numpy as np
-    from gymnasium.vector import AsyncVectorEnv, VectorEnv
+    from gymnasium.vector import VectorEnv
 
-__all__ = ["WORKER_TIMEOUT_S", "Workers", "stop_workers", "unwrapped_error", "without_tracebacks"]
+__all__ = [
+    "WORKER_TIMEOUT_S",
+    "TimedPipe",
+    "TimedVectorEnv",
+    "Workers",
+    "stop_workers",
+    "unwrapped_error",
+    "without_tracebacks",
+]
 
 WORKER_TIMEOUT_S = 20.0
+
+_STARTS_PER_CORE = 4
+"""How many processes one core is trusted to start, imports included, within the time that a worker has."""
+
+
+class TimedVectorEnv(AsyncVectorEnv):
+    """An ``AsyncVectorEnv`` whose workers may not take for ever to make their environments.
+
+    Args:
+        *args: For ``AsyncVectorEnv``.
+        timeout_s: Seconds in which at least one more worker must have made its environment. It is longer by what the
+            first environment took, which is made in this process, and where there are many workers for each core.
+        **kwargs: For ``AsyncVectorEnv``.
+
+    Raises:
+        RuntimeError: If none of the remaining workers gives an answer in time. The processes go on; ``stop_workers``
+            ends them.
+    """
+
+    def __init__(self, *args: Any, timeout_s: float, **kwargs: Any) -> None:
+        self._timeout_s, self._began = timeout_s, time.monotonic()
+        super().__init__(*args, **kwargs)
+
+    def _check_spaces(self) -> None:
+        # The first question to the workers, which they answer when their environments are made.
+        limit_s = self._timeout_s + time.monotonic() - self._began
+        limit_s *= max(1.0, self.num_envs / (_STARTS_PER_CORE * (os.cpu_count() or 1)))
+        awaited = dict(enumerate(self.parent_pipes))
+        self.parent_pipes: list[Any] = [TimedPipe(pipe, awaited, limit_s) for pipe in self.parent_pipes]
+        try:
+            super()._check_spaces()
+        finally:
+            # gymnasium forgets the pipe of a worker that has failed.
+            self.parent_pipes = [None if timed is None else timed.pipe for timed in self.parent_pipes]
+
+
+class TimedPipe:
+    """A worker's pipe whose ``recv`` gives up when for some time none of the workers that are waited for answers.
+
+    Args:
+        pipe: The worker's.
+        awaited: The pipes of all workers that owe an answer, by number; those of one vector environment share it.
+        limit_s: Seconds without a further answer after which to give up.
+    """
+
+    def __init__(self, pipe: Connection, awaited: dict[int, Connection], limit_s: float) -> None:
+        self.pipe, self._awaited, self._limit_s = pipe, awaited, limit_s
+        self.send, self.close = pipe.send, pipe.close
+
+    def recv(self) -> Any:
+        """As ``Connection.recv``."""
+        silent = {number: pipe for number, pipe in self._awaited.items() if not pipe.poll(0)}
+        while self.pipe in silent.values():
+            ready = multiprocessing.connection.wait(silent.values(), self._limit_s)
+            if not ready:
+                raise RuntimeError(
+                    f"The workers of environments {list(silent)} did not make their environments: none gave an answer "
+                    f"within {self._limit_s:.3g} s, and all were ended. The first environment was made in this process "
+                    "without fault, so look for what an environment waits for in a new process: a lock, a port, a "
+                    "display, a download. If it may take longer, pass a larger worker_timeout."
+                )
+            silent = {number: pipe for number, pipe in silent.items() if pipe not in ready}
+        for number in [number for number, pipe in self._awaited.items() if pipe is self.pipe]:
+            del self._awaited[number]
+        return self.pipe.recv()
 
 
 class Workers:

@@ -16,7 +16,9 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from multippo.envs.host import GymnasiumEnv
+from multippo.envs.make import make_env as make_env_by_name
 from multippo.envs.vectorize import vectorize
+from multippo.envs.workers import TimedPipe
 
 
 def make_class(fault=None):
@@ -76,6 +78,37 @@ def test_a_worker_that_hangs_is_named():
         env.step(state, np.array([0, 1]))
     assert time.monotonic() - began < 10
     assert not any(process.is_alive() for process in processes(env))
+
+
+def test_a_constructor_that_hangs_in_its_worker_is_named():
+    def hanging():
+        if multiprocessing.parent_process() is not None:
+            time.sleep(60)
+        return make_class()()
+
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"workers of environments \[1, 2\] did not make.*larger worker_timeout"):
+        make_env_by_name([make_class(), hanging, hanging], vectorization="async", worker_timeout=8.0)
+    assert time.monotonic() - began < 30
+    assert not multiprocessing.active_children()
+
+
+def test_a_slow_worker_has_the_time_that_others_still_need():
+    ours, theirs = zip(*(multiprocessing.Pipe() for _ in range(2)), strict=True)
+    for pipe, seconds in zip(theirs, (2.0, 4.0), strict=True):
+        threading.Timer(seconds, pipe.send, ("made",)).start()
+    # The second answer is later than the limit, and not so late after the first.
+    awaited = dict(enumerate(ours))
+    timed = [TimedPipe(pipe, awaited, limit_s=3.0) for pipe in ours]
+    assert [timed[1].recv(), timed[0].recv()] == ["made", "made"]
+    assert not awaited
+    with pytest.raises(RuntimeError, match=r"environments \[4\] .* within 0.1 s"):
+        TimedPipe(ours[0], {4: ours[0]}, limit_s=0.1).recv()
+
+
+def test_a_limit_that_is_no_time_is_refused():
+    with pytest.raises(ValueError, match="worker_timeout=0 is not possible: expected seconds, more than 0"):
+        make_env_by_name([make_class()] * 2, worker_timeout=0)
 
 
 def test_an_exception_brings_its_traceback():
