@@ -3,6 +3,7 @@
 - ``MultippoError``
 
   - ``NonFiniteError``: a NaN or infinity in observations, rewards, losses or gradients
+  - ``DamagedCheckpointError``, a ``ValueError`` too: a checkpoint is not what was saved
 
 - ``Terminated``, a ``SystemExit``: SIGTERM, with the last finished iteration saved
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["MultippoError", "NonFiniteError", "Terminated"]
+__all__ = ["DamagedCheckpointError", "MultippoError", "NonFiniteError", "Terminated"]
 
 
 class MultippoError(Exception):
@@ -30,6 +31,10 @@ class NonFiniteError(MultippoError):
         super().__init__(message)
         self.leaf = leaf
         self.training_state = training_state
+
+
+class DamagedCheckpointError(MultippoError, ValueError):
+    """A file of a checkpoint is not what was saved. An earlier checkpoint may be whole."""
 
 
 class Terminated(SystemExit):

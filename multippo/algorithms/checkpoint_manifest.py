@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from multippo.algorithms.tensor_files import check_regular
+from multippo.algorithms.tensor_files import check_regular, unique
+from multippo.errors import DamagedCheckpointError
 
 __all__ = ["MANIFEST", "Manifest", "read_manifest", "write_manifest"]
 
@@ -17,6 +19,7 @@ MANIFEST = "checkpoint.json"
 FORMAT, FORMAT_VERSION = "multippo.checkpoint", 1
 
 _MOST_BYTES = 2**24
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,7 @@ class Manifest:
         extra: What was stored beside it.
         teacher_leaves: Arrays of a teacher's carry, in a distillation; else None.
         planned_steps: See ``TrainingState``.
+        sha256: SHA-256 of each file of arrays by its name, in hexadecimal digits; None in checkpoints without.
     """
 
     step: int
@@ -50,6 +54,7 @@ class Manifest:
     extra: dict[str, Any]
     teacher_leaves: int | None = None
     planned_steps: int | None = None
+    sha256: dict[str, str] | None = None
 
 
 def write_manifest(manifest: Manifest) -> str:
@@ -76,16 +81,17 @@ def read_manifest(directory: Path) -> Manifest:
     """Reads and checks the file.
 
     Raises:
-        ValueError: If it is damaged, no checkpoint's, or of a later format.
+        DamagedCheckpointError: If it is damaged, or no checkpoint's.
+        ValueError: If it is of a later format.
         FileNotFoundError: If it is missing.
     """
     file = directory / MANIFEST
     found: Any = _read_object(file)
     if found.get("format") != FORMAT:
-        raise ValueError(f"{file} does not describe a checkpoint of multippo.")
+        raise DamagedCheckpointError(f"{file} does not describe a checkpoint of multippo.")
     version = found.get("format_version")
     if not _is(version, int) or version < 1:
-        raise ValueError(f"{file} is damaged: format_version is {version!r}.")
+        raise DamagedCheckpointError(f"{file} is damaged: format_version is {version!r}.")
     if version > FORMAT_VERSION:
         raise ValueError(
             f"{file} is of checkpoint format {version}, written by multippo {found.get('multippo_version')!r}; this "
@@ -96,20 +102,23 @@ def read_manifest(directory: Path) -> Manifest:
         values[name] = value = found.get(name)
         is_number = _is(value, int | float)
         if not _is(value, hint) or (is_number and not 0 <= value < 2**63):
-            raise ValueError(f"{file} is damaged: {name} is {value!r}.")
+            raise DamagedCheckpointError(f"{file} is damaged: {name} is {value!r}.")
+    sums = values["sha256"]
+    if sums is not None and not all(isinstance(digits, str) and _SHA256.fullmatch(digits) for digits in sums.values()):
+        raise DamagedCheckpointError(f"{file} is damaged: sha256 is {sums!r}.")
     return Manifest(**values)
 
 
 def _read_object(file: Path) -> Mapping[str, Any]:
     check_regular(file)
     if file.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"{file} is too large for the description of a checkpoint.")
+        raise DamagedCheckpointError(f"{file} is too large for the description of a checkpoint.")
     try:
-        found = json.loads(file.read_bytes())
+        found = json.loads(file.read_bytes(), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is damaged: it is not JSON ({error}).") from error
+        raise DamagedCheckpointError(f"{file} is damaged: it is not JSON ({error}).") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{file} does not describe a checkpoint of multippo.")
+        raise DamagedCheckpointError(f"{file} does not describe a checkpoint of multippo.")
     return found
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, overload
@@ -33,23 +32,24 @@ import optree
 
 from multippo.algorithms.atomic import replace_directory
 from multippo.algorithms.checkpoint_manifest import MANIFEST, Manifest, read_manifest, write_manifest
+from multippo.algorithms.checkpoint_steps import latest_checkpoint
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.stored_trees import describe, named_arrays, rebuild
-from multippo.algorithms.tensor_files import read_tensors, write_tensors
+from multippo.algorithms.tensor_files import check_sha256, read_tensors, write_tensors
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env
 from multippo.envs.saving import SavedEnvState, read_env_state
+from multippo.errors import DamagedCheckpointError
 from multippo.networks.portable import load_portable, portable_split, to_portable
 from multippo.networks.random_state import forget_drawn
 
-__all__ = ["Checkpoint", "latest_checkpoint", "load_checkpoint", "save_checkpoint", "step_directory"]
+__all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
 
 _WEIGHTS, _OPTIMIZER, _CARRY, _ENVIRONMENT = (
     f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")
 )
 _FILES = {MANIFEST, _WEIGHTS, _OPTIMIZER, _CARRY, _ENVIRONMENT}
 _MOST_LEAVES = 100_000
-_STEP = re.compile(r"step_(\d{1,19})")
 
 
 def save_checkpoint(
@@ -96,7 +96,7 @@ def save_checkpoint(
         teacher_leaves=None if training_state.teacher_carry is None else len(training_state.teacher_carry),
         planned_steps=training_state.planned_steps,
     )
-    text = write_manifest(manifest)
+    write_manifest(manifest)  # refuses what JSON can't hold before anything is written
     files = {
         _WEIGHTS: portable_split(network, training_state.params, training_state.variables),
         _OPTIMIZER: _moments(training_state, network),
@@ -105,9 +105,8 @@ def save_checkpoint(
     if environment is not None:
         files[_ENVIRONMENT] = environment
     with replace_directory(path) as directory:
-        for name, arrays in files.items():
-            write_tensors(directory / name, arrays)
-        (directory / MANIFEST).write_text(text, "utf-8")
+        sums = {name: write_tensors(directory / name, arrays) for name, arrays in files.items()}
+        (directory / MANIFEST).write_text(write_manifest(dataclasses.replace(manifest, sha256=sums)), "utf-8")
     return path
 
 
@@ -130,27 +129,12 @@ def load_checkpoint(
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
-        ValueError: If it is damaged, of a later format, or does not fit. The network is unchanged then.
+        DamagedCheckpointError: If a file is not what was saved. The network is unchanged then, as with any other error.
+        ValueError: If it is of a later format, or does not fit.
     """
     directory = _find(Path(path))
     checkpoint = Checkpoint(path=directory, manifest=read_manifest(directory))
     return checkpoint if network is None else checkpoint.restore(network, env)
-
-
-def step_directory(directory: Path, step: int) -> Path:
-    """Where the checkpoint of a step is in a directory of checkpoints."""
-    return directory / f"step_{step:012d}"
-
-
-def latest_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
-    """The complete checkpoint of the highest step among the ``step_…`` in a directory; links are left out."""
-    found: dict[int, Path] = {}
-    directory = Path(directory)
-    for entry in directory.iterdir() if directory.is_dir() else ():
-        match = _STEP.fullmatch(entry.name)
-        if match and not entry.is_symlink() and (entry / MANIFEST).is_file():
-            found[int(match[1])] = entry
-    return found[max(found)] if found else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,12 +151,12 @@ class Checkpoint:
 
     def weights(self) -> dict[str, np.ndarray]:
         """Parameters and statistics, as ``to_portable`` returns them."""
-        return read_tensors(self.path / _WEIGHTS)
+        return self._read(_WEIGHTS)
 
     def arrays(self) -> dict[str, dict[str, np.ndarray]]:
         """All that is stored, by part (``weights``, ``optimizer``, ``carry``, ``environment``) and name."""
         files = (_WEIGHTS, _OPTIMIZER, _CARRY, *([_ENVIRONMENT] if self.manifest.environment else []))
-        return {file.partition(".")[0]: read_tensors(self.path / file) for file in files}
+        return {file.partition(".")[0]: self._read(file) for file in files}
 
     def restore_weights(self, network: Any) -> None:
         """Writes parameters and statistics alone into a network.
@@ -180,17 +164,18 @@ class Checkpoint:
         Raises:
             ValueError: If they do not fit.
         """
-        load_portable(network, read_tensors(self.path / _WEIGHTS, _shapes(network), what="parameter or statistic"))
+        load_portable(network, self._read(_WEIGHTS, _shapes(network), "parameter or statistic"))
 
     def restore(self, network: Any, env: Env | None = None) -> TrainingState:
         """Writes parameters and statistics into a network, and returns everything; see ``load_checkpoint``."""
         engine = network.engine
-        weights = read_tensors(self.path / _WEIGHTS, _shapes(network), what="parameter or statistic")
+        weights = self._read(_WEIGHTS, _shapes(network), "parameter or statistic")
         first, second = self._read_moments(network)
         network_state, episodes, key, teacher_carry = self._read_carry(network)
         env_state: Any = None
         if self.manifest.environment:
             file = self.path / _ENVIRONMENT
+            check_sha256(file, self._sha256(_ENVIRONMENT))  # now, before the network is changed
             env_state = SavedEnvState(lambda shapes: read_tensors(file, shapes, what="part of the environment's state"))
             env_state = env_state if env is None else env_state.restore(env)
         load_portable(network, weights)
@@ -211,11 +196,22 @@ class Checkpoint:
             planned_steps=self.manifest.planned_steps,
         )
 
+    def _read(
+        self, file: str, expected: Mapping[str, tuple[int, ...] | None] | None = None, what: str = "array"
+    ) -> dict[str, np.ndarray]:
+        return read_tensors(self.path / file, expected, what=what, sha256=self._sha256(file))
+
+    def _sha256(self, file: str) -> str | None:
+        sums = self.manifest.sha256
+        if sums is not None and file not in sums:
+            raise DamagedCheckpointError(f"{self.path / MANIFEST} is damaged: sha256 says nothing of {file}.")
+        return None if sums is None else sums[file]
+
     def _read_moments(self, network: Any) -> tuple[dict[Any, np.ndarray], dict[Any, np.ndarray]]:
         trained = {name: leaf for name, leaf in network.engine.leaves(network).items() if leaf.trained}
         shapes = _shapes(network)
         expected = {f"{moment}/{name}": shapes[name] for moment in ("first", "second") for name in trained}
-        arrays = read_tensors(self.path / _OPTIMIZER, expected, what="moment")
+        arrays = self._read(_OPTIMIZER, expected, "moment")
 
         def native(moment: str) -> dict[Any, np.ndarray]:
             # In the parameter's own order of memory: a fused optimiser walks both at once.
@@ -234,7 +230,7 @@ class Checkpoint:
         try:
             names = named_arrays(rebuild(self.manifest.episodes, _Anything(), "episodes"), "episodes")
         except ValueError as error:
-            raise ValueError(f"{self.path / MANIFEST} is damaged: {error}.") from error
+            raise DamagedCheckpointError(f"{self.path / MANIFEST} is damaged: {error}.") from error
         expected: dict[str, tuple[int, ...] | None] = {
             **{name: (num_envs, *leaf.shape[1:]) for name, leaf in leaves.items()},
             **dict.fromkeys(names),
@@ -244,7 +240,7 @@ class Checkpoint:
         if count is not None:
             taught = [_teacher_leaf(index) for index in range(min(count, _MOST_LEAVES))]
             expected |= dict.fromkeys(taught)
-        arrays = read_tensors(self.path / _CARRY, expected, what="carry")
+        arrays = self._read(_CARRY, expected, "carry")
         restored = [
             engine.asarray(arrays[name].astype(engine.to_numpy(leaf).dtype, copy=False))
             for name, leaf in leaves.items()

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from multippo.algorithms.atomic import write_text
-from multippo.algorithms.checkpointing import Checkpoint, latest_checkpoint, load_checkpoint
+from multippo.algorithms.checkpoint_steps import latest_checkpoint
+from multippo.algorithms.checkpointing import Checkpoint, load_checkpoint
 from multippo.algorithms.metrics import json_ready
 from multippo.cli.errors import UsageError
 from multippo.cli.files import read_object, settings_of

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from multippo.algorithms.atomic import remove_leftovers
 from multippo.algorithms.callbacks import Progress, make_progress
-from multippo.algorithms.checkpointing import save_checkpoint, step_directory
+from multippo.algorithms.checkpoint_steps import step_directory
+from multippo.algorithms.checkpointing import save_checkpoint
 from multippo.algorithms.checks import check_trains, finished
 from multippo.algorithms.interrupts import save_what_is_finished
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter, drop_after, plot_learning_curve, read_metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -16,6 +17,7 @@ from checkpoints import clock, saved, table_net
 from safetensors.numpy import load_file, save_file
 
 import multippo as mp
+from multippo.errors import DamagedCheckpointError
 from multippo.testing import Clock
 
 
@@ -69,6 +71,10 @@ def test_an_environment_of_another_size_is_refused(engine: Any, tmp_path: Path):
         (lambda m: m.update(learning_rate=float("nan")), "learning_rate is nan"),
         (lambda m: m.update(environment="yes"), "environment is 'yes'"),
         (lambda m: m.update(extra=[]), "extra is"),
+        (lambda m: m.update(sha256={"weights.safetensors": "0" * 63}), "sha256 is"),
+        (lambda m: m.update(sha256={"weights.safetensors": 0}), "sha256 is"),
+        (lambda m: m.update(sha256={}), r"sha256 says nothing of weights\.safetensors"),
+        (lambda m: m["sha256"].pop("environment.safetensors"), r"sha256 says nothing of environment\.safetensors"),
         (lambda m: m.update(episodes={"os.system": {"reward": "array"}}), "damaged.*structure"),
         (lambda m: m.update(episodes={"EpisodeState": {"nothing": "array"}}), "damaged.*structure"),
     ],
@@ -85,7 +91,9 @@ def test_a_description_that_is_wrong_is_refused_in_one_line(change: Any, message
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, '{"format": "multippo.checkpoint"', "\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "{", '{"step": 1, "step": 2}', "[" * 100_000, '{"format": "multippo.checkpoint"', "\x00"]
+)
 def test_a_description_that_is_no_json_is_refused(text: str, tmp_path: Path):
     (tmp_path / "checkpoint.json").write_text(text)
     with pytest.raises(ValueError, match=r"checkpoint\.json"):
@@ -127,6 +135,44 @@ def test_no_link_is_followed(name: str, tmp_path: Path):
         (tmp_path / "a" / name).symlink_to("../elsewhere")
         with pytest.raises(ValueError, match="link"):
             mp.load_checkpoint(tmp_path / "a", table_net(), env=clock())
+
+
+ARRAYS = NAMES[1:]
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_bit_that_flipped_is_told_with_the_file_and_changes_nothing(name: str, tmp_path: Path):
+    with mp.use_backend("torch"):
+        saved(tmp_path / "a")
+        checkpoint = mp.load_checkpoint(tmp_path / "a")
+        sums = {file: hashlib.sha256((tmp_path / "a" / file).read_bytes()).hexdigest() for file in ARRAYS}
+        assert checkpoint.manifest.sha256 == sums
+        content = bytearray((tmp_path / "a" / name).read_bytes())
+        content[-1] ^= 1
+        (tmp_path / "a" / name).write_bytes(content)
+        network = table_net(1)
+        before = mp.to_portable(network)
+        with pytest.raises(DamagedCheckpointError, match=rf"{name} is damaged.*SHA-256") as caught:
+            checkpoint.restore(network)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(DamagedCheckpointError, match=name):
+            checkpoint.arrays()
+        if name == "weights.safetensors":
+            with pytest.raises(DamagedCheckpointError, match=name):
+                checkpoint.restore_weights(network)
+            with pytest.raises(DamagedCheckpointError, match=name):
+                checkpoint.weights()
+        support.assert_trees_close(mp.to_portable(network), before, 0.0)
+
+
+def test_a_checkpoint_without_sums_is_read_as_before(tmp_path: Path):
+    with mp.use_backend("torch"):
+        saved(tmp_path / "a")
+        path = tmp_path / "a/checkpoint.json"
+        manifest = json.loads(path.read_text())
+        for sums in ({}, {"sha256": None}):
+            path.write_text(json.dumps({name: value for name, value in manifest.items() if name != "sha256"} | sums))
+            assert mp.load_checkpoint(tmp_path / "a", table_net(1), env=clock()).step == 32
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path):

@@ -16,7 +16,8 @@ import training
 from checkpoints import assert_same_state, clock, files_of, saved, table_net
 
 import multippo as mp
-from multippo.algorithms.checkpointing import Checkpoint, latest_checkpoint, step_directory
+from multippo.algorithms.checkpoint_steps import latest_checkpoint, step_directory
+from multippo.algorithms.checkpointing import Checkpoint
 from multippo.testing import Clock, CountNet, FunctionalGoal, Goal, NoisyNet, Spy, TableNet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +61,7 @@ def test_saving_does_not_write_to_the_network_even_for_a_moment(engine, tmp_path
 PROGRAM = """
 import sys
 import multippo as mp
-from multippo.algorithms.checkpointing import step_directory
+from multippo.algorithms.checkpoint_steps import step_directory
 from pathlib import Path
 
 backend, folder, mode = sys.argv[1:]

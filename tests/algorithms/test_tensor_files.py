@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import stat
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from multippo.algorithms.tensor_files import read_tensors, tensor_shapes, write_tensors
+from multippo.algorithms.tensor_files import check_sha256, read_tensors, tensor_shapes, write_tensors
+from multippo.errors import DamagedCheckpointError
 
 ARRAYS: dict[str, Any] = {
     "a matrix, transposed": np.arange(6, dtype=np.float32).reshape(2, 3).T,
@@ -93,3 +97,83 @@ def test_links_and_directories_are_refused(tmp_path: Path):
     for name in ("link", "folder"):
         with pytest.raises(ValueError, match="plain files"):
             read_tensors(tmp_path / name)
+
+
+def test_any_bit_that_flips_is_noticed_by_its_sum(tmp_path: Path):
+    path = tmp_path / "t"
+    digits = write_tensors(path, {"x": np.arange(3.0), "y": np.array(True)})
+    content = path.read_bytes()
+    assert digits == hashlib.sha256(content).hexdigest()
+    shapes = {"x": (3,), "y": ()}
+    read_tensors(path, shapes, sha256=digits)
+    for place in range(len(content)):  # in the length of the head, the head, and the arrays
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedCheckpointError, match=str(path)) as caught:
+            read_tensors(path, shapes, sha256=digits)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(DamagedCheckpointError, match=str(path)):
+            check_sha256(path, digits)
+    # Without a sum it is the arrays that tell nothing.
+    assert read_tensors(path, shapes)["y"].shape == ()
+    check_sha256(path, None)
+
+
+def test_a_file_of_other_arrays_is_told_by_name_and_by_its_sum(tmp_path: Path):
+    digits = write_tensors(tmp_path / "t", {"x": np.zeros(2)})
+    with pytest.raises(ValueError, match="missing in it: y; left over in it: x") as caught:
+        read_tensors(tmp_path / "t", {"y": (2,)}, sha256=digits)
+    assert not isinstance(caught.value, DamagedCheckpointError)  # it is what was saved, only of another network
+    with pytest.raises(DamagedCheckpointError, match=r"missing in it: y; left over in it: x.*SHA-256"):
+        read_tensors(tmp_path / "t", {"y": (2,)}, sha256="0" * 64)
+
+
+def written_by_hand(path: Path, head: str, data: bytes) -> None:
+    path.write_bytes(len(head).to_bytes(8, "little") + head.encode() + data)
+
+
+def entry(shape: list[int], end: int, dtype: str = "F32") -> str:
+    return json.dumps({"dtype": dtype, "shape": shape, "data_offsets": [0, end]})
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f'{{"x": {entry([2**40], 2**42)}}}',  # 4 TiB that the file does not hold
+        f'{{"x": {entry([2**40], 8)}}}',
+        f'{{"x": {entry([2**63, 2**63], 8)}}}',  # a product that overflows
+        f'{{"x": {entry([2**62, 4], 8)}}}',  # one that is 0 in 64 bits
+        f'{{"x": {entry([-2], 8)}}}',
+        f'{{"x": {entry([1], 8)}}}',  # half of the data unnamed
+        f'{{"x": {entry([2], 8, "F31")}}}',
+        '{"x": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}}',
+        '{"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "y": {"dtype": "F32", "shape": [2], '
+        '"data_offsets": [0, 8]}}',  # two arrays in one place
+    ],
+)
+def test_sizes_that_the_file_does_not_have_are_refused_and_nothing_is_allocated(head: str, tmp_path: Path):
+    tracemalloc.start()
+    written_by_hand(tmp_path / "t", head, b"\1" * 8)
+    for read in (tensor_shapes, read_tensors):
+        with pytest.raises(DamagedCheckpointError, match="no safetensors file"):
+            read(tmp_path / "t")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2**20
+
+
+def test_a_name_that_stands_twice_is_refused(tmp_path: Path):
+    head = f'{{"x": {entry([2], 8)}, "x": {entry([2], 8)}}}'
+    written_by_hand(tmp_path / "t", head, b"\1" * 8)
+    with pytest.raises(DamagedCheckpointError, match="'x' twice"):
+        read_tensors(tmp_path / "t", {"x": (2,)})
+
+
+def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path):
+    write_tensors(tmp_path / "t", {"x": np.zeros(2, np.float32)})
+    content = (tmp_path / "t").read_bytes()
+    for length in range(len(content)):
+        (tmp_path / "t").write_bytes(content[:length])
+        with pytest.raises(DamagedCheckpointError, match="no safetensors file"):
+            read_tensors(tmp_path / "t")
