@@ -27,6 +27,17 @@ _ELSEWHERE = {
 }
 """What other libraries call some settings."""
 
+_NNX_PPO = {
+    "obs_size": "observation",
+    "action_size": "action",
+    "networks": "network",
+    "n_envs": "num_envs",
+    "n_epochs": "num_epochs",
+    "n_minibatches": "num_minibatches",
+    "max_episode_length": "max_episode_steps",
+}
+"""What nnx-ppo calls some arguments: taken as well, so that a program for it needs other imports only."""
+
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
 
@@ -64,9 +75,9 @@ def refuse_unknown(taker: str, given: Iterable[str], known: Iterable[str]) -> No
 
 
 def known_keywords(target: _Callable) -> _Callable:
-    """A class or function that answers an unknown keyword with the nearest known one.
+    """A class or function that answers an unknown keyword with the nearest known one, and takes nnx-ppo's names.
 
-    What it takes, and what ``inspect.signature`` and type checkers see of it, stays as it is.
+    What ``inspect.signature`` and type checkers see of it stays as it is.
     """
     function: Any = target.__init__ if isinstance(target, type) else target
     parameters = inspect.signature(function).parameters.values()
@@ -74,6 +85,9 @@ def known_keywords(target: _Callable) -> _Callable:
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
+        for theirs, ours in _NNX_PPO.items():
+            if theirs in keywords and theirs not in known and ours in known and ours not in keywords:
+                keywords[ours] = keywords.pop(theirs)
         refuse_unknown(target.__name__, keywords, known)
         return function(*args, **keywords)
 

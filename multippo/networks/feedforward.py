@@ -26,11 +26,11 @@ def resolve_activation(engine: Any, activation: Activation) -> Callable[[Any], A
         ValueError: If the name is unknown.
         TypeError: If it is neither.
     """
+    if isinstance(activation, str):
+        return engine.activation(activation)
     if activation is None or callable(activation):
         return activation
-    if not isinstance(activation, str):
-        raise TypeError(f"activation={activation!r} is not possible: expected a name, a callable, or None.")
-    return engine.activation(activation)
+    raise TypeError(f"activation={activation!r} is not possible: expected a name, a callable, or None.")
 
 
 class Dense(StatefulModule):

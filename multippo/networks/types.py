@@ -47,6 +47,10 @@ class StatefulModuleOutput(NamedTuple):
     metrics: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple default; never mutated
     rollout_extras: Any = None
 
+    def replace(self, **fields: Any) -> StatefulModuleOutput:
+        """A copy with other values in some fields."""
+        return self._replace(**fields)
+
 
 class PPONetworkOutput(NamedTuple):
     """What PPO needs of a network: the ``output`` of the outermost module.

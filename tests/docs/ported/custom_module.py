@@ -1,14 +1,13 @@
+# ruff: noqa: B905, RUF007 - a line that stays as it is
 """nnx-ppo's fourth tutorial: a moving average with an index for each environment, and statistics beside it."""
-
-import itertools
 
 import array_api_extra as xpx
 import numpy as np
 
+from multippo import nnx
 from multippo.networks.containers import Sequential
 from multippo.networks.feedforward import Dense
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.variables import Variable
 
 
 class MovingAverage(StatefulModule):
@@ -43,7 +42,7 @@ class MovingAverage(StatefulModule):
         }
 
 
-class GlobalMeanStats(Variable):
+class GlobalMeanStats(nnx.Variable):
     pass
 
 
@@ -54,7 +53,7 @@ class MovingAverageWithStats(MovingAverage):
         self.count = GlobalMeanStats(np.zeros((), np.int32))
 
     def __call__(self, state, x, rollout_extras=None):
-        return super().__call__(state, x)._replace(rollout_extras=x)
+        return super().__call__(state, x).replace(rollout_extras=x)
 
     def update_statistics(self, rollout_extras):
         flat = rollout_extras.reshape((-1, *rollout_extras.shape[2:]))
@@ -66,10 +65,8 @@ class MovingAverageWithStats(MovingAverage):
 
 
 class StackOfLayers(StatefulModule):
-    """A list of modules is tracked as it is."""
-
     def __init__(self, sizes, rngs):
-        self.layers = [Dense(d_in, d_out, rngs) for d_in, d_out in itertools.pairwise(sizes)]
+        self.layers = nnx.List([Dense(d_in, d_out, rngs) for d_in, d_out in zip(sizes[:-1], sizes[1:])])
 
     def __call__(self, state, x, rollout_extras=None):
         for layer in self.layers:

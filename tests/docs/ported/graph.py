@@ -1,20 +1,20 @@
 """nnx-ppo's third tutorial: a graph of populations with a loop, between a normaliser and an adapter."""
 
+from multippo import nnx
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Sequential
 from multippo.networks.graph import PopulationGraph
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.sampling_layers import NormalTanhSampler
 from multippo.networks.utils import Filter, Map
-from multippo.rngs import Rngs
 
 
 def network(obs=8, hidden=16, actions=2):
     """Observation ``{"x"}``; actions ``{"action_params"}``, values ``{"value"}``."""
-    rngs = Rngs(0)
+    rngs = nnx.Rngs(0)
     g = PopulationGraph(rngs)
     g.add_input("in_x", size=obs, input_from="x")
-    g.add_population("hidden", size=hidden, activation="swish")
+    g.add_population("hidden", size=hidden, activation=nnx.swish)
     g.connect("in_x", "hidden")
     g.connect("hidden", "hidden", delay=1)
     g.add_output("action_params", size=2 * actions)
@@ -30,7 +30,7 @@ def network(obs=8, hidden=16, actions=2):
 
 
 def body():
-    rngs = Rngs(0)
+    rngs = nnx.Rngs(0)
     g = PopulationGraph(rngs)
     for part in ("hand", "arm", "root"):
         g.add_input(part, size=4)
