@@ -13,6 +13,7 @@ from typing import Any, Literal, get_type_hints
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
 from multippo.cli.values import shown
 from multippo.networks.factories import make_mlp_actor_critic, make_recurrent_actor_critic
+from multippo.networks.image_factories import make_cnn_actor_critic
 
 __all__ = ["ENV_OPTIONS", "FAMILIES", "NETWORKS", "Option", "network_defaults", "train_options"]
 
@@ -20,6 +21,7 @@ NETWORKS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "mlp": (make_mlp_actor_critic, {}),
     "lstm": (make_recurrent_actor_critic, {"cell": "lstm"}),
     "gru": (make_recurrent_actor_critic, {"cell": "gru"}),
+    "cnn": (make_cnn_actor_critic, {}),
 }
 """Kinds of networks: the function that makes one, and what is fixed about it."""
 
@@ -103,7 +105,7 @@ FAMILIES: dict[str, dict[str, str]] = {
 def train_options() -> list[Option]:
     """Everything that makes up a training run."""
     return [
-        Option("network", Literal["mlp", "lstm", "gru"], "mlp", "Kind of network.", "run"),
+        Option("network", Literal["mlp", "lstm", "gru", "cnn"], "mlp", "Kind of network; cnn for images.", "run"),
         Option(
             "final_eval_episodes",
             int,
@@ -164,7 +166,11 @@ def _network_options() -> list[Option]:
             others = {other: network_defaults(other) for other in NETWORKS if name in network_defaults(other)}
             scope = "" if len(others) == len(NETWORKS) else f"{', '.join(others)}: "
             differing = [f"{other}: {shown(own[name])}" for other, own in others.items() if own[name] != default]
-            text = docs[name] + (f" Default for {'; '.join(differing)}." if differing else "")
+            told = {other: _argument_docs(NETWORKS[other][0])[name] for other in others}
+            text = docs[name] + "".join(
+                f" {other}: {own}" for other, own in told.items() if own != docs[name] and not own.startswith("See ")
+            )
+            text += f" Default for {'; '.join(differing)}." if differing else ""
             found[name] = Option(name, hints[name], default, scope + text, "network options")
     return list(found.values())
 

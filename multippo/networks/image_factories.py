@@ -54,8 +54,8 @@ def make_cnn_actor_critic(
         action: See ``make_mlp_actor_critic``.
         rngs: Where initial weights and the samplers' keys are drawn from; ``Rngs(0)`` by default.
         channels: Output channels of each convolution.
-        kernel_sizes: Its kernel's height and width.
-        strides: Its stride.
+        kernel_sizes: Height and width of each kernel.
+        strides: Stride of each convolution.
         hidden_features: Units of the shared dense layer.
         activation: Of the convolutions and the dense layer.
         entropy_weight: Weight of the entropy bonus.

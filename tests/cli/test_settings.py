@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 import multippo as mp
 from multippo.cli.errors import UsageError
@@ -83,6 +86,19 @@ def test_the_kind_of_network_is_the_one_named(backend: str, kind: str, gates: in
     with mp.use_backend(backend):
         weights = mp.to_portable(settings_from(given).make_network(env))
     assert weights["layers.1.action.layers.0.recurrent_kernel"].shape == (5, gates * 5)
+
+
+def test_a_network_for_images():
+    image = types.SimpleNamespace(
+        observation_space=spaces.Box(0, 255, (10, 10, 2), np.uint8), action_space=spaces.Discrete(3)
+    )
+    given = {"env": "images/Any-v0", "network": "cnn", "channels": (5,), "kernel_sizes": (4,), "strides": (3,)}
+    settings = settings_from(given)
+    assert settings.network_options["activation"] == "relu"  # its own default, as the 512 below
+    with mp.use_backend("torch"):
+        weights = mp.to_portable(settings.make_network(image))
+    kernels = [value.shape for name, value in weights.items() if name.endswith("kernel")]
+    assert kernels[:2] == [(4, 4, 2, 5), (3 * 3 * 5, 512)]
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
