@@ -89,7 +89,7 @@ def test_the_kind_of_network_is_the_one_named(backend: str, kind: str, gates: in
 
 
 def test_a_network_for_images():
-    image = types.SimpleNamespace(
+    image: Any = types.SimpleNamespace(
         observation_space=spaces.Box(0, 255, (10, 10, 2), np.uint8), action_space=spaces.Discrete(3)
     )
     given = {"env": "images/Any-v0", "network": "cnn", "channels": (5,), "kernel_sizes": (4,), "strides": (3,)}
