@@ -38,6 +38,7 @@ from multippo.networks.variational import AR1VariationalBottleneck, VariationalB
 from multippo.rngs import Rngs
 
 if TYPE_CHECKING:
+    from multippo.algorithms.checkpoint_folder import CheckpointFolder
     from multippo.algorithms.checkpointing import load_checkpoint, save_checkpoint
     from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
     from multippo.algorithms.distillation import train_distillation
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
+    "CheckpointFolder": "multippo.algorithms.checkpoint_folder",
     "DistillationConfig": "multippo.algorithms.distillation_config",
     "DistillationTrainConfig": "multippo.algorithms.distillation_config",
     "EvalConfig": "multippo.algorithms.config",
@@ -108,6 +110,7 @@ __all__ = [
     "AR1VariationalBottleneck",
     "BernoulliSampler",
     "CategoricalSampler",
+    "CheckpointFolder",
     "Concat",
     "Conv",
     "Delay",

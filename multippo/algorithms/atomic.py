@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Generator
 from pathlib import Path
 
-__all__ = ["remove_leftovers", "replace_directory", "write_text"]
+__all__ = ["remove_directory", "remove_leftovers", "replace_directory", "write_text"]
 
 _SUFFIX = ".tmp"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
@@ -50,6 +50,14 @@ def write_text(path: Path, text: str) -> None:
         _sync(path.parent)
     finally:
         new.unlink(missing_ok=True)
+
+
+def remove_directory(path: Path) -> None:
+    """Removes a directory: whoever looks for it finds all of it or nothing, whenever the process is killed."""
+    old = _temporary(path)
+    path.rename(old)
+    _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -19,6 +19,7 @@ MANIFEST = "checkpoint.json"
 FORMAT, FORMAT_VERSION = "multippo.checkpoint", 1
 
 _MOST_BYTES = 2**24
+_SIGNED = {"eval_return"}
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -39,6 +40,7 @@ class Manifest:
         extra: What was stored beside it.
         teacher_leaves: Arrays of a teacher's carry, in a distillation; else None.
         planned_steps: See ``TrainingState``.
+        eval_return: See ``TrainingState``.
         sha256: SHA-256 of each file of arrays by its name, in hexadecimal digits; None in checkpoints without.
     """
 
@@ -54,6 +56,7 @@ class Manifest:
     extra: dict[str, Any]
     teacher_leaves: int | None = None
     planned_steps: int | None = None
+    eval_return: float | None = None
     sha256: dict[str, str] | None = None
 
 
@@ -100,8 +103,8 @@ def read_manifest(directory: Path) -> Manifest:
     values: dict[str, Any] = {}
     for name, hint in get_type_hints(Manifest).items():
         values[name] = value = found.get(name)
-        is_number = _is(value, int | float)
-        if not _is(value, hint) or (is_number and not 0 <= value < 2**63):
+        least = -(2**63) if name in _SIGNED else 0
+        if not _is(value, hint) or (_is(value, float) and not least <= value < 2**63):
             raise DamagedCheckpointError(f"{file} is damaged: {name} is {value!r}.")
     sums = values["sha256"]
     if sums is not None and not all(isinstance(digits, str) and _SHA256.fullmatch(digits) for digits in sums.values()):
@@ -123,7 +126,8 @@ def _read_object(file: Path) -> Mapping[str, Any]:
 
 
 def _is(value: Any, hint: Any) -> bool:
-    """Whether a JSON value is of a type; a truth value is no number."""
+    """Whether a JSON value is of a type; a truth value is no number, and 1 as good as 1.0."""
     options = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)
     kinds = tuple(getattr(option, "__origin__", option) for option in options)
+    kinds = (*kinds, int) if float in kinds else kinds
     return isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)

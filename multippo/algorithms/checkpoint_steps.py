@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from multippo.algorithms.checkpoint_manifest import MANIFEST
+from multippo.algorithms.checkpoint_manifest import MANIFEST, Manifest, read_manifest
 
-__all__ = ["latest_checkpoint", "step_directories", "step_directory"]
+__all__ = ["best_checkpoint", "best_first", "latest_checkpoint", "read_steps", "step_directories", "step_directory"]
 
 _STEP = re.compile(r"step_(\d{1,19})")
 
@@ -32,3 +34,23 @@ def step_directories(directory: str | os.PathLike[str]) -> list[Path]:
 def latest_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
     """The checkpoint of the highest step among the ``step_…`` in a directory."""
     return next((path for path in step_directories(directory) if (path / MANIFEST).is_file()), None)
+
+
+def read_steps(directory: str | os.PathLike[str]) -> list[tuple[Path, Manifest]]:
+    """The checkpoints in a directory with their descriptions, the highest step first; unreadable ones are left out."""
+    found: list[tuple[Path, Manifest]] = []
+    for path in step_directories(directory):
+        with contextlib.suppress(ValueError, OSError):
+            found.append((path, read_manifest(path)))
+    return found
+
+
+def best_first(checkpoints: Iterable[tuple[Path, Manifest]]) -> list[Path]:
+    """Those saved right after an evaluation, by its mean return; of equal ones the higher step, given first, leads."""
+    evaluated = [(path, about.eval_return) for path, about in checkpoints if about.eval_return is not None]
+    return [path for path, _ in sorted(evaluated, key=lambda entry: -entry[1])]
+
+
+def best_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
+    """The checkpoint of the best evaluation among the ``step_…`` in a directory; None if none was made at one."""
+    return next(iter(best_first(read_steps(directory))), None)

@@ -22,6 +22,7 @@ written under a temporary name, flushed to the disk and renamed, so a directory 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,6 +96,7 @@ def save_checkpoint(
         extra=dict(extra or {}),
         teacher_leaves=None if training_state.teacher_carry is None else len(training_state.teacher_carry),
         planned_steps=training_state.planned_steps,
+        eval_return=_finite(training_state.eval_return),
     )
     write_manifest(manifest)  # refuses what JSON can't hold before anything is written
     files = {
@@ -194,6 +196,7 @@ class Checkpoint:
             learning_rate=self.manifest.learning_rate,
             teacher_carry=teacher_carry,
             planned_steps=self.manifest.planned_steps,
+            eval_return=self.manifest.eval_return,
         )
 
     def _read(
@@ -256,6 +259,10 @@ class Checkpoint:
 
 
 # -- writing
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None  # JSON has no others
 
 
 def _moments(state: TrainingState, network: Any) -> dict[str, np.ndarray]:

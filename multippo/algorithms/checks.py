@@ -145,6 +145,11 @@ def without_effect(config: TrainConfig, checkpoint_fn: Any, eval_env: Any, trace
         found.append(
             f"checkpoint_every_steps={every} has no effect without a checkpoint_fn; pass one, or leave it out."
         )
+    if config.checkpoint_at_evals and (checkpoint_fn is None or not config.eval.enabled):
+        found.append(
+            "checkpoint_at_evals=True has no effect without both a checkpoint_fn and evaluations; pass the one, and "
+            "TrainConfig(eval=EvalConfig(every_steps=...)), or leave it out."
+        )
     if eval_env is not None and not config.eval.enabled:
         found.append(
             "eval_env has no effect without evaluations; ask for them with "

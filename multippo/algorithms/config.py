@@ -334,6 +334,10 @@ class TrainConfig:
     checkpoint_every_steps: int | None = None
     """Environment steps between two calls of ``checkpoint_fn``; None: only after the last iteration."""
 
+    checkpoint_at_evals: bool = False
+    """Call ``checkpoint_fn`` after every evaluation, too, so that the best of the networks evaluated can be kept (see
+    ``CheckpointFolder``)."""
+
     log_every_steps: int = 0
     """On JAX with a functional environment, how many environment steps run inside one compiled call: rounded down to
     whole iterations, of which there is at least one. ``log_fn`` is called for each of them afterwards; evaluations and
@@ -347,5 +351,7 @@ class TrainConfig:
         _require(self.compile in ("auto", "on", "off"), "compile", self.compile, "'auto', 'on' or 'off'")
         if self.checkpoint_every_steps is not None:
             _positive_int(self, "checkpoint_every_steps")
+        at_evals = self.checkpoint_at_evals
+        _require(isinstance(at_evals, bool), "checkpoint_at_evals", at_evals, "True or False")
         ok = isinstance(self.log_every_steps, int) and self.log_every_steps >= 0
         _require(ok, "log_every_steps", self.log_every_steps, "an integer of at least 0")

@@ -106,6 +106,9 @@ class DistillationTrainConfig:
     checkpoint_every_steps: int | None = None
     """Environment steps between two calls of ``checkpoint_fn``; None: only after the last iteration."""
 
+    checkpoint_at_evals: bool = False
+    """Call ``checkpoint_fn`` after every evaluation, too, see ``TrainConfig``."""
+
     log_every_steps: int = 0
     """How many environment steps run inside one compiled call where everything can be compiled, see ``TrainConfig``."""
 

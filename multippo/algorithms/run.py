@@ -14,6 +14,7 @@ from multippo.algorithms.checks import check_initial_state, check_network, check
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, TrainConfig
 from multippo.algorithms.evaluation import Evaluator
 from multippo.algorithms.interrupts import DeferredInterrupt, rescues
+from multippo.algorithms.metrics import EVAL_RETURN
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.reports import LogFn, first_not_finite, readable, remedy, replay_warning, with_step
 from multippo.algorithms.schedules import coefficients_at, iterations_left, planned_steps
@@ -113,6 +114,8 @@ class Run:
         self.iteration = 0 if initial is None else initial.iteration
         self.step = 0 if initial is None else initial.step
         self.planned_steps = planned_steps(self.ppo, initial)
+        # After which iteration the last evaluation was, and its return.
+        self._evaluated = (-1, None) if initial is None else (initial.iteration, initial.eval_return)
         roots = random.split(self.key, 3)
         self.iteration_root = roots[2]
         # Episodes a host environment starts after a resume are not those it started with.
@@ -187,11 +190,13 @@ class Run:
             while self.iteration < total:
                 self._advance(min(self.trainer.iterations_per_call, total - self.iteration))
                 due = self.step >= next_eval or self.iteration >= total
-                if self.evaluator is not None and due and not interrupt.requested:
+                evaluating = self.evaluator is not None and due and not interrupt.requested
+                if evaluating:
                     with interrupt.abandonable():
                         self._evaluate()
                     next_eval = self._next(self.config.eval.every_steps)
-                if self.step >= next_checkpoint or interrupt.requested:
+                wanted = self.step >= next_checkpoint or (evaluating and self.config.checkpoint_at_evals)
+                if wanted or interrupt.requested:
                     self._checkpoint()
                     saved_at = self.iteration
                     next_checkpoint = self._next(every) if every else math.inf
@@ -293,6 +298,7 @@ class Run:
         metrics = {"step": float(self.step), **found}
         self.eval_history.append(metrics)
         self.final_metrics = {**self.final_metrics, **found}
+        self._evaluated = self.iteration, found[EVAL_RETURN]
         self.log_fn(metrics)
 
     def _checkpoint(self) -> None:
@@ -328,6 +334,7 @@ class Run:
             iteration=self.iteration,
             step=self.step,
             planned_steps=self.planned_steps,
+            eval_return=self._evaluated[1] if self._evaluated[0] == self.iteration else None,
         )
 
     def _teacher_carry(self) -> list[Any] | None:

@@ -111,6 +111,7 @@ class TrainingState:
         step: Environment steps taken.
         planned_steps: Those of the iterations finished, resets of environments included; None: as many as the config
             it is continued with takes in as many iterations.
+        eval_return: Mean return of the evaluation made after the last of those iterations; None if there was none.
     """
 
     definition: Any
@@ -126,6 +127,7 @@ class TrainingState:
     learning_rate: float | None = None
     teacher_carry: list[Any] | None = None
     planned_steps: int | None = None
+    eval_return: float | None = None
 
     def __repr__(self) -> str:
         """Counters, and of each tree how many arrays it has and the shapes of the first ones."""
@@ -162,7 +164,7 @@ _MOST_SHOWN = 3
 def _short(tree: Any) -> str:
     found = list(_arrays(tree, ""))
     if not found:
-        return "None" if tree is None else f"<{type(tree).__name__}>"
+        return repr(tree) if tree is None or isinstance(tree, int | float) else f"<{type(tree).__name__}>"
     names = [f"{name} {list(leaf.shape)}".strip() for name, leaf in found[:_MOST_SHOWN]]
     more = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
     return f"<{len(found)} array{'s' * (len(found) > 1)}: {', '.join([*names, *more])}>"

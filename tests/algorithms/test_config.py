@@ -78,6 +78,7 @@ def test_a_wrong_field_is_named_with_what_was_received(field, wrong):
         (TrainConfig, "seed", 2**63),
         (TrainConfig, "compile", "yes"),
         (TrainConfig, "checkpoint_every_steps", 0),
+        (TrainConfig, "checkpoint_at_evals", 1),
         (TrainConfig, "log_every_steps", -1),
         (TrainConfig, "ppo", {}),
         (TrainConfig, "eval", None),

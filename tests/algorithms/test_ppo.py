@@ -114,7 +114,13 @@ def test_what_has_no_effect_is_named(torch_engine, caplog):
         "log_every_steps=16",
     ]
     caplog.clear()
-    config = mp.TrainConfig(ppo=config.ppo, checkpoint_every_steps=8, eval=mp.EvalConfig(num_episodes=1))
+    config = mp.TrainConfig(ppo=config.ppo, checkpoint_at_evals=True)
+    mp.train_ppo(make_env("host"), goal_net(), config, checkpoint_fn=lambda state, step: None)
+    assert caplog.records[0].getMessage().startswith("checkpoint_at_evals=True has no effect")
+    caplog.clear()
+    config = mp.TrainConfig(
+        ppo=config.ppo, checkpoint_every_steps=8, checkpoint_at_evals=True, eval=mp.EvalConfig(num_episodes=1)
+    )
     env = make_env("host")
     mp.train_ppo(env, goal_net(), config, eval_env=make_env("host"), checkpoint_fn=lambda state, step: None)
     assert not caplog.records

@@ -1,0 +1,142 @@
+"""Where a run's checkpoints go, and which of them stay."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from multippo.algorithms.atomic import remove_directory, remove_leftovers
+from multippo.algorithms.checkpoint_steps import (
+    best_checkpoint,
+    best_first,
+    latest_checkpoint,
+    read_steps,
+    step_directory,
+)
+from multippo.algorithms.checkpointing import save_checkpoint
+from multippo.algorithms.config import TrainConfig
+from multippo.algorithms.types import TrainingState
+
+__all__ = ["CheckpointFolder", "OnSaveError"]
+
+_LOG = logging.getLogger("multippo")
+
+OnSaveError = Literal["stop", "continue"]
+
+
+class CheckpointFolder:
+    """Saves a run's checkpoints as ``step_…`` in a directory, and removes those that need not stay.
+
+    ``train_ppo(..., checkpoint_fn=folder.save)``. A checkpoint is removed only after the next one is complete, and in
+    one step: a reader finds all of it or nothing, whenever the process is killed. What a killed process has left is
+    cleared at the first save, so no two processes may save to one directory.
+
+    Args:
+        path: The directory; it is made at the first save.
+        network: The network in training.
+        keep_last: How many of the highest steps stay. None: all of them, or if ``keep_best`` is given the last one.
+        keep_best: How many of the best stay besides, by the mean return of the evaluation after the same iteration;
+            of equal ones the later. ``TrainConfig(checkpoint_at_evals=True)`` saves at every evaluation. None: none.
+        on_save_error: What a disk that is full or can't be written does: ``"stop"`` raises the OSError, ``"continue"``
+            warns and leaves it in ``error`` until a later save succeeds.
+        config: Stored in each, see ``save_checkpoint``.
+        extra: Likewise.
+
+    Attributes:
+        path: The directory.
+        saved: The last checkpoint saved; None before the first.
+        error: Why the last save failed; None if it succeeded.
+
+    Raises:
+        ValueError: If one of the numbers is below 1, or ``on_save_error`` is something else.
+
+    Checkpoints found in the directory count as the run's own, so that a resumed run knows what was best before. Those
+    that can't be read are left alone.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        network: Any,
+        *,
+        keep_last: int | None = None,
+        keep_best: int | None = None,
+        on_save_error: OnSaveError = "stop",
+        config: TrainConfig | Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, number in (("keep_last", keep_last), ("keep_best", keep_best)):
+            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+                raise ValueError(
+                    f"{name}={number!r} is not possible: expected an integer of at least 1, or None. The latest "
+                    "checkpoint always stays."
+                )
+        if on_save_error not in ("stop", "continue"):
+            raise ValueError(f"on_save_error={on_save_error!r} is not possible: expected 'stop' or 'continue'.")
+        self.path = Path(path)
+        self.saved: Path | None = None
+        self.error: OSError | None = None
+        self._network, self._config, self._extra = network, config, extra
+        self._keep_last, self._keep_best = keep_last, keep_best
+        self._continues = on_save_error == "continue"
+        self._iteration: int | None = None
+        self._cleared = False
+        self._lock = threading.Lock()
+
+    def save(self, training_state: TrainingState, step: int) -> None:
+        """Saves a state, once an iteration; a ``checkpoint_fn``. Threads may call it side by side.
+
+        Raises:
+            OSError: If the disk is full, read-only, …, and the run is to stop then. What was there stays.
+        """
+        with self._lock:
+            if training_state.iteration == self._iteration and self.error is None:
+                return
+            try:
+                self._save(training_state, step)
+            except OSError as error:
+                # Without a number it is no failure of the disk, but something else in the checkpoint's place.
+                if error.errno is None or not self._continues:
+                    raise
+                self.error = error
+                last = "Nothing is saved yet" if self.saved is None else f"The last checkpoint is {self.saved.name}"
+                _LOG.warning("The checkpoint of step %d was not saved: %s. %s; the run goes on.", step, error, last)
+
+    def resumed_from(self, path: Path, iteration: int) -> None:
+        """Says that the run goes on from a checkpoint, so that ``saved`` is that one until the next is made."""
+        self.saved, self._iteration = path, iteration
+
+    def latest(self) -> Path | None:
+        """The checkpoint of the highest step."""
+        return latest_checkpoint(self.path)
+
+    def best(self) -> Path | None:
+        """The checkpoint of the best evaluation; None if none was made at one."""
+        return best_checkpoint(self.path)
+
+    def _save(self, state: TrainingState, step: int) -> None:
+        if not self._cleared:
+            self._cleared = True
+            remove_leftovers(self.path)
+        directory = step_directory(self.path, step)
+        self.saved = save_checkpoint(directory, state, self._network, config=self._config, extra=self._extra)
+        self._iteration, self.error = state.iteration, None
+        self._remove()
+
+    def _remove(self) -> None:
+        """Removes what need not stay."""
+        if self.saved is None or (self._keep_last is None and self._keep_best is None):
+            return
+        found = read_steps(self.path)
+        kept = {path for path, _ in found[: self._keep_last or 1]} | set(best_first(found)[: self._keep_best or 0])
+        for path, _ in found:
+            if path in kept or path.name == self.saved.name:
+                continue
+            try:
+                remove_directory(path)
+            except OSError as error:
+                _LOG.warning("The checkpoint %s could not be removed: %s.", path, error)

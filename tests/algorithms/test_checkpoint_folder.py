@@ -1,0 +1,328 @@
+"""Which checkpoints of a run stay, which is the best, and what a disk that can't be written does."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import training
+from checkpoints import state_of, table_net
+
+import multippo as mp
+from multippo.algorithms import atomic, checkpoint_folder, checkpointing
+from multippo.algorithms.checkpoint_steps import best_checkpoint, latest_checkpoint, step_directory
+from multippo.testing import Clock
+
+pytestmark = pytest.mark.usefixtures("torch_engine")  # files are files; what is in them has tests on both engines
+
+
+@pytest.fixture(scope="module")
+def network() -> Any:
+    with mp.use_backend("torch"):
+        return table_net()
+
+
+@pytest.fixture(scope="module")
+def state(network: Any) -> mp.TrainingState:
+    with mp.use_backend("torch"):
+        return state_of(network)
+
+
+def save(
+    folder: mp.CheckpointFolder, state: mp.TrainingState, iteration: int, eval_return: float | None = None
+) -> None:
+    """Of 16 steps each."""
+    step = 16 * iteration
+    folder.save(dataclasses.replace(state, iteration=iteration, step=step, eval_return=eval_return), step)
+
+
+def iterations(path: Path) -> list[int]:
+    """The iterations of the checkpoints there, of which each must be whole, and nothing else there."""
+    found: list[int] = []
+    for entry in sorted(path.iterdir()):
+        checkpoint = mp.load_checkpoint(entry)
+        checkpoint.arrays()
+        assert entry.name == step_directory(path, 16 * checkpoint.manifest.iteration).name
+        found.append(checkpoint.manifest.iteration)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("keep_last", "keep_best", "returns", "kept", "best"),
+    [
+        (None, None, [None] * 4, [1, 2, 3, 4], None),
+        (1, None, [None] * 4, [4], None),
+        (2, None, [5.0, None, None, None], [3, 4], None),
+        (9, None, [None] * 4, [1, 2, 3, 4], None),
+        # The best and the last; of equal ones the later.
+        (None, 1, [-3.0, -1.0, -2.0, None], [2, 4], 2),
+        (None, 1, [7.0, 7.0, 6.0, None], [2, 4], 2),
+        (None, 2, [1.0, 3.0, 2.0, None], [2, 3, 4], 2),
+        (2, 1, [9.0, 1.0, 2.0, 3.0], [1, 3, 4], 1),
+        (None, 1, [1.0, 2.0, 3.0, 4.0], [4], 4),
+        # No evaluation, no best; one without a number is none.
+        (None, 3, [None, math.nan, None, math.inf], [4], None),
+        (1, 1, [None, 0.0, None, None], [2, 4], 2),
+    ],
+)
+def test_which_stay(network: Any, state: Any, tmp_path: Path, keep_last, keep_best, returns, kept, best):
+    folder = mp.CheckpointFolder(tmp_path / "c", network, keep_last=keep_last, keep_best=keep_best)
+    for number, eval_return in enumerate(returns, start=1):
+        save(folder, state, number, eval_return)
+        assert latest_checkpoint(folder.path) == folder.latest() == step_directory(folder.path, 16 * number)
+    assert iterations(folder.path) == kept
+    assert folder.best() == best_checkpoint(folder.path)
+    assert (folder.best() and mp.load_checkpoint(folder.best()).manifest.iteration) == best
+
+
+def test_the_best_is_known_to_whoever_goes_on(network: Any, state: Any, tmp_path: Path):
+    for numbers in ([(1, 2.0), (2, 5.0), (3, 1.0)], [(4, 4.0), (5, None)], [(6, 5.5), (7, 3.0)]):
+        folder = mp.CheckpointFolder(tmp_path / "c", network, keep_best=1)
+        for iteration, eval_return in numbers:
+            save(folder, state, iteration, eval_return)
+        assert iterations(folder.path) == {3: [2, 3], 5: [2, 5], 7: [6, 7]}[numbers[-1][0]]
+        (tmp_path / "c/.step_000000000016.0a1b2c3d.tmp").mkdir()  # as a killed deletion leaves it
+
+
+def test_what_is_no_checkpoint_of_this_format_is_left_alone(network: Any, state: Any, tmp_path: Path):
+    folder = mp.CheckpointFolder(tmp_path, network, keep_last=1)
+    for iteration in (1, 2):
+        shutil.copytree(Path(__file__).parent, tmp_path / f"step_{iteration}")
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "step_2/checkpoint.json").write_text("{")
+    (tmp_path / "step_3").symlink_to("step_1")
+    save(folder, state, 8)
+    save(folder, state, 9)
+    assert sorted(os.listdir(tmp_path)) == ["notes.txt", "step_000000000144", "step_1", "step_2", "step_3"]
+
+
+def test_an_iteration_is_saved_once(network: Any, state: Any, tmp_path: Path):
+    folder = mp.CheckpointFolder(tmp_path, network)
+    save(folder, state, 1)
+    (tmp_path / "step_000000000016").rename(tmp_path / "aside")
+    save(folder, state, 1)  # as an interrupt right after a checkpoint asks for
+    assert os.listdir(tmp_path) == ["aside"]
+    save(folder, state, 2)
+    assert folder.saved == tmp_path / "step_000000000032"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep_last": 0}, "keep_last=0 is not possible.*at least 1"),
+        ({"keep_last": True}, "keep_last=True"),
+        ({"keep_best": -1}, "keep_best=-1"),
+        ({"keep_best": 1.5}, r"keep_best=1\.5"),
+        ({"on_save_error": "ignore"}, "on_save_error='ignore'.*'stop' or 'continue'"),
+    ],
+)
+def test_what_can_not_be_asked_for(network: Any, tmp_path: Path, options: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        mp.CheckpointFolder(tmp_path, network, **options)
+
+
+# -- with the training
+
+
+def test_a_training_saves_at_its_evaluations(tmp_path: Path):
+    # 4 environments, 4 steps: an iteration is 16 steps. Evaluations are due at 32 and 64, and after the last at 80.
+    network = table_net()
+    folder = mp.CheckpointFolder(tmp_path, network)
+    evaluation = mp.EvalConfig(every_steps=32, num_episodes=2)
+    config = {"checkpoint_at_evals": True, "eval": evaluation}
+    states: list[mp.TrainingState] = []
+
+    def go(**options: Any) -> training.Run:
+        ppo = mp.PPOConfig(**training.DEFAULTS, total_steps=80)
+        run = training.Run()
+        mp.train_ppo(
+            Clock(3, "truncated", num_envs=4),
+            network,
+            mp.TrainConfig(ppo=ppo, **config, **options),
+            log_fn=run.logs.append,
+            checkpoint_fn=lambda state, step: (states.append(state), folder.save(state, step)),
+        )
+        return run
+
+    run = go()
+    found = {line["step"]: line["eval/episode_reward/mean"] for line in run.logs if "eval/episode_reward/mean" in line}
+    assert {state.step: state.eval_return for state in states} == found
+    assert sorted(found) == [32, 64, 80]
+    stored = {mp.load_checkpoint(path).manifest.step: mp.load_checkpoint(path) for path in tmp_path.iterdir()}
+    assert {step: checkpoint.manifest.eval_return for step, checkpoint in stored.items()} == found
+    # Loaded, and saved again by whoever finds nothing left to do, it stays what it was.
+    again = mp.load_checkpoint(tmp_path / "step_000000000080", table_net(1))
+    assert again.eval_return == found[80]
+    states.clear()
+    ppo = mp.PPOConfig(**training.DEFAULTS, total_steps=80)
+    mp.train_ppo(
+        Clock(3, "truncated", num_envs=4),
+        network,
+        mp.TrainConfig(ppo=ppo),
+        checkpoint_fn=lambda state, step: states.append(state),
+        initial_state=again,
+    )
+    assert [state.eval_return for state in states] == [found[80]]
+    # Between evaluations there is no return.
+    states.clear()
+    config["checkpoint_at_evals"] = False
+    go(checkpoint_every_steps=16)
+    assert [(state.step, state.eval_return is not None) for state in states] == [
+        (16, False),
+        (32, True),
+        (48, False),
+        (64, True),
+        (80, True),
+    ]
+
+
+# -- killed
+
+
+@pytest.mark.parametrize("moment", ["renamed", "half removed"])
+def test_a_killed_deletion_is_finished_at_the_next_start(
+    network: Any, state: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+):
+    class Killed(BaseException): ...
+
+    def killed(path: Path, **_: Any) -> None:
+        if moment == "half removed":
+            (path / "checkpoint.json").unlink()
+        raise Killed
+
+    folder = mp.CheckpointFolder(tmp_path, network, keep_last=1)
+    save(folder, state, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(atomic.shutil, "rmtree", lambda path, **_: killed(path) if "0016" in path.name else None)
+        with pytest.raises(Killed):
+            save(folder, state, 2)
+    (left,) = [name for name in os.listdir(tmp_path) if name.startswith(".")]
+    assert left.startswith(".step_000000000016.") and left.endswith(".tmp")
+    assert [path.name for path in (tmp_path).glob("step_*")] == ["step_000000000032"]
+    assert mp.load_checkpoint(tmp_path).manifest.iteration == 2
+    save(mp.CheckpointFolder(tmp_path, network, keep_last=1), state, 3)
+    assert iterations(tmp_path) == [3]
+
+
+# -- disks
+
+
+class Disk:
+    """Fails at writing arrays while ``full``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full, write = False, checkpointing.write_tensors
+
+        def write_tensors(path: Path, arrays: Any) -> str:
+            if self.full and path.name.startswith("optimizer"):  # after the weights went well
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            return write(path, arrays)
+
+        monkeypatch.setattr(checkpointing, "write_tensors", write_tensors)
+
+
+def test_a_full_disk_stops_the_run_and_leaves_the_last_good_checkpoint(
+    network: Any, state: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    disk, folder = Disk(monkeypatch), mp.CheckpointFolder(tmp_path, network, keep_last=1)
+    save(folder, state, 1)
+    disk.full = True
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left on device"):
+            save(folder, state, 2)
+        assert iterations(tmp_path) == [1]
+    assert folder.saved == tmp_path / "step_000000000016"
+    disk.full = False
+    save(folder, state, 2)
+    assert iterations(tmp_path) == [2]
+
+
+def test_a_run_that_goes_on_over_a_full_disk_says_so_and_saves_when_it_can(
+    network: Any, state: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    disk = Disk(monkeypatch)
+    folder = mp.CheckpointFolder(tmp_path / "c", network, keep_last=1, on_save_error="continue")
+    disk.full = True
+    save(folder, state, 1)
+    assert (folder.saved, list((tmp_path / "c").iterdir())) == (None, [])
+    disk.full = False
+    save(folder, state, 2)
+    assert folder.error is None
+    disk.full = True
+    save(folder, state, 3)
+    assert isinstance(folder.error, OSError)
+    assert iterations(folder.path) == [2]
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "step 16 was not saved: [Errno 28] No space left on device" in first and "Nothing is saved yet" in first
+    assert "step 48 was not saved" in second and "The last checkpoint is step_000000000032" in second
+    disk.full = False
+    save(folder, state, 3)  # asked for again, after an interrupt say
+    assert (folder.error, iterations(folder.path)) == (None, [3])
+
+
+def test_something_else_in_a_checkpoints_place_is_no_failure_of_the_disk(network: Any, state: Any, tmp_path: Path):
+    (tmp_path / "step_000000000016").mkdir()
+    (tmp_path / "step_000000000016/thesis.tex").touch()
+    with pytest.raises(FileExistsError, match="other files"):
+        save(mp.CheckpointFolder(tmp_path, network, on_save_error="continue"), state, 1)
+
+
+@pytest.fixture
+def read_only() -> Iterator[Path]:
+    """A directory with a checkpoint's folder, for a user who is not root, and which can then not be written."""
+    path = Path(tempfile.mkdtemp())
+    user = os.geteuid()
+    path.chmod(0o755)
+    if user == 0:
+        os.chown(path, 65534, 65534)
+        os.seteuid(65534)
+    try:
+        yield path
+    finally:
+        os.seteuid(user)
+        for folder in (path, *path.iterdir()):
+            folder.chmod(0o755)
+        shutil.rmtree(path)
+
+
+def test_a_directory_that_can_not_be_written(
+    network: Any, state: Any, read_only: Path, caplog: pytest.LogCaptureFixture
+):
+    stops = mp.CheckpointFolder(read_only / "c", network, keep_last=1)
+    goes_on = mp.CheckpointFolder(read_only / "c", network, keep_last=1, on_save_error="continue")
+    save(stops, state, 1)
+    stops.path.chmod(0o555)
+    with pytest.raises(PermissionError, match="step_000000000032"):
+        save(stops, state, 2)
+    save(goes_on, state, 2)
+    assert "Permission denied" in caplog.records[0].getMessage()
+    assert iterations(stops.path) == [1]
+    stops.path.chmod(0o755)
+    save(goes_on, state, 2)
+    assert (goes_on.error, iterations(stops.path)) == (None, [2])
+
+
+def test_a_checkpoint_that_can_not_be_removed_is_a_nuisance_and_no_more(
+    network: Any, state: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    folder = mp.CheckpointFolder(tmp_path, network, keep_last=1)
+    save(folder, state, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint_folder, "remove_directory", refuse)
+        save(folder, state, 2)
+    assert iterations(tmp_path) == [1, 2]
+    (said,) = caplog.records
+    assert "step_000000000016 could not be removed: [Errno 1]" in said.getMessage()
+    save(folder, state, 3)
+    assert iterations(tmp_path) == [3]
