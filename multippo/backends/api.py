@@ -12,13 +12,24 @@ array of two 32-bit words; ``T`` is time, ``B`` the batch of environments.
 from __future__ import annotations
 
 import abc
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Engine", "Leaf", "Optimizer", "OptimizerConfig", "SplitModule"]
+__all__ = ["PRECISIONS", "Engine", "Leaf", "Optimizer", "OptimizerConfig", "SplitModule", "check_precision"]
+
+PRECISIONS = ("float32", "float64", "bfloat16")
+"""What ``multippo.precision`` takes."""
+
+
+def check_precision(name: str) -> str:
+    """``name``, if it is one of ``PRECISIONS``; ValueError otherwise."""
+    if name not in PRECISIONS:
+        raise ValueError(f"precision({name!r}) is not known; expected one of {', '.join(map(repr, PRECISIONS))}.")
+    return name
 
 
 class SplitModule(NamedTuple):
@@ -262,7 +273,19 @@ class Engine:
 
     @abc.abstractmethod
     def precision(self, name: str) -> AbstractContextManager[None]:
-        """Sets ``float_dtype`` to "float32" or "float64" for a while."""
+        """Sets the numbers that modules made in a ``with`` block compute in; see ``multippo.precision``.
+
+        "float32" or "float64" is ``float_dtype``. With "bfloat16" that is float32, and native layers and ``product``
+        round the operands of their matrix products to bfloat16, and sum those in float32, forwards and backwards.
+
+        Raises:
+            ValueError: If the name is not known (see ``check_precision``), or the engine has not got it.
+        """
+
+    @property
+    def product(self) -> Callable[[Any, Any], Any]:
+        """``x @ kernel``, ``[..., in]`` and ``[in, out]``, for modules that are made now, in the precision set."""
+        return operator.matmul
 
     @abc.abstractmethod
     def asarray(self, value: Any) -> Any:

@@ -134,7 +134,18 @@ def use_backend(name: str) -> Generator[Engine]:
 
 @contextlib.contextmanager
 def precision(name: str) -> Generator[None]:
-    """Makes "float32" or "float64" the active engine's floating-point type inside a ``with`` block."""
+    """Sets the numbers that modules made inside a ``with`` block compute in, on the active engine.
+
+    "float32" and "float64" are the type of parameters, carries and everything computed from them. With "bfloat16" all
+    of these are float32, and the matrix products of layers take operands rounded to bfloat16, which are summed in
+    float32; those of the backward pass, too. A module keeps the precision it was made in.
+
+    Args:
+        name: "float32", "float64" or "bfloat16".
+
+    Raises:
+        ValueError: If it is none of these, or the engine has not got it.
+    """
     with active_engine().precision(name):
         yield
 

@@ -207,6 +207,7 @@ class RNN(_HiddenState):
         check_rngs("RNN", rngs)
         hidden = self.hidden_features
         self.activation = resolve_activation(self.engine, activation)
+        self.product = self.engine.product
         self.input_kernel = Param(lecun_normal()(rngs, (self.in_features, hidden)))
         self.recurrent_kernel = Param(orthogonal()(rngs, (hidden, hidden)))
         self.bias = Param(np.zeros(hidden))
@@ -245,15 +246,15 @@ class RNN(_HiddenState):
 
     def _project(self, x: Any) -> Any:
         kernel = self.input_kernel[...]
-        return self.xp.astype(x, kernel.dtype) @ kernel + self.bias[...]
+        return self.product(self.xp.astype(x, kernel.dtype), kernel) + self.bias[...]
 
     def _step(self) -> Any:
         """The step from a projected input and ``h``; weights are read here, once for all steps."""
-        kernel, function = self.recurrent_kernel[...], self.activation or (lambda z: z)
+        kernel, function, product = self.recurrent_kernel[...], self.activation or (lambda z: z), self.product
         if not self.leaky:
-            return lambda projected, h: function(projected + h @ kernel)
+            return lambda projected, h: function(projected + product(h, kernel))
         leak = self.engine.activation("sigmoid")(self.leak_logit[...])
-        return lambda projected, h: h + leak * (function(projected + h @ kernel) - h)
+        return lambda projected, h: h + leak * (function(projected + product(h, kernel)) - h)
 
     def _empty(self, batch_size: int) -> Any:
         return self.zeros((batch_size, self.hidden_features))

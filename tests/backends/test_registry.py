@@ -172,7 +172,7 @@ def test_precision_holds_inside_its_block(engine):
 
 
 def test_an_unknown_precision_is_refused(engine):
-    with pytest.raises(ValueError, match="expected 'float32' or 'float64'"), mp.precision("half"):
+    with pytest.raises(ValueError, match="expected one of 'float32', 'float64', 'bfloat16'"), mp.precision("half"):
         pass
 
 

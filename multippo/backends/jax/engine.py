@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule
-from multippo.backends.jax import layers
+from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
+from multippo.backends.jax import layers, products
 from multippo.backends.jax.modules import ModuleDict, bound_class, make_variable
 from multippo.backends.jax.optimizer import JaxOptimizer
 from multippo.backends.naming import NATIVE_CORE, bound_attributes, in_order, unescape
@@ -41,6 +41,7 @@ class JaxEngine(Engine):
 
     def __init__(self) -> None:
         self._float_dtype: Any = jnp.float32
+        self._bfloat16 = False
         self.random = Random(jnp, jnp.uint32, jnp.asarray, lambda: self._float_dtype, jax.jit)
         self._bound: dict[type, type] = {}
         self._compile_seconds = 0.0
@@ -118,15 +119,17 @@ class JaxEngine(Engine):
     # -- native layers
 
     def linear(self, kernel: np.ndarray, bias: np.ndarray | None) -> Any:
-        return layers.linear(kernel, bias, self._float_dtype)
+        return layers.set_products(layers.linear(kernel, bias, self._float_dtype), self._bfloat16)
 
     def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
-        return layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype)
+        return layers.set_products(layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype), self._bfloat16)
 
     def gru(
         self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray
     ) -> Any:
-        return layers.gru(input_kernel, recurrent_kernel, bias, recurrent_bias, self._float_dtype)
+        return layers.set_products(
+            layers.gru(input_kernel, recurrent_kernel, bias, recurrent_bias, self._float_dtype), self._bfloat16
+        )
 
     def layer_norm(self, features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float) -> Any:
         return layers.layer_norm(features, scale, bias, epsilon, self._float_dtype)
@@ -134,7 +137,7 @@ class JaxEngine(Engine):
     def conv(
         self, kernel: np.ndarray, bias: np.ndarray | None, stride: tuple[int, int], padding: str | tuple[int, int]
     ) -> Any:
-        return layers.conv(kernel, bias, stride, padding, self._float_dtype)
+        return layers.set_products(layers.conv(kernel, bias, stride, padding, self._float_dtype), self._bfloat16)
 
     def lift(self, module: Any) -> Any:
         return layers.lift(module)
@@ -147,15 +150,19 @@ class JaxEngine(Engine):
 
     @contextlib.contextmanager
     def precision(self, name: str) -> Generator[None]:
-        if name not in ("float32", "float64"):
-            raise ValueError(f"precision({name!r}) is not known; expected 'float32' or 'float64'.")
-        before = self._float_dtype
+        check_precision(name)
+        before = self._float_dtype, self._bfloat16
         with jax.enable_x64(name == "float64"):
-            self._float_dtype = jnp.dtype(name).type
+            self._float_dtype = jnp.float64 if name == "float64" else jnp.float32
+            self._bfloat16 = name == "bfloat16"
             try:
                 yield
             finally:
-                self._float_dtype = before
+                self._float_dtype, self._bfloat16 = before
+
+    @property
+    def product(self) -> Callable[[Any, Any], Any]:
+        return products.product_bfloat16 if self._bfloat16 else products.product
 
     def asarray(self, value: Any) -> Any:
         # A copy: on CPU JAX may otherwise alias NumPy's memory, which an environment then overwrites.
@@ -176,7 +183,7 @@ class JaxEngine(Engine):
 
     def stack_time(self, trees: list[Any]) -> Any:
         # On the CPU a device array is host memory: one NumPy copy is far cheaper than a stack of T operands in XLA.
-        stack = np.stack if jax.default_backend() == "cpu" else jnp.stack
+        stack = np.stack if products.platform() == "cpu" else jnp.stack
         return tree_map(lambda *leaves: jnp.asarray(stack([np.asarray(leaf) for leaf in leaves])), *trees)
 
     def snapshot(self, tree: Any) -> Any:

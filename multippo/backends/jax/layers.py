@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from multippo.backends.jax import products
+
 __all__ = [
     "ACTIVATIONS",
     "PORTABLE_NAMES",
@@ -22,6 +24,7 @@ __all__ = [
     "lift",
     "linear",
     "lstm",
+    "set_products",
 ]
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -69,10 +72,11 @@ class LinearCore(nnx.Linear):
     def __call__(self, inputs: Any, out_sharding: Any = None) -> Any:
         """``[..., in]`` to ``[..., out]``."""
         missing = -self.out_features % _COLUMNS
-        if not missing or jax.default_backend() != "cpu":
+        if not missing or products.platform() != "cpu":
             return super().__call__(inputs, out_sharding)
         inputs, kernel, bias = self.promote_dtype((inputs, self.kernel[...], self._bias()), dtype=self.dtype)
-        y = (inputs @ jnp.pad(kernel, ((0, 0), (0, missing))))[..., : self.out_features]
+        kernel = jnp.pad(kernel, ((0, 0), (0, missing)))
+        y = self.dot_general(inputs, kernel, (((inputs.ndim - 1,), (0,)), ((), ())))[..., : self.out_features]
         return y if bias is None else y + bias
 
     def _bias(self) -> Any:
@@ -241,6 +245,16 @@ def conv(
         param_dtype=dtype,
         rngs=_NoKeys(),  # pyright: ignore[reportArgumentType]
     )
+
+
+def set_products(core: Any, bfloat16: bool) -> Any:
+    """``core``, one of the layers above, with products in full float32, or with operands in bfloat16."""
+    if isinstance(core, nnx.Conv):
+        core.conv_general_dilated = products.convolution_bfloat16 if bfloat16 else products.convolution
+        return core
+    for dense in [core] if isinstance(core, nnx.Linear) else [core.dense_i, core.dense_h]:
+        dense.dot_general = products.dot_bfloat16 if bfloat16 else products.dot
+    return core
 
 
 _STATES = (nnx.BatchStat, nnx.Cache, nnx.RngState)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import array_api_compat.numpy as numpy_namespace
 import numpy as np
 
-from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule
+from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
 from multippo.backends.naming import bound_attributes, in_order, unescape
 from multippo.backends.numpy import layers
 from multippo.backends.numpy.modules import (
@@ -129,13 +129,11 @@ class NumpyEngine(Engine):
         return np.float64
 
     def precision(self, name: str) -> contextlib.AbstractContextManager[None]:
-        if name == "float32":
+        if check_precision(name) != "float64":
             raise ValueError(
-                "precision('float32') is not possible on the numpy backend, which other engines are held to and so "
+                f"precision({name!r}) is not possible on the numpy backend, which other engines are held to and so "
                 "computes in float64 alone; use jax or torch."
             )
-        if name != "float64":
-            raise ValueError(f"precision({name!r}) is not known; expected 'float32' or 'float64'.")
         return contextlib.nullcontext()
 
     def asarray(self, value: Any) -> Any:

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule
+from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
 from multippo.backends.naming import NATIVE_CORE, bound_attributes, in_order, unescape
-from multippo.backends.torch import layers
+from multippo.backends.torch import layers, products
 from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class
 from multippo.backends.torch.optimizer import TorchOptimizer
 from multippo.networks.updating import update_child
@@ -40,7 +40,7 @@ class TorchEngine(Engine):
     def __init__(self, device: str | None = None) -> None:
         device = device or os.environ.get("MULTIPPO_DEVICE")
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._float_dtype = torch.float32
+        self._float_dtype, self._bfloat16 = torch.float32, False
         self.random = Random(torch_namespace, torch.int64, self.asarray, lambda: self._float_dtype)
         self._bound: dict[type, type] = {}
         self._compile_seconds = 0.0
@@ -137,15 +137,21 @@ class TorchEngine(Engine):
     # -- native layers
 
     def linear(self, kernel: np.ndarray, bias: np.ndarray | None) -> Any:
-        return layers.linear(kernel, bias, self._float_dtype, self.device)
+        return self._with_operands(layers.linear(kernel, bias, self._float_dtype, self.device))
 
     def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
-        return layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype, self.device)
+        return self._with_operands(layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype, self.device))
 
     def gru(
         self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray
     ) -> Any:
-        return layers.gru(input_kernel, recurrent_kernel, bias, recurrent_bias, self._float_dtype, self.device)
+        return self._with_operands(
+            layers.gru(input_kernel, recurrent_kernel, bias, recurrent_bias, self._float_dtype, self.device)
+        )
+
+    def _with_operands(self, core: Any) -> Any:
+        core.bfloat16_operands = self._bfloat16
+        return core
 
     def layer_norm(self, features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float) -> Any:
         return layers.layer_norm(features, scale, bias, epsilon, self._float_dtype, self.device)
@@ -153,7 +159,7 @@ class TorchEngine(Engine):
     def conv(
         self, kernel: np.ndarray, bias: np.ndarray | None, stride: tuple[int, int], padding: str | tuple[int, int]
     ) -> Any:
-        return layers.conv(kernel, bias, stride, padding, self._float_dtype, self.device)
+        return self._with_operands(layers.conv(kernel, bias, stride, padding, self._float_dtype, self.device))
 
     def lift(self, module: Any) -> Any:
         return layers.lift(module, self.device)
@@ -166,16 +172,19 @@ class TorchEngine(Engine):
 
     @contextlib.contextmanager
     def precision(self, name: str) -> Generator[None]:
-        if name not in ("float32", "float64"):
-            raise ValueError(f"precision({name!r}) is not known; expected 'float32' or 'float64'.")
-        before, default = self._float_dtype, torch.get_default_dtype()
-        self._float_dtype = getattr(torch, name)
+        check_precision(name)
+        before, default = (self._float_dtype, self._bfloat16), torch.get_default_dtype()
+        self._float_dtype, self._bfloat16 = (torch.float64 if name == "float64" else torch.float32), name == "bfloat16"
         torch.set_default_dtype(self._float_dtype)
         try:
             yield
         finally:
-            self._float_dtype = before
+            self._float_dtype, self._bfloat16 = before
             torch.set_default_dtype(default)
+
+    @property
+    def product(self) -> Callable[[Any, Any], Any]:
+        return products.product_bfloat16 if self._bfloat16 else products.product
 
     def asarray(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from multippo.backends.torch import products
 from multippo.backends.torch.segments import segmented_gru, segmented_lstm
+from multippo.backends.torch.stepped import gru_step, lstm_step, stepped_gru, stepped_lstm
 from multippo.networks.padding import pad_sizes
 
 __all__ = [
@@ -53,11 +55,14 @@ PORTABLE_NAMES: dict[type, dict[str, tuple[str, tuple[int, ...] | None]]] = {
 
 
 class LinearCore(nn.Linear):
-    """``nn.Linear`` that takes any number type, as flax's does."""
+    """``nn.Linear`` that takes any number type, as flax's does; with ``bfloat16``, in products of such operands."""
+
+    bfloat16_operands = False
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``[..., in]`` to ``[..., out]``."""
-        return functional.linear(input.to(self.weight.dtype), self.weight, self.bias)
+        linear = products.linear_bfloat16 if self.bfloat16_operands else products.linear
+        return linear(input.to(self.weight.dtype), self.weight, self.bias)
 
 
 PORTABLE_NAMES[LinearCore] = PORTABLE_NAMES[nn.Linear]
@@ -81,6 +86,7 @@ class LSTMCore(nn.LSTMCell):
 
     bias_ih: nn.Parameter
     bias_hh: nn.Parameter
+    bfloat16_operands = False
 
     def __init__(self, in_features: int, hidden_features: int, dtype: Any, device: Any) -> None:
         super().__init__(in_features, hidden_features, dtype=dtype, device=device)
@@ -98,12 +104,21 @@ class LSTMCore(nn.LSTMCell):
 
     def step(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
         """One step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""
+        if self.bfloat16_operands:
+            return lstm_step(x.to(h.dtype), h, c, self._weights())
         return self(x.to(h.dtype), (h, c))
 
     def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
-        """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds, by the fused kernel."""
-        weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
-        return segmented_lstm(xs.to(h.dtype), h, c, done, h0, c0, weights)
+        """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds, by the fused kernel.
+
+        The kernel can't round what goes from step to step to bfloat16 operands and keep it in float32, so those are
+        taken one by one.
+        """
+        unroll = stepped_lstm if self.bfloat16_operands else segmented_lstm
+        return unroll(xs.to(h.dtype), h, c, done, h0, c0, self._weights())
+
+    def _weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
 
 
 PORTABLE_NAMES[LSTMCore] = {
@@ -128,6 +143,8 @@ class GRUCore(nn.GRUCell):
     ``bias_hh``, which the kernels want for all three gates, is ``recurrent_bias`` behind zeros that are not trained.
     """
 
+    bfloat16_operands = False
+
     def __init__(self, in_features: int, hidden_features: int, dtype: Any, device: Any) -> None:
         super().__init__(in_features, hidden_features, bias=False, dtype=dtype, device=device)
         self.bias_ih = nn.Parameter(self.weight_ih.new_zeros(3 * hidden_features))
@@ -143,11 +160,14 @@ class GRUCore(nn.GRUCell):
 
     def step(self, x: Any, h: Any) -> Any:
         """One step: ``[B, in]`` and ``[B, H]`` to the new ``h``."""
+        if self.bfloat16_operands:
+            return gru_step(x.to(h.dtype), h, self._weights())
         return self(x.to(h.dtype), h)
 
     def unroll(self, xs: Any, h: Any, done: Any, h0: Any) -> tuple[Any, Any]:
-        """T steps, reset to ``h0`` after each step where ``done`` holds, by the fused kernel."""
-        return segmented_gru(xs.to(h.dtype), h, done, h0, self._weights())
+        """T steps, reset to ``h0`` after each step where ``done`` holds; as ``LSTMCore`` does."""
+        unroll = stepped_gru if self.bfloat16_operands else segmented_gru
+        return unroll(xs.to(h.dtype), h, done, h0, self._weights())
 
     def _weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         bias_hh = functional.pad(self.recurrent_bias, (2 * self.hidden_size, 0))
@@ -195,6 +215,8 @@ def layer_norm(
 class ConvCore(nn.Conv2d):
     """``nn.Conv2d`` of images with channels last, padded as its neutral layer says."""
 
+    bfloat16_operands = False
+
     def __init__(self, stride: tuple[int, int], padding: str | tuple[int, int], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs, stride=stride)
         self.zeros_around = padding
@@ -206,7 +228,8 @@ class ConvCore(nn.Conv2d):
         (top, bottom), (left, right) = (pad_sizes(*axis) for axis in around)
         # Axes change their order, not their memory: torch calls that layout channels_last.
         images = functional.pad(input.to(self.weight.dtype), (0, 0, left, right, top, bottom)).permute(0, 3, 1, 2)
-        return functional.conv2d(images, self.weight, self.bias, self.stride).permute(0, 2, 3, 1)
+        convolve = products.convolve_bfloat16 if self.bfloat16_operands else products.convolve
+        return convolve(images, self.weight, self.bias, self.stride).permute(0, 2, 3, 1)
 
 
 PORTABLE_NAMES[ConvCore] = PORTABLE_NAMES[nn.Conv2d]

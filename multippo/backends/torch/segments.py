@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["segmented_gru", "segmented_lstm"]
+__all__ = ["Carry", "Weights", "hidden_operator", "segmented_gru", "segmented_lstm"]
 
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 Carry = tuple[torch.Tensor, ...]
@@ -112,33 +112,40 @@ def _fused(cell: str, xs: torch.Tensor, batch_sizes: Any, carry: Carry, weights:
     return hs, tuple(s[0] for s in last)
 
 
-# Under torch.compile the pieces, whose number depends on data, hide in one operator of fixed output shapes.
+def hidden_operator(way: str, cell: str, run: Callable[..., Carry], tags: tuple[torch.Tag, ...] = ()) -> Any:
+    """A recurrent layer over time as one operator of fixed output shapes, into which torch.compile does not look.
 
+    The backward pass computes the steps again.
 
-def _operator(cell: str) -> Any:
-    name, n = f"multippo::segmented_{cell}", _NUM_CARRIES[cell]
+    Args:
+        way: What the operator's name begins with.
+        cell: "lstm" or "gru".
+        run: ``(cell, *tensors)`` to outputs and carry, the tensors as ``segmented_lstm`` or ``segmented_gru`` has them.
+        tags: For torch's compiler.
+    """
+    name, n = f"multippo::{way}_{cell}", _NUM_CARRIES[cell]
     names = ["xs", *["h", "c"][:n], "done", *["h0", "c0"][:n], "weight_ih", "weight_hh", "bias_ih", "bias_hh"]
     taken = ", ".join(f"Tensor {argument}" for argument in names)
 
     def forward(*tensors: torch.Tensor) -> Carry:
-        return tuple(out.contiguous() for out in _segmented(cell, *tensors))
+        return tuple(out.contiguous() for out in run(cell, *tensors))
 
     def shapes(xs: Any, *rest: Any) -> Any:
         return xs.new_empty((*xs.shape[:2], rest[0].shape[-1])), *(s.new_empty(s.shape) for s in rest[:n])
 
     operator: Any = torch.library.custom_op(
-        name, forward, mutates_args=(), schema=f"({taken}) -> ({', '.join(['Tensor'] * (n + 1))})"
+        name, forward, mutates_args=(), schema=f"({taken}) -> ({', '.join(['Tensor'] * (n + 1))})", tags=tags
     )
     operator.register_fake(shapes)
 
     # Defined without ``custom_op``, which runs an operator below autograd, where nothing can be differentiated.
     backward = f"{name}_backward"
-    torch.library.define(backward, "(Tensor[] grads, Tensor[] inputs, Tensor done) -> Tensor[]")
+    torch.library.define(backward, "(Tensor[] grads, Tensor[] inputs, Tensor done) -> Tensor[]", tags=tags)
 
     def run_backward(grads: list[torch.Tensor], inputs: list[torch.Tensor], done: torch.Tensor) -> list[torch.Tensor]:
         with torch.enable_grad():
             leaves = [tensor.detach().requires_grad_() for tensor in inputs]
-            outputs = _segmented(cell, *leaves[: n + 1], done, *leaves[n + 1 :])
+            outputs = run(cell, *leaves[: n + 1], done, *leaves[n + 1 :])
         found: Any = torch.autograd.grad(outputs, leaves, grads, allow_unused=True)
         return [
             leaf.new_zeros(leaf.shape) if grad is None else grad.contiguous()
@@ -156,7 +163,7 @@ def _operator(cell: str) -> Any:
     def differentiate(ctx: Any, *grads: Any) -> Any:
         saved = ctx.saved_tensors
         inputs = [*saved[: n + 1], *saved[n + 2 :]]
-        call: Any = getattr(torch.ops.multippo, f"segmented_{cell}_backward")
+        call: Any = getattr(torch.ops.multippo, f"{way}_{cell}_backward")
         found = call([grad.contiguous() for grad in grads], inputs, saved[n + 1])
         return (*found[: n + 1], None, *found[n + 1 :])
 
@@ -166,4 +173,6 @@ def _operator(cell: str) -> Any:
     return operator
 
 
-_COMPILED: dict[str, Any] = {cell: _operator(cell) for cell in _NUM_CARRIES}
+# The number of the pieces depends on data: the host waits for it, which no graph of launches can hold.
+_UNSAFE = (torch.Tag.cudagraph_unsafe,) if hasattr(torch.Tag, "cudagraph_unsafe") else ()
+_COMPILED: dict[str, Any] = {cell: hidden_operator("segmented", cell, _segmented, _UNSAFE) for cell in _NUM_CARRIES}

@@ -43,7 +43,7 @@ def test_double_precision_alone(engine):
     assert engine.zeros((2, 1)).dtype == engine.float_dtype == np.float64
     with pytest.raises(ValueError, match=r"'float32'.*not possible on the numpy backend.*float64 alone; use jax or to"):
         engine.precision("float32")
-    with pytest.raises(ValueError, match=r"'half'.*expected 'float32' or 'float64'"):
+    with pytest.raises(ValueError, match=r"'half'.*expected one of 'float32', 'float64', 'bfloat16'"):
         engine.precision("half")
 
 
