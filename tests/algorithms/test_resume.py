@@ -1,0 +1,160 @@
+"""A run that goes on from a checkpoint is the run that never stopped: with every option, and on the other engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+from checkpoints import assert_same_state
+
+import multippo as mp
+from multippo.testing import FunctionalGoal
+
+NUM_ENVS, STEPS, WHOLE, HALF = 4, 6, 4, 2
+
+# Every field of PPOConfig, with the others it needs to have an effect. Those of BASE are at work in all of them.
+BASE = {"num_envs": NUM_ENVS, "rollout_length": STEPS, "num_epochs": 2, "num_minibatches": 2, "learning_rate": 1e-2}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "discounting_factor": {"discounting_factor": 0.5},
+    "gae_lambda": {"gae_lambda": 0.2},
+    "recompute_advantages": {"recompute_advantages": True},
+    "clip_range": {"clip_range": 0.01},
+    "value_clip_range": {"value_clip_range": 0.01},
+    "lr_schedule, linear": {"lr_schedule": "linear"},
+    "lr_schedule, cosine": {"lr_schedule": "cosine"},
+    "lr_schedule, constant": {"lr_schedule": "constant"},
+    "lr_schedule, adaptive_kl": {"lr_schedule": "adaptive_kl"},
+    "learning_rate_warmup": {"learning_rate_warmup": HALF + 1},
+    "desired_kl": {"lr_schedule": "adaptive_kl", "desired_kl": 1e-6},
+    "min_learning_rate": {"lr_schedule": "adaptive_kl", "desired_kl": 1e-9, "min_learning_rate": 5e-3},
+    "max_learning_rate": {"lr_schedule": "adaptive_kl", "desired_kl": 10.0, "max_learning_rate": 2e-2},
+    "adam_betas": {"adam_betas": (0.5, 0.6)},
+    "adam_epsilon": {"adam_epsilon": 0.1},
+    "weight_decay": {"weight_decay": 0.1},
+    "gradient_clipping": {"gradient_clipping": 0.01},
+    "normalize_advantages": {"normalize_advantages": False},
+    "advantage_normalization": {"advantage_normalization": "batch"},
+    "combine_advantages": {"combine_advantages": "mean"},
+    "scale_rewards": {"scale_rewards": False},
+    "reward_clip": {"reward_clip": 0.3},
+    "entropy_weight": {"entropy_weight": 0.1},
+    "entropy_schedule": {"entropy_weight": 0.1, "entropy_schedule": "linear"},
+    "sequence_length": {"sequence_length": 3},
+    "critic_loss_weight": {"critic_loss_weight": 3.0},
+    "target_kl": {"target_kl": 1e-6},
+    "nonfinite": {"nonfinite": "stop"},
+}
+
+
+def test_every_option_is_here():
+    named = {name.partition(",")[0] for name in OPTIONS} | set(BASE) | {"total_steps"}
+    assert named == {field.name for field in dataclasses.fields(mp.PPOConfig)}
+
+
+class TwoRewards(FunctionalGoal):
+    """A reward for each of two keys."""
+
+    def step(self, state: Any, action: Any) -> Any:
+        following = super().step(state, action)
+        return following._replace(reward={"near": following.reward, "far": 0.5 - following.reward})
+
+    def reset(self, key: Any) -> Any:
+        first = super().reset(key)
+        return first._replace(reward={"near": first.reward, "far": first.reward})
+
+
+@functools.cache
+def make_env(several: bool, precision: str) -> Any:
+    """Whose episodes end within a rollout and go on over two. It keeps no state, and what it compiles is kept."""
+    with support.on("jax", precision):
+        return mp.make_env(TwoRewards(4) if several else FunctionalGoal(4), num_envs=NUM_ENVS)
+
+
+def make_network(seed: int, several: bool = False) -> Any:
+    """Recurrent and with noise."""
+    rngs = mp.Rngs(seed)
+    # The entropy of this sampler is known, so that it can be weighted.
+    actor = mp.Sequential([mp.LSTM(1, 3, rngs), mp.Dense(3, 2, rngs), mp.NormalSampler(rngs)])
+    values = mp.Parallel(near=mp.Dense(1, 1, rngs), far=mp.Dense(1, 1, rngs)) if several else mp.Dense(1, 1, rngs)
+    network = mp.Sequential([mp.Normalizer(1), mp.PPOAdapter(action=actor, value=values)])
+    support.fill_randomly(network, seed)
+    return network
+
+
+def in_two_parts(
+    tmp_path: Path, first: str, second: str, options: dict[str, Any], precision: str = "float32"
+) -> tuple[Any, ...]:
+    """An uninterrupted run, and one of a network that began otherwise, from its checkpoint on."""
+    several = "combine_advantages" in options
+    settings = {**BASE, **options, "iterations": WHOLE}
+    env = make_env(several, precision)
+    with mp.use_backend(first):
+        whole = make_network(0, several)
+        run = training.train(env, whole, config={"checkpoint_every_steps": HALF * NUM_ENVS * STEPS}, **settings)
+        mp.save_checkpoint(tmp_path / "half", run.checkpoints[0][0], whole)
+    with mp.use_backend(second):
+        again = make_network(1, several)
+        state = mp.load_checkpoint(tmp_path / "half", again)
+        assert state.iteration == HALF
+        rest = training.train(env, again, initial_state=state, **settings)
+    return whole, run, again, rest
+
+
+def assert_same_end(whole: Any, run: Any, again: Any, rest: Any, tolerance: float) -> None:
+    support.assert_trees_close(mp.to_portable(again), mp.to_portable(whole), tolerance)
+    moments = [training.portable_moments(*pair) for pair in ((again, rest.state), (whole, run.state))]
+    support.assert_trees_close(*moments, tolerance)
+    assert_same_state(rest.state, run.state, tolerance)
+    support.assert_trees_close(
+        support.to_numpy(rest.state.env_state), support.to_numpy(run.state.env_state), tolerance, "environment"
+    )
+    logs = [
+        [{k: np.asarray(v) for k, v in line.items() if not k.startswith(("time/", "throughput/"))} for line in lines]
+        for lines in (rest.logs, run.logs[HALF:])
+    ]
+    assert len(logs[0]) == WHOLE - HALF
+    support.assert_trees_close(*logs, tolerance)
+    assert rest.state.learning_rate == pytest.approx(run.state.learning_rate, abs=tolerance)
+
+
+@pytest.fixture(scope="module")
+def without_options() -> dict[str, np.ndarray]:
+    with mp.use_backend("torch"):
+        network = make_network(0)
+        training.train(make_env(False, "float32"), network, iterations=WHOLE, **BASE)
+        return mp.to_portable(network)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_with_every_option_bit_for_bit(name: str, without_options: dict[str, np.ndarray], tmp_path: Path):
+    whole, run, again, rest = in_two_parts(tmp_path, "torch", "torch", OPTIONS[name])
+    assert_same_end(whole, run, again, rest, 0.0)
+    # The option was at work, but for what is the default and what nothing here calls for.
+    weights = mp.to_portable(whole)
+    same = weights.keys() == without_options.keys() and all((weights[k] == v).all() for k, v in without_options.items())
+    assert same == (name in ("lr_schedule, linear", "nonfinite"))
+
+
+@pytest.mark.parametrize("first", support.ENGINES)
+def test_on_the_other_engine_in_double_precision(first: str, tmp_path: Path):
+    second = next(name for name in support.ENGINES if name != first)
+    options = {
+        "lr_schedule": "adaptive_kl",
+        "desired_kl": 1e-3,
+        "max_learning_rate": 0.1,
+        "value_clip_range": 0.2,
+        "entropy_weight": 0.01,
+        "entropy_schedule": "linear",
+        "weight_decay": 0.01,
+        "sequence_length": 3,
+    }
+    with support.both_at("float64"):
+        whole, run, again, rest = in_two_parts(tmp_path, first, second, options, "float64")
+        assert_same_end(whole, run, again, rest, 1e-8)
+    assert len(set(run.column("learning_rate"))) > 1
