@@ -46,11 +46,16 @@ class JsonlWriter:
     """Appends one JSON object a line; each is on its way to the disk before the call returns.
 
     Args:
-        path: The file; made if it is missing.
+        path: The file; made if it is missing. A line in it that is not finished is ended.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
+        if self._file.tell():
+            with path.open("rb") as file:
+                file.seek(-1, os.SEEK_END)
+                if file.read() != b"\n":
+                    self._file.write("\n")
 
     def write(self, metrics: Mapping[str, Any]) -> None:
         """Writes a line; ``step`` and ``iteration`` as integers."""

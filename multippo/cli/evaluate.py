@@ -14,7 +14,8 @@ from multippo.cli.deadline import Deadline
 from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
 from multippo.cli.options import Option
-from multippo.cli.runs import RunDirectory, complete
+from multippo.cli.recovery import pointing_to_another
+from multippo.cli.runs import RunDirectory
 
 __all__ = ["choose_backend", "evaluate", "run"]
 
@@ -25,7 +26,7 @@ _OPTIONS = (
     Option("episodes", int, 100, "Whole episodes to play.", "eval"),
     Option("json", bool, False, "Print one JSON object and nothing else.", "eval"),
     Option("stochastic", bool, False, "Sample actions instead of taking the mode of their distribution.", "eval"),
-    Option("checkpoint", str, "latest", "Which checkpoint: latest, a path, or a step.", "eval"),
+    Option("checkpoint", str, "latest", "Which checkpoint: latest, best, a path, or a step.", "eval"),
     Option("seed", int, 0, "Seed of the episodes, and of the actions if they are sampled.", "eval"),
     Option("num_envs", int | None, None, f"Environments side by side; none for at most {_MOST_ENVS}.", "eval"),
 )
@@ -63,12 +64,13 @@ def _play(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
     """The metrics, and what they are of."""
     directory = RunDirectory(Path(values["run_dir"]))
     stored, settings = directory.read_settings(), directory.settings()
-    checkpoint = directory.checkpoint(values["checkpoint"])
+    with pointing_to_another(directory):
+        checkpoint = directory.checkpoint(values["checkpoint"])
     with use_backend(choose_backend(values["backend"], stored.get("backend"))) as engine:
         env = settings.make_env(values["num_envs"] or min(values["episodes"], _MOST_ENVS))
         try:
             network = settings.make_network(env)
-            with complete(checkpoint):
+            with pointing_to_another(directory):
                 checkpoint.restore_weights(network)
             limit = settings.train.eval.max_episode_steps
             found = evaluate(env, network, values["episodes"], values["seed"], not values["stochastic"], limit)

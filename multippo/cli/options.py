@@ -113,6 +113,29 @@ def train_options() -> list[Option]:
             "Episodes of the evaluation after training, with the mode of the action distribution; 0 for none.",
             "run",
         ),
+        Option(
+            "keep_last",
+            int | None,
+            None,
+            "Checkpoints that stay, of the highest steps; none for all, or with --keep-best for the last alone.",
+            "checkpoints",
+        ),
+        Option(
+            "keep_best",
+            int | None,
+            None,
+            "Checkpoints that stay besides, of the best evaluations during training, which this switches on; each is "
+            "saved. multippo eval RUN --checkpoint best.",
+            "checkpoints",
+        ),
+        Option(
+            "on_save_error",
+            Literal["stop", "continue"],
+            "stop",
+            "What a full or read-only disk does to the run. One that goes on warns, and fails in the end if its last "
+            "state could not be saved.",
+            "checkpoints",
+        ),
         *_of_class(TrainConfig, "training", skip={"ppo", "eval"}, replace={"seed": _SEED_HELP}),
         *_of_class(PPOConfig, "ppo", defaults={"num_envs": 8}, replace={"num_envs": _NUM_ENVS_HELP}),
         *_of_class(EvalConfig, "evaluation during training", prefix="eval_", replace={"eval_enabled": _EVAL_HELP}),
@@ -124,7 +147,8 @@ def train_options() -> list[Option]:
 _SEED_HELP = "Seed of the initial weights, resets, action noise and minibatch permutations."
 _NUM_ENVS_HELP = "Environments stepped side by side."
 _EVAL_HELP = (
-    "Whether to evaluate during training; every other --eval-… flag, but --eval-max-episode-steps, switches it on, too."
+    "Whether to evaluate during training; every other --eval-… flag, but --eval-max-episode-steps, switches it on, and "
+    "so does --keep-best."
 )
 
 

@@ -8,12 +8,12 @@ import importlib.metadata
 import json
 import platform
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from multippo.algorithms.atomic import write_text
-from multippo.algorithms.checkpoint_steps import latest_checkpoint
+from multippo.algorithms.checkpoint_steps import best_checkpoint, latest_checkpoint, step_directory
 from multippo.algorithms.checkpointing import Checkpoint, load_checkpoint
 from multippo.algorithms.metrics import json_ready
 from multippo.cli.errors import UsageError
@@ -21,7 +21,7 @@ from multippo.cli.files import read_object, settings_of
 from multippo.cli.options import Option, train_options
 from multippo.cli.settings import RunSettings, settings_from
 
-__all__ = ["RunDirectory", "complete", "default_run_directory"]
+__all__ = ["RunDirectory", "default_run_directory"]
 
 FORMAT, FORMAT_VERSION = "multippo.run", 1
 
@@ -165,7 +165,8 @@ class RunDirectory:
         """A checkpoint of the run.
 
         Args:
-            which: ``latest``; or a path, from here or from the directory of checkpoints; or a step.
+            which: ``latest``; ``best``, that of the best evaluation during training; or a path, from here or from the
+                directory of checkpoints; or a step.
 
         Raises:
             UsageError: If there is none.
@@ -175,8 +176,16 @@ class RunDirectory:
             if found is None or self.checkpoints.is_symlink():
                 raise UsageError(f"{self.path} holds no checkpoint: {self._why_none()}")
             return load_checkpoint(found)
+        if which == "best":
+            found = best_checkpoint(self.checkpoints)
+            if found is None or self.checkpoints.is_symlink():
+                raise UsageError(
+                    f"{self.path} holds no checkpoint that was saved at an evaluation: train with --keep-best 1, or "
+                    "take the latest."
+                )
+            return load_checkpoint(found)
         places = [Path(which), self.checkpoints / which]
-        places += [self.checkpoints / f"step_{int(which):012d}"] if which.isdecimal() else []
+        places += [step_directory(self.checkpoints, int(which))] if which.isdecimal() else []
         for place in places:
             if place.is_dir():
                 return load_checkpoint(place)
@@ -193,23 +202,6 @@ class RunDirectory:
         if not self.path.exists():
             return "nothing is there."
         return "it has no config.json." if self.path.is_dir() else "it is a file."
-
-
-@contextlib.contextmanager
-def complete(checkpoint: Checkpoint) -> Generator[None]:
-    """For the time in which a checkpoint is read.
-
-    Raises:
-        UsageError: If one of its files is missing.
-    """
-    try:
-        yield
-    except FileNotFoundError as error:
-        missing = Path(error.filename or "").name
-        raise UsageError(
-            f"the checkpoint {checkpoint.path} is not complete: {missing} is missing. Copy the whole directory again, "
-            "or take an earlier checkpoint."
-        ) from error
 
 
 def default_run_directory(settings: RunSettings, backend: str, root: Path = Path("runs")) -> RunDirectory:

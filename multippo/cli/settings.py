@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from multippo.algorithms.checkpoint_folder import OnSaveError
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
 from multippo.cli.errors import UsageError, one_line
 from multippo.cli.options import ENV_OPTIONS, FAMILIES, NETWORKS, network_defaults, train_options
@@ -27,6 +28,9 @@ class RunSettings:
         network_options: Its options, all of them.
         train: Everything else; ``train.ppo.num_envs`` is set.
         final_eval_episodes: Episodes of the evaluation after training.
+        keep_last: See ``CheckpointFolder``, as the next two.
+        keep_best: How many of the best checkpoints stay.
+        on_save_error: What a full disk does.
     """
 
     env_id: str
@@ -35,6 +39,9 @@ class RunSettings:
     network_options: dict[str, Any]
     train: TrainConfig
     final_eval_episodes: int
+    keep_last: int | None = None
+    keep_best: int | None = None
+    on_save_error: OnSaveError = "stop"
 
     def make_env(self, num_envs: int | None = None) -> Env:
         """The environments; those to train in unless ``num_envs`` says otherwise.
@@ -67,6 +74,9 @@ class RunSettings:
             "network": {"kind": self.network, "options": self.network_options},
             "train": dataclasses.asdict(self.train),
             "final_eval_episodes": self.final_eval_episodes,
+            "keep_last": self.keep_last,
+            "keep_best": self.keep_best,
+            "on_save_error": self.on_save_error,
         }
 
 
@@ -85,6 +95,17 @@ def settings_from(given: Mapping[str, Any]) -> RunSettings:
         raise UsageError("an environment is missing: multippo train CartPole-v1; `multippo envs` lists them.")
     if "eval_enabled" not in given:
         values["eval_enabled"] = asks_for_evaluations(given)
+    for name in ("keep_last", "keep_best"):
+        if values[name] is not None and values[name] < 1:
+            raise UsageError(f"{name}={values[name]} is not possible: expected at least 1, or none.")
+    if values["keep_best"] is not None:
+        if not values["eval_enabled"]:
+            raise UsageError(
+                f"keep_best={values['keep_best']} needs evaluations during training, and eval_enabled is False: leave "
+                "one of the two out."
+            )
+        if "checkpoint_at_evals" not in given:
+            values["checkpoint_at_evals"] = True
     if values["num_envs"] is None:
         values["num_envs"] = next(option.default for option in train_options() if option.name == "num_envs")
     if values["final_eval_episodes"] < 0:
@@ -99,11 +120,16 @@ def settings_from(given: Mapping[str, Any]) -> RunSettings:
         network_options=_network_options(values["network"], given),
         train=TrainConfig(ppo=ppo, eval=evaluation, **rest),
         final_eval_episodes=values["final_eval_episodes"],
+        keep_last=values["keep_last"],
+        keep_best=values["keep_best"],
+        on_save_error=values["on_save_error"],
     )
 
 
 def asks_for_evaluations(given: Mapping[str, Any]) -> bool:
     """Whether settings say how to evaluate during training, which switches it on, as in ``EvalConfig``."""
+    if given.get("keep_best") is not None:
+        return True
     # The evaluation after training, which every run has, has this limit, too.
     return any(name.startswith("eval_") and name != "eval_max_episode_steps" for name in given)
 

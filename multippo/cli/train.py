@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from multippo.algorithms.atomic import remove_leftovers
 from multippo.algorithms.callbacks import Progress, make_progress
-from multippo.algorithms.checkpoint_steps import step_directory
-from multippo.algorithms.checkpointing import save_checkpoint
+from multippo.algorithms.checkpoint_folder import CheckpointFolder
 from multippo.algorithms.checks import check_trains, finished
 from multippo.algorithms.interrupts import save_what_is_finished
-from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter, drop_after, plot_learning_curve, read_metrics
+from multippo.algorithms.metrics import drop_after, plot_learning_curve, read_metrics
 from multippo.algorithms.schedules import iterations_left, planned_steps
 from multippo.algorithms.types import TrainingState
 from multippo.backends.registry import use_backend
@@ -25,12 +24,16 @@ from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, sum
 from multippo.cli.files import read_settings
 from multippo.cli.flags import parse
 from multippo.cli.options import Option, train_options
-from multippo.cli.runs import RunDirectory, complete, default_run_directory
+from multippo.cli.record import RunRecord
+from multippo.cli.recovery import restore_last_good, set_aside
+from multippo.cli.runs import RunDirectory, default_run_directory
 from multippo.cli.settings import RunSettings, asks_for_evaluations, settings_from
 from multippo.cli.values import shown
 from multippo.errors import NonFiniteError, Terminated
 
 __all__ = ["run"]
+
+_LOG = logging.getLogger("multippo")
 
 _OPTIONS = (
     Option(
@@ -38,7 +41,7 @@ _OPTIONS = (
     ),
     Option("run_dir", str | None, None, "Where the run goes; none for runs/ENV/TIME-BACKEND-seedN.", "run"),
     Option("config", str | None, None, "JSON or YAML file of settings; flags override it.", "run"),
-    Option("resume", bool, False, "Go on with the run in --run-dir from its latest checkpoint.", "run"),
+    Option("resume", bool, False, "Go on with the run in --run-dir from its latest whole checkpoint.", "run"),
     Option("progress", Literal["auto", "bar", "plain", "off"], "auto", "How progress is shown.", "run"),
 )
 
@@ -98,6 +101,8 @@ def _settings_to_resume(directory: RunDirectory | None, given: Mapping[str, Any]
     changed = stored | dict(given)
     if asks_for_evaluations(given) and "eval_enabled" not in given:
         changed["eval_enabled"] = True
+    if given.get("keep_best") is not None and "checkpoint_at_evals" not in given:
+        changed["checkpoint_at_evals"] = True
     before, settings = settings_from(stored), settings_from(changed)
     for attribute in ("env_kwargs", "network_options"):
         old, new = getattr(before, attribute), getattr(settings, attribute)
@@ -121,8 +126,8 @@ class _Training:
         self._directory = directory or default_run_directory(settings, network.engine.name)
         self._progress_kind, self._resume = progress, resume
         self._made: list[Path] = []
-        self._saved: Path | None = None
-        self._saving = threading.Lock()
+        self._goes_on = settings.on_save_error == "continue"
+        self._folder = self._make_folder()
 
     def go(self, deadline: Deadline) -> None:
         """Trains, evaluates, and says where everything is.
@@ -144,7 +149,7 @@ class _Training:
         initial = self._prepare()
         deadline.last_words = self._save_and_say
         with contextlib.ExitStack() as stack:
-            record = _Record(self._directory, 0 if initial is None else initial.step)
+            record = RunRecord(self._directory, 0 if initial is None else initial.step, self._goes_on)
             stack.callback(record.close)
             ppo = self._settings.train.ppo
             progress = make_progress(self._progress_kind, ppo.total_steps, ppo.num_iterations, sys.stderr)
@@ -161,6 +166,8 @@ class _Training:
                     if self._made and not record.begun:  # refused before the first iteration
                         self._directory.abandon(self._made)
                     raise
+            if self._folder.error is not None:
+                raise RunError(f"the training is done. {self._how_to_go_on()}")
             found = self._evaluate(progress)
             if found:
                 record.write(found)
@@ -169,6 +176,9 @@ class _Training:
             print(f"Final evaluation: {summary(found)}")
         print(f"Run: {self._directory.path}")
         print(f"Evaluate it with: multippo eval {self._directory.path}")
+        best = self._folder.best() if self._settings.keep_best else None
+        if best is not None:
+            print(f"Evaluate the best, {best.name}, with: multippo eval {self._directory.path} --checkpoint best")
 
     def _prepare(self) -> TrainingState | None:
         """Makes the run's directory, or restores the state to go on from."""
@@ -177,10 +187,12 @@ class _Training:
             return None
         initial, step = None, -1
         if self._directory.has_checkpoint():
-            checkpoint = self._directory.checkpoint()
-            with complete(checkpoint):
-                initial, step = checkpoint.restore(self._network), checkpoint.manifest.step
-            self._saved = checkpoint.path
+            checkpoint, initial, damaged = restore_last_good(self._directory, self._network)
+            step = initial.step
+            self._folder.resumed_from(checkpoint.path.absolute(), initial.iteration)
+            for skipped in damaged:
+                moved = set_aside(skipped)
+                print(f"Skipped {skipped.path.name}: {skipped.why} It is {moved.name} now.", file=sys.stderr)
         for directory in (self._directory.path, self._directory.checkpoints):
             remove_leftovers(directory)
         if not self._is_finished(initial):  # else nothing is computed with settings that were given anew
@@ -200,6 +212,18 @@ class _Training:
                 return
             except FileExistsError:  # another run of this second has taken the name meanwhile
                 self._directory = default_run_directory(self._settings, backend)
+                self._folder = self._make_folder()
+
+    def _make_folder(self) -> CheckpointFolder:
+        settings = self._settings
+        return CheckpointFolder(
+            self._directory.checkpoints,
+            self._network,
+            keep_last=settings.keep_last,
+            keep_best=settings.keep_best,
+            on_save_error=settings.on_save_error,
+            config=settings.train,
+        )
 
     def _introduce(self, progress: Progress, initial: TrainingState | None) -> None:
         settings = self._settings
@@ -223,7 +247,7 @@ class _Training:
                 self._network,
                 self._settings.train,
                 log_fn=log,
-                checkpoint_fn=self._save,
+                checkpoint_fn=self._folder.save,
                 initial_state=initial,
             )
         except KeyboardInterrupt:
@@ -234,30 +258,26 @@ class _Training:
             raise Terminated(self._how_to_go_on()) from None
         except NonFiniteError as error:
             self._draw()
-            saved = f" The state is saved in {self._saved}." if self._saved else ""
+            saved = f" The state is saved in {self._folder.saved}." if self._folder.saved else ""
             raise NonFiniteError(str(error) + saved, leaf=error.leaf, training_state=error.training_state) from error
-
-    def _save(self, state: TrainingState, step: int) -> None:
-        path = step_directory(self._directory.checkpoints, step)
-        with self._saving:
-            if path != self._saved:
-                self._saved = save_checkpoint(path, state, self._network, config=self._settings.train)
 
     def _save_and_say(self) -> str:
         """What a process that must end at once still does, from a thread beside the training."""
         save_what_is_finished()
-        with self._saving:
-            return self._how_to_go_on()
+        return self._how_to_go_on()
 
     def _how_to_go_on(self) -> str:
-        if self._saved is None:
-            return f"Nothing was saved yet in {self._directory.path}."
-        return f"Saved: {self._saved}. Go on with: multippo train --run-dir {self._directory.path} --resume"
+        saved, error = self._folder.saved, self._folder.error
+        failed = "" if error is None else f"The last state could not be saved: {one_line(error)}. "
+        if saved is None:
+            return f"{failed}Nothing was saved yet in {self._directory.path}."
+        return f"{failed}Saved: {saved}. Go on with: multippo train --run-dir {self._directory.path} --resume"
 
     def _evaluate(self, progress: Progress) -> dict[str, float]:
         """The evaluation that ``multippo eval`` repeats, as metrics."""
         episodes = self._settings.final_eval_episodes
-        if episodes == 0 or self._saved is None:
+        saved = self._folder.saved
+        if episodes == 0 or saved is None:
             return {}
         progress.note(f"Evaluating over {episodes:,} episodes")
         env = self._settings.make_env(evaluation_envs(episodes))
@@ -266,40 +286,17 @@ class _Training:
             found = evaluate(env, self._network, episodes, 0, True, limit)
         except KeyboardInterrupt:
             self._draw()
-            how = f"Saved: {self._saved}. Evaluate it with: multippo eval {self._directory.path}"
+            how = f"Saved: {saved}. Evaluate it with: multippo eval {self._directory.path}"
             raise KeyboardInterrupt(how) from None
         finally:
             env.close()
-        return {"step": float(self._saved.name.removeprefix("step_")), **found}
+        return {"step": float(saved.name.removeprefix("step_")), **found}
 
     def _draw(self) -> None:
         title = f"{self._settings.env_id}, {self._settings.network}, {self._network.engine.name}"
-        plot_learning_curve(read_metrics(self._directory.metrics), self._directory.curve, title)
-
-
-class _Record:
-    """A run's metrics on the disk: files that are made when there is something to write."""
-
-    def __init__(self, directory: RunDirectory, first_step: int) -> None:
-        self._directory, self._first_step = directory, first_step
-        self._writers: list[JsonlWriter | TensorBoardWriter] = []
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything has been written."""
-        return bool(self._writers)
-
-    def write(self, metrics: Mapping[str, float]) -> None:
-        """Writes metrics everywhere."""
-        if not self._writers:
-            self._writers = [
-                JsonlWriter(self._directory.metrics),
-                TensorBoardWriter(self._directory.path, self._first_step),
-            ]
-        for writer in self._writers:
-            writer.write(metrics)
-
-    def close(self) -> None:
-        """Closes the files."""
-        for writer in self._writers:
-            writer.close()
+        try:
+            plot_learning_curve(read_metrics(self._directory.metrics), self._directory.curve, title)
+        except OSError as error:
+            if not self._goes_on:
+                raise
+            _LOG.warning("The learning curve was not drawn: %s.", error)

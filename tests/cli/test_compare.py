@@ -33,7 +33,10 @@ def changed(run: Path, copy: Path, step: int, file: str, name: str, by: float) -
     arrays = read_tensors(path)
     arrays[name] = np.array(arrays[name])
     arrays[name].flat[1] += by
-    write_tensors(path, arrays)
+    manifest = path.with_name("checkpoint.json")
+    about = json.loads(manifest.read_text())
+    about["sha256"][path.name] = write_tensors(path, arrays)
+    manifest.write_text(json.dumps(about))
     return copy
 
 

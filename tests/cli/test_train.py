@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from multippo.algorithms import checkpoint_folder
 from multippo.algorithms.metrics import JsonlWriter, read_metrics
 from multippo.cli import train as train_module
 from multippo.cli.runs import RunDirectory
@@ -205,7 +206,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, iteration: int) -> None:
         if metrics.get("iteration") == iteration:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(train_module.JsonlWriter, "write", interrupted)
+    monkeypatch.setattr(JsonlWriter, "write", interrupted)
 
 
 def test_a_functional_run_goes_on_as_if_nothing_had_happened(command: Any, monkeypatch: pytest.MonkeyPatch):
@@ -219,7 +220,8 @@ def test_a_functional_run_goes_on_as_if_nothing_had_happened(command: Any, monke
         assert done.err.count("interrupted. Saved: ") == 1
         assert "multippo train --run-dir interrupted --resume" in done.err
     with monkeypatch.context() as patched:  # after it logged an iteration that it had not saved
-        patched.setattr(train_module, "save_checkpoint", killed_at_the_second_call(train_module.save_checkpoint))
+        save = killed_at_the_second_call(checkpoint_folder.save_checkpoint)
+        patched.setattr(checkpoint_folder, "save_checkpoint", save)
         with pytest.raises(Killed):
             train(command, *options, "--run-dir", "killed", **fast)
         assert numbers(Path("killed"))[-1]["iteration"] == 4
@@ -397,7 +399,7 @@ def test_a_disk_that_is_full_is_no_fault(command: Any, monkeypatch: pytest.Monke
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device", "checkpoints")
 
-    monkeypatch.setattr(train_module, "save_checkpoint", full)
+    monkeypatch.setattr(checkpoint_folder, "save_checkpoint", full)
     done = train(command, "--run-dir", "run")
     assert done.code == 1
     assert "No space left on device" in done.err.splitlines()[-1]
@@ -427,6 +429,10 @@ def test_a_disk_that_is_full_is_no_fault(command: Any, monkeypatch: pytest.Monke
         (("--resume", "--run-dir", "full"), "no config.json"),
         (("--resume", "--run-dir", "new/run"), "nothing is there"),
         (("CartPole-v1", "--max-episode-steps", 0), "max_episode_steps=0 is not possible"),
+        (("CartPole-v1", "--keep-last", 0), "keep_last=0 is not possible: expected at least 1"),
+        (("CartPole-v1", "--keep-best", -1), "keep_best=-1 is not possible: expected at least 1"),
+        (("CartPole-v1", "--keep-best", 1, "--no-eval-enabled"), "keep_best=1 needs evaluations during training"),
+        (("CartPole-v1", "--on-save-error", "ignore"), "on_save_error='ignore' is not known"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing_behind(command: Any, arguments: tuple[object, ...], message: str):

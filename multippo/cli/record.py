@@ -1,0 +1,65 @@
+"""What a run logs, on the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+
+from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter
+from multippo.cli.runs import RunDirectory
+
+__all__ = ["RunRecord"]
+
+_LOG = logging.getLogger("multippo")
+
+
+class RunRecord:
+    """A run's metrics on the disk: files that are made when there is something to write.
+
+    Args:
+        directory: Where they go.
+        first_step: Where the run begins or goes on.
+        goes_on: Whether a disk that is full only makes a warning.
+    """
+
+    def __init__(self, directory: RunDirectory, first_step: int, goes_on: bool) -> None:
+        self.begun = False
+        """Whether anything has been written."""
+        self._goes_on = goes_on
+        self._make: dict[str, Callable[[], JsonlWriter | TensorBoardWriter]] = {
+            "metrics.jsonl": lambda: JsonlWriter(directory.metrics),
+            "TensorBoard's events": lambda: TensorBoardWriter(directory.path, first_step),
+        }
+        self._writers: dict[str, JsonlWriter | TensorBoardWriter] = {}
+        self._failing: set[str] = set()
+
+    def write(self, metrics: Mapping[str, float]) -> None:
+        """Writes metrics everywhere."""
+        for name, make in self._make.items():
+            try:
+                if name not in self._writers:
+                    self._writers[name] = make()
+                self._writers[name].write(metrics)
+                self.begun = True
+                self._failing.discard(name)
+            except OSError as error:
+                if not self._goes_on:
+                    raise
+                self._give_up(name, error)
+
+    def close(self) -> None:
+        """Closes the files."""
+        for writer in self._writers.values():
+            with contextlib.suppress(*((OSError,) if self._goes_on else ())):
+                writer.close()
+
+    def _give_up(self, name: str, error: OSError) -> None:
+        """Until the next metrics, when a new file, or the old one's end, may be writable again."""
+        if name not in self._failing:
+            _LOG.warning("Metrics are missing in %s: %s. The run goes on.", name, error)
+        self._failing.add(name)
+        writer = self._writers.pop(name, None)
+        if writer is not None:
+            with contextlib.suppress(OSError):
+                writer.close()

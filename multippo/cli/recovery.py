@@ -1,0 +1,98 @@
+"""What is done about a checkpoint that is damaged: a run goes on from the last good one, and is told of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from multippo.algorithms.checkpoint_manifest import read_manifest
+from multippo.algorithms.checkpoint_steps import step_directories
+from multippo.algorithms.checkpointing import Checkpoint
+from multippo.algorithms.types import TrainingState
+from multippo.cli.errors import UsageError, one_line
+from multippo.cli.runs import RunDirectory
+from multippo.errors import DamagedCheckpointError
+
+__all__ = ["Damaged", "pointing_to_another", "restore_last_good", "set_aside"]
+
+_MOST_SHOWN = 3
+
+
+class Damaged(NamedTuple):
+    """A checkpoint that can't be read.
+
+    Attributes:
+        path: Where it is.
+        why: What is wrong with it.
+    """
+
+    path: Path
+    why: str
+
+
+def restore_last_good(directory: RunDirectory, network: Any) -> tuple[Checkpoint, TrainingState, list[Damaged]]:
+    """Reads the latest checkpoint of a run that is whole.
+
+    Args:
+        directory: The run's.
+        network: Gets the weights.
+
+    Returns:
+        The checkpoint, what is in it, and the later ones that are damaged.
+
+    Raises:
+        UsageError: If all are damaged.
+        ValueError: If it does not fit the network, or is of a later format.
+    """
+    damaged: list[Damaged] = []
+    for path in step_directories(directory.checkpoints):
+        try:
+            checkpoint = Checkpoint(path=path, manifest=read_manifest(path))
+            return checkpoint, checkpoint.restore(network), damaged
+        except (DamagedCheckpointError, FileNotFoundError) as error:
+            damaged.append(Damaged(path, _why(error)))
+    found = "; ".join(f"{path.name}: {why}" for path, why in damaged[:_MOST_SHOWN]) or "there are links only"
+    more = f"; and {len(damaged) - _MOST_SHOWN} more" if len(damaged) > _MOST_SHOWN else ""
+    raise UsageError(
+        f"no checkpoint of {directory.path} can be read. {found.rstrip('.')}{more}. Copy the directory again, or start "
+        "another run."
+    )
+
+
+def set_aside(damaged: Damaged) -> Path:
+    """Gives a damaged checkpoint a name under which nobody takes it for one; the run may come to that step again."""
+    path, number = damaged.path.with_name(f"damaged_{damaged.path.name}"), 2
+    while path.exists():
+        path, number = damaged.path.with_name(f"damaged_{damaged.path.name}_{number}"), number + 1
+    return damaged.path.rename(path)
+
+
+@contextlib.contextmanager
+def pointing_to_another(directory: RunDirectory) -> Generator[None]:
+    """For the time in which a checkpoint's weights are read.
+
+    Raises:
+        UsageError: If it is damaged; says which other can be read.
+    """
+    try:
+        yield
+    except (DamagedCheckpointError, FileNotFoundError) as error:
+        where = Path(error.filename).parent.name if isinstance(error, FileNotFoundError) and error.filename else ""
+        raise UsageError(f"{where}{': ' * bool(where)}{_why(error)} {_another(directory)}") from error
+
+
+def _another(directory: RunDirectory) -> str:
+    for path in step_directories(directory.checkpoints):
+        with contextlib.suppress(ValueError, OSError):
+            step = Checkpoint(path=path, manifest=read_manifest(path))
+            step.weights()
+            return f"The last whole one: --checkpoint {step.manifest.step}"
+    return "No other can be read: copy the whole directory again."
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"{Path(error.filename).name} is missing."
+    return one_line(error)
