@@ -10,13 +10,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from multippo import random
-from multippo.backends import available_backends, get_backend, precision, register_backend, use_backend
+from multippo.backends import (
+    available_backends,
+    get_backend,
+    matmul_precision,
+    precision,
+    register_backend,
+    use_backend,
+)
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Concat, Filter, Flattener, Map, Merge, Parallel, Scale, Sequential, Splitter
 from multippo.networks.convolution import Conv
 from multippo.networks.delay import Delay
 from multippo.networks.dropout import Dropout
 from multippo.networks.feedforward import Dense, LayerNorm
+from multippo.networks.foreign import load_flax_state, load_torch_state
 from multippo.networks.graph import PopulationGraph
 from multippo.networks.lift import Lift
 from multippo.networks.normalizer import Normalizer
@@ -154,7 +162,9 @@ __all__ = [
     "get_backend",
     "list_envs",
     "load_checkpoint",
+    "load_flax_state",
     "load_portable",
+    "load_torch_state",
     "make_cnn_actor_critic",
     "make_env",
     "make_mlp",

@@ -1,0 +1,225 @@
+"""Weights of plain torch and flax modules: our layers compute with them what theirs do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import flax.linen as linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import support
+import torch
+from flax import nnx
+
+import multippo as mp
+
+FEATURES, HIDDEN, BATCH, STEPS = 3, 4, 2, 5
+RNG = np.random.default_rng(0)
+SEQUENCE = RNG.normal(size=(STEPS, BATCH, FEATURES)).astype(np.float32)
+IMAGE = RNG.normal(size=(BATCH, 6, 5, FEATURES)).astype(np.float32)
+
+
+def ours(kind: str) -> Any:
+    """The layer that takes them; its own weights are others."""
+    rngs = mp.Rngs(5)
+    layer = {
+        "Dense": lambda: mp.Dense(FEATURES, HIDDEN, rngs),
+        "LSTM": lambda: mp.LSTM(FEATURES, HIDDEN, rngs),
+        "GRU": lambda: mp.GRU(FEATURES, HIDDEN, rngs),
+        "RNN": lambda: mp.RNN(FEATURES, HIDDEN, rngs),
+        "Conv": lambda: mp.Conv(FEATURES, HIDDEN, (3, 2), rngs),
+        "LayerNorm": lambda: mp.LayerNorm(FEATURES),
+    }[kind]()
+    support.fill_randomly(layer, 7)
+    return layer
+
+
+def computed(layer: Any, kind: str) -> np.ndarray:
+    """Outputs ``[T, B, ...]``."""
+    engine = layer.engine
+    if kind == "Conv":
+        return engine.to_numpy(layer((), engine.asarray(IMAGE)).output)
+    done = engine.asarray(np.zeros((STEPS, BATCH), bool))
+    return engine.to_numpy(layer.unroll(layer.initialize_state(BATCH), engine.asarray(SEQUENCE), done).output)
+
+
+def random_torch(module: Any) -> Any:
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
+    return module
+
+
+def step_by_step(cell: Any) -> torch.Tensor:
+    state, outputs = None, []
+    for x in torch.from_numpy(SEQUENCE):
+        state = cell(x, state)
+        outputs.append(state[0] if isinstance(state, tuple) else state)
+    return torch.stack(outputs)
+
+
+TORCH: dict[str, Any] = {
+    "Dense": lambda: torch.nn.Linear(FEATURES, HIDDEN),
+    "LSTM": lambda: torch.nn.LSTM(FEATURES, HIDDEN),
+    "LSTM cell": lambda: torch.nn.LSTMCell(FEATURES, HIDDEN),
+    "GRU": lambda: torch.nn.GRU(FEATURES, HIDDEN),
+    "GRU cell": lambda: torch.nn.GRUCell(FEATURES, HIDDEN),
+    "RNN": lambda: torch.nn.RNN(FEATURES, HIDDEN),
+    "LSTM without bias": lambda: torch.nn.LSTM(FEATURES, HIDDEN, bias=False),
+    "Conv": lambda: torch.nn.Conv2d(FEATURES, HIDDEN, (3, 2)),
+    "LayerNorm": lambda: torch.nn.LayerNorm(FEATURES),
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_of_torch(engine, name):
+    theirs, kind = random_torch(TORCH[name]()), name.split()[0]
+    layer = ours(kind)
+    assert mp.load_torch_state(layer, theirs.state_dict()) == []
+    with torch.no_grad():
+        if "cell" in name:
+            expected = step_by_step(theirs)
+        elif kind == "Conv":
+            expected = theirs(torch.from_numpy(IMAGE).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        else:
+            expected = theirs(torch.from_numpy(SEQUENCE))
+    expected = (expected[0] if isinstance(expected, tuple) else expected).numpy()
+    assert np.abs(expected).max() > 0.1
+    np.testing.assert_allclose(computed(layer, kind), expected, atol=2e-6)
+
+
+def unrolled(step: Any, carry: Any) -> np.ndarray:
+    outputs = []
+    for x in SEQUENCE:
+        carry, y = step(carry, jnp.asarray(x))
+        outputs.append(np.asarray(y))
+    return np.stack(outputs)
+
+
+ZEROS = jnp.zeros((BATCH, HIDDEN))
+FLAX: dict[str, Any] = {
+    # kind: (of nnx, of linen, the carry at first)
+    "Dense": (lambda r: nnx.Linear(FEATURES, HIDDEN, rngs=r), linen.Dense(HIDDEN), None),
+    "LSTM": (lambda r: nnx.LSTMCell(FEATURES, HIDDEN, rngs=r), linen.LSTMCell(HIDDEN), (ZEROS, ZEROS)),
+    "LSTM optimized": (
+        lambda r: nnx.OptimizedLSTMCell(FEATURES, HIDDEN, rngs=r),
+        linen.OptimizedLSTMCell(HIDDEN),
+        (ZEROS, ZEROS),
+    ),
+    "GRU": (lambda r: nnx.GRUCell(FEATURES, HIDDEN, rngs=r), linen.GRUCell(HIDDEN), ZEROS),
+    "RNN": (lambda r: nnx.SimpleCell(FEATURES, HIDDEN, rngs=r), linen.SimpleCell(HIDDEN), ZEROS),
+    "Conv": (
+        lambda r: nnx.Conv(FEATURES, HIDDEN, (3, 2), padding="VALID", rngs=r),
+        linen.Conv(HIDDEN, (3, 2), padding="VALID"),
+        None,
+    ),
+    "LayerNorm": (
+        lambda r: nnx.LayerNorm(FEATURES, epsilon=1e-5, rngs=r),
+        linen.LayerNorm(epsilon=1e-5),
+        None,
+    ),
+}
+
+
+def randomly(tree: Any) -> Any:
+    rng = np.random.default_rng(3)
+    return jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape), jnp.float32), tree)
+
+
+@pytest.mark.parametrize("name", FLAX)
+@pytest.mark.parametrize("api", ["nnx", "linen"])
+def test_of_flax(engine, name, api):
+    of_nnx, of_linen, carry = FLAX[name]
+    kind = name.split()[0]
+    x = IMAGE if kind == "Conv" else SEQUENCE
+    if api == "nnx":
+        theirs = of_nnx(nnx.Rngs(0))
+        nnx.update(theirs, randomly(nnx.state(theirs, nnx.Param)))
+        state, call = nnx.state(theirs), theirs
+    else:
+        arguments = (x,) if carry is None else (carry, x[0])
+        state = randomly(of_linen.init(jax.random.key(0), *arguments))
+        call = lambda *inputs: of_linen.apply(state, *inputs)  # noqa: E731
+    expected = np.asarray(call(x)) if carry is None else unrolled(call, carry)
+    layer = ours(kind)
+    prefix = {"": "params"} if api == "linen" else None
+    assert mp.load_flax_state(layer, state, prefix) == []
+    assert np.abs(expected).max() > 0.1
+    np.testing.assert_allclose(computed(layer, kind), expected, atol=2e-6)
+
+
+def test_a_network_layer_by_layer(engine):
+    """As rsl_rl keeps an actor-critic, with its normaliser; what is not named stays as it is."""
+    rng = np.random.default_rng(1)
+    state = {
+        "obs_normalizer._mean": torch.tensor([[1.0, 2.0, 3.0]]),
+        "obs_normalizer._var": torch.tensor([[4.0, 5.0, 6.0]]),
+        "obs_normalizer._std": torch.tensor([[2.0, 5**0.5, 6**0.5]]),
+        "obs_normalizer.count": torch.tensor(2**31 + 7),
+        **{f"actor.{i}.weight": rng.normal(size=(HIDDEN, size)) for i, size in ((0, 3), (2, HIDDEN))},
+        **{f"actor.{i}.bias": rng.normal(size=HIDDEN) for i in (0, 2)},
+        "std": np.ones(2),
+    }
+    actor = mp.Sequential([mp.Dense(3, HIDDEN, mp.Rngs(0)), mp.Dense(HIDDEN, HIDDEN, mp.Rngs(1))])
+    network = mp.Sequential([mp.Normalizer(3), mp.Parallel(actor=actor, critic=mp.Dense(3, 1, mp.Rngs(2)))])
+    before = mp.to_portable(network)
+    names = {f"layers.1.components.actor.layers.{i}": f"actor.{2 * i}" for i in (0, 1)}
+    assert mp.load_torch_state(network, state, {"layers.0": "obs_normalizer", **names}) == ["std"]
+    after = mp.to_portable(network)
+    for i in (0, 1):
+        np.testing.assert_array_equal(
+            after[f"layers.1.components.actor.layers.{i}.kernel"], state[f"actor.{2 * i}.weight"].T.astype(np.float32)
+        )
+    np.testing.assert_array_equal(
+        after["layers.1.components.critic.kernel"], before["layers.1.components.critic.kernel"]
+    )
+    assert network.layers[0].count == 2**31 + 7
+    np.testing.assert_allclose(engine.to_numpy(network.layers[0].variance), [4.0, 5.0, 6.0], rtol=1e-6)
+
+
+def test_half_precision_and_initial_states(engine):
+    theirs = random_torch(torch.nn.LSTM(FEATURES, HIDDEN)).to(torch.bfloat16)
+    layer = mp.LSTM(FEATURES, HIDDEN, mp.Rngs(0), trainable_initial_state=True)
+    support.fill_randomly(layer, 2)
+    before = mp.to_portable(layer)
+    mp.load_torch_state(layer, theirs.state_dict())
+    after = mp.to_portable(layer)
+    np.testing.assert_array_equal(after["input_kernel"], theirs.weight_ih_l0.detach().float().numpy().T)
+    np.testing.assert_array_equal(after["initial_h"], before["initial_h"])
+
+
+LINEAR = {"weight": np.ones((HIDDEN, FEATURES)), "bias": np.zeros(HIDDEN)}
+
+
+@pytest.mark.parametrize(
+    ("state", "names", "message"),
+    [
+        (
+            LINEAR,
+            {"layers.2": ""},
+            "'layers.2' is no layer of the network.* Those with weights are 'layers.0', 'layers.1'",
+        ),
+        (LINEAR, {"": ""}, "'' is no layer of the network"),
+        ({f"pi.{k}": v for k, v in LINEAR.items()}, {"layers.0": "po"}, "'po' is no module of the torch state. .*pi"),
+        ({"weight": LINEAR["weight"]}, {"layers.0": ""}, r"has ['bias', 'kernel']; the torch state gives ['kernel']"),
+        ({"bias": LINEAR["bias"]}, {"layers.0": ""}, r"has no 'weight'; it has ['bias']"),
+        ({**LINEAR, "scale": np.ones(1)}, {"layers.0": ""}, r"has ['scale'], for which there is no place in Dense"),
+        ({**LINEAR, "weight": np.ones((2, 2))}, {"layers.0": ""}, "kernel of the Dense at 'layers.0' has shape (3, 4)"),
+        (
+            torch.nn.LSTM(HIDDEN, HIDDEN, 2).state_dict(),
+            {"layers.1": ""},
+            "'weight_ih_l1'], for which there is no place",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named_and_changes_nothing(torch_engine, state, names, message):
+    network = mp.Sequential([mp.Dense(FEATURES, HIDDEN, mp.Rngs(0)), mp.LSTM(HIDDEN, HIDDEN, mp.Rngs(1))])
+    before = mp.to_portable(network)
+    pattern = ".*".join(map(re.escape, message.split(".*")))
+    with pytest.raises(ValueError, match=pattern):
+        mp.load_torch_state(network, state, names)
+    support.assert_trees_close(mp.to_portable(network), before, 0.0)
