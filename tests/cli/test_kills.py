@@ -1,0 +1,237 @@
+"""A run killed at any moment, again and again, ends as if nothing had happened; and at any moment its latest checkpoint
+is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+import multippo as mp
+from multippo.algorithms.checkpoint_steps import latest_checkpoint, step_directories
+from multippo.algorithms.metrics import read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Two environments and rollouts of 2 steps: an iteration is 4 steps, of which saving takes a good part.
+ITERATION = 4
+RUN = ("train", "brax/fast", "--backend", "torch", "--num-envs", "2", "--rollout-length", "2", "--num-epochs", "1")
+SMALL = ("--num-minibatches", "1", "--actor-hidden-sizes", "4", "--critic-hidden-sizes", "4")
+SAVING = ("--checkpoint-every-steps", "1", "--keep-last", "2", "--final-eval-episodes", "0", "--progress", "off")
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    """One thread; and what XLA compiled in one life is not compiled in the next."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), *sys.path])),
+        "OMP_NUM_THREADS": "1",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "xla"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+class Lives(Protocol):
+    """Starts processes that call the command, one after another."""
+
+    def start(self, arguments: Sequence[str]) -> int:
+        """The process's number."""
+        ...
+
+    def wait(self) -> int:
+        """How it ended: its exit code, or the negative number of the signal."""
+        ...
+
+
+class Spawned:
+    """Processes of their own."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self._environment = environment(tmp_path)
+
+    def start(self, arguments: Sequence[str]) -> int:
+        command = [sys.executable, "-W", "ignore", "-m", "multippo.cli", *arguments]
+        self._process = subprocess.Popen(command, env=self._environment, stdout=subprocess.DEVNULL)
+        return self._process.pid
+
+    def wait(self) -> int:
+        return self._process.wait()
+
+
+# Imports everything once, PyTorch's compiler among it, by a run in an environment that needs no JAX: threads of XLA's
+# would not survive a fork.
+SERVER = """
+import json, os, sys, tempfile
+import brax.envs, jax, torch
+from multippo.cli import main
+import multippo.envs.brax
+with tempfile.TemporaryDirectory() as folder:
+    warm = "--num-envs 2 --rollout-length 4 --num-epochs 1 --num-minibatches 1 --total-steps 8 --final-eval-episodes 0"
+    assert main(["train", "CartPole-v1", "--backend", "torch", *warm.split(), "--run-dir", folder + "/warm"]) == 0
+print("ready", flush=True)
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(2, 1)
+        os._exit(main(json.loads(line)))
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+class Forked:
+    """Children of a process that has imported all there is to import, which takes longer than their lives."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", SERVER],
+            env=environment(tmp_path),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        while self._read() != "ready":
+            pass
+
+    def start(self, arguments: Sequence[str]) -> int:
+        assert self._server.stdin is not None
+        print(json.dumps(arguments), file=self._server.stdin, flush=True)
+        return int(self._read())
+
+    def wait(self) -> int:
+        return int(self._read())
+
+    def close(self) -> None:
+        assert self._server.stdin is not None and self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.stdout.close()
+        self._server.wait()
+
+    def _read(self) -> str:
+        assert self._server.stdout is not None
+        line = self._server.stdout.readline()
+        assert line, "the server has ended"
+        return line.strip()
+
+
+@contextlib.contextmanager
+def forked(tmp_path: Path) -> Generator[Lives]:
+    lives = Forked(tmp_path)
+    try:
+        yield lives
+    finally:
+        lives.close()
+
+
+@contextlib.contextmanager
+def spawned(tmp_path: Path) -> Generator[Lives]:
+    yield Spawned(tmp_path)
+
+
+def latest_iteration(run: Path) -> int:
+    path = latest_checkpoint(run / "checkpoints")
+    return 0 if path is None else int(path.name.removeprefix("step_")) // ITERATION
+
+
+def left_unfinished(run: Path) -> int:
+    return len([*run.glob(".*.tmp"), *(run / "checkpoints").glob(".*.tmp")])
+
+
+def check(run: Path) -> None:
+    """Every checkpoint there is whole, arrays and all."""
+    found = step_directories(run / "checkpoints")
+    assert len(found) <= 3  # one is saved before another is removed
+    for path in found:
+        checkpoint = mp.load_checkpoint(path)
+        assert {"weights", "optimizer", "carry", "environment"} == checkpoint.arrays().keys()
+        assert path.name == f"step_{checkpoint.manifest.iteration * ITERATION:012d}"
+    if found:
+        assert mp.load_checkpoint(run).path == found[0]
+
+
+def kill_at_a_random_moment(lives: Lives, arguments: Sequence[str], run: Path, draw: random.Random, early: bool) -> int:
+    """One life: killed while it starts, or within an iteration some iterations later. Returns its iterations."""
+    before = latest_iteration(run)
+    pid = lives.start(arguments)
+    if early:
+        time.sleep(draw.uniform(0.0, 1.0))
+    else:
+        target, seen = before + 1 + draw.randrange(5), [(time.monotonic(), before)]
+        while seen[-1][1] < target:
+            time.sleep(0.001)
+            with contextlib.suppress(FileNotFoundError):  # removed between two looks
+                now = latest_iteration(run)
+                if now > seen[-1][1]:
+                    seen.append((time.monotonic(), now))
+        # What an iteration took, if there were several; the first has begun long before.
+        took = (seen[-1][0] - seen[1][0]) / (seen[-1][1] - seen[1][1]) if len(seen) > 2 else 0.03
+        time.sleep(draw.uniform(0.0, took))
+    os.kill(pid, signal.SIGKILL)
+    assert lives.wait() == -signal.SIGKILL, "it ended before it was killed"
+    return latest_iteration(run) - before
+
+
+def numbers(run: Path) -> list[dict[str, Any]]:
+    """What was logged, without what the clock says."""
+    return [
+        {name: value for name, value in record.items() if not name.startswith(("time/", "throughput/"))}
+        for record in read_metrics(run / "metrics.jsonl")
+    ]
+
+
+def go(lives: Lives, tmp_path: Path, kills: int, iterations: int) -> int:
+    """Kills a run that often, lets it end, and compares it with one that was not. Returns the saves that were cut."""
+    total = ("--total-steps", str(iterations * ITERATION))
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    begin = (*RUN, *SMALL, *SAVING, *total, "--run-dir")
+    lives.start([*begin, str(whole)])
+    assert lives.wait() == 0
+    draw, cut = random.Random(kills), 0
+    resume = ["train", "--run-dir", str(killed), "--resume", "--progress", "off"]
+    for number in range(kills):
+        first = not (killed / "config.json").exists()
+        arguments = [*begin, str(killed)] if first else resume
+        gained = kill_at_a_random_moment(lives, arguments, killed, draw, early=number % 5 == 4)
+        assert gained >= 0  # what was saved is not lost
+        check(killed)
+        cut += left_unfinished(killed) > 0
+    assert latest_iteration(killed) < iterations
+    lives.start(resume)
+    assert lives.wait() == 0
+    name = f"step_{iterations * ITERATION:012d}"
+    files = sorted(path.name for path in (whole / "checkpoints" / name).iterdir())
+    assert len(files) == 5
+    for file in files:  # parameters and statistics, moments, keys and carry, environment, counts
+        one, other = ((run / "checkpoints" / name / file).read_bytes() for run in (whole, killed))
+        assert one == other, file
+    assert numbers(killed) == numbers(whole)
+    assert [record["iteration"] for record in numbers(whole)] == list(range(1, iterations + 1))
+    assert left_unfinished(killed) == 0
+    check(killed)
+    return cut
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_a_run_killed_fifty_times_ends_as_one_that_was_not(tmp_path: Path):
+    with forked(tmp_path) as lives:
+        cut = go(lives, tmp_path, kills=50, iterations=240)
+    assert cut >= 5  # so that saves and removals were among the moments
+
+
+@pytest.mark.slow
+def test_the_same_in_processes_of_their_own(tmp_path: Path):
+    with spawned(tmp_path) as lives:
+        go(lives, tmp_path, kills=3, iterations=30)
