@@ -235,3 +235,90 @@ def test_a_run_killed_fifty_times_ends_as_one_that_was_not(tmp_path: Path):
 def test_the_same_in_processes_of_their_own(tmp_path: Path):
     with spawned(tmp_path) as lives:
         go(lives, tmp_path, kills=3, iterations=30)
+
+
+# Saves over an earlier checkpoint and beside it, with a removal after it: once for each call of the system that this
+# takes, in a child killed right before that call. NumPy alone is imported, so that a child is quickly made.
+MOMENTS = """
+import dataclasses, os, signal, sys
+from pathlib import Path
+import multippo as mp
+from multippo.algorithms import atomic
+from multippo.algorithms.types import EpisodeState
+from multippo.testing import TableNet
+
+root, left = Path(sys.argv[1]), 0
+with mp.use_backend("numpy") as engine:
+    network = TableNet([0.5, 0.25])
+    split = engine.split(network)
+    moments = {leaf.native_path: leaf.read() + 1.5 for leaf in engine.leaves(network).values() if leaf.trained}
+    state = mp.TrainingState(
+        definition=split.definition, params=engine.snapshot(split.params), variables=engine.snapshot(split.variables),
+        optimizer_state=(moments, moments, 8), network_state=network.initialize_state(2), env_state=None,
+        episodes=EpisodeState(engine.zeros((2,)), engine.zeros((2,))), key=engine.random.key(3), iteration=0, step=0,
+    )
+
+def save(folder, iteration):
+    folder.save(dataclasses.replace(state, iteration=iteration, step=iteration), iteration)
+
+def count(event="", arguments=()):
+    global left
+    if event and not event.startswith(("open", "os.", "shutil.", "ctypes.dlsym")):
+        return
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.fsync = lambda descriptor: None  # for the machine's sake, which is not stopped
+def counted(call):
+    def wrapped(*arguments, **options):
+        count()
+        return call(*arguments, **options)
+    return wrapped
+
+for kind in ("beside", "over"):
+    moment = code = 0
+    while moment == 0 or code != 0:
+        moment += 1
+        path = root / kind / str(moment)
+        save(mp.CheckpointFolder(path, network), 1)
+        pid = os.fork()
+        if pid == 0:
+            os.fsync, os.close = counted(os.fsync), counted(os.close)
+            folder = mp.CheckpointFolder(path, network, keep_last=1)
+            left = moment
+            sys.addaudithook(count)
+            save(folder, 2 if kind == "beside" else 1)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert code in (0, -signal.SIGKILL), code
+    print(kind, moment)
+"""
+
+
+def test_a_save_killed_before_any_of_its_calls_of_the_system(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", MOMENTS, str(tmp_path)], env=environment(tmp_path), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    for kind, results in (("beside", [1, 2]), ("over", [1])):
+        found: list[int] = []
+        leftovers: list[list[str]] = []
+        for moment in range(1, len(os.listdir(tmp_path / kind)) + 1):
+            path = tmp_path / kind / str(moment)
+            for checkpoint in step_directories(path):
+                mp.load_checkpoint(checkpoint).arrays()  # whole
+            latest = mp.load_checkpoint(path)
+            found.append(latest.manifest.iteration)
+            leftovers.append([entry.name for entry in path.iterdir() if entry.name.startswith(".")])
+            assert latest.manifest.iteration == max(int(entry.name[5:]) for entry in step_directories(path))
+        assert found == sorted(found) and sorted({*found}) == results  # the old one up to some moment, then the new
+        assert len(found) > 30
+        assert not leftovers[-1]  # that child was not killed
+        assert sum(map(bool, leftovers)) > 10
+    # What each left is gone after the next save.
+    from multippo.algorithms.atomic import remove_leftovers
+
+    for path in [*(tmp_path / "beside").iterdir(), *(tmp_path / "over").iterdir()]:
+        remove_leftovers(path)
+        assert all(entry.name.startswith("step_") for entry in path.iterdir())
