@@ -1,0 +1,143 @@
+"""One module at two places of a network: stored once, loaded into both places, trained by the sum of its gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+from checkpoints import files_of, saved
+
+import multippo as mp
+from multippo.testing import FunctionalGoal, Goal
+
+OTHER = {"jax": "torch", "torch": "jax"}
+
+
+def head(rngs: mp.Rngs) -> Any:
+    return mp.Sequential([mp.Dense(3, 2, rngs), mp.NormalTanhSampler(rngs, 0.01)])
+
+
+def at_two_places(seed: int = 0) -> Any:
+    """The same two layers at the root of the actor and of the critic, and the first of them twice in a row."""
+    rngs = mp.Rngs(seed)
+    first, second = mp.Dense(1, 3, rngs, activation="tanh"), mp.Dense(3, 3, rngs, activation="tanh")
+    actor = mp.Sequential([first, second, second, head(rngs)])
+    network = mp.PPOAdapter(action=actor, value=mp.Sequential([first, second, second, mp.Dense(3, 1, rngs)]))
+    support.fill_randomly(network, seed)
+    return network
+
+
+class Twice(mp.StatefulModule):
+    """One layer, called twice."""
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        return self.layer((), self.layer((), x).output)
+
+
+def at_one_place(seed: int = 0) -> Any:
+    """The same function without sharing between actor and critic, or in a list."""
+    rngs = mp.Rngs(seed)
+    trunk = [mp.Dense(1, 3, rngs, activation="tanh"), Twice(mp.Dense(3, 3, rngs, activation="tanh"))]
+    return mp.Sequential([*trunk, mp.PPOAdapter(action=head(rngs), value=mp.Dense(3, 1, rngs))])
+
+
+# Where at_two_places has what at_one_place has under the name before it.
+PLACES = {
+    "layers.0.": "action.layers.0.",
+    "layers.1.layer.": "action.layers.1.",
+    "layers.2.action.layers.0.": "action.layers.3.layers.0.",
+    "layers.2.action.layers.1.": "action.layers.3.layers.1.",
+    "layers.2.value.": "value.layers.3.",
+}
+
+
+def renamed(arrays: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, array in arrays.items():
+        (start,) = [start for start in PLACES if name.startswith(start)]
+        found[PLACES[start] + name.removeprefix(start)] = array
+    return found
+
+
+def train(network: Any, env: Any = None, **options: Any) -> training.Run:
+    return training.train(env or Goal(2), network, learning_rate=0.05, num_epochs=2, **options)
+
+
+def test_what_is_shared_has_one_name_on_every_engine(engine: Any):
+    network = at_two_places()
+    names = list(mp.to_portable(network))
+    assert [name for name in names if name.endswith("kernel")] == [
+        "action.layers.0.kernel",
+        "action.layers.1.kernel",
+        "action.layers.3.layers.0.kernel",
+        "value.layers.3.kernel",
+    ]
+    with mp.use_backend(OTHER[engine.name]):
+        assert list(mp.to_portable(at_two_places())) == names
+    assert set(names) == set(renamed(mp.to_portable(at_one_place())))
+
+
+def test_it_is_trained_as_one_place_would_be(engine: Any):
+    shared, single = at_two_places(), at_one_place()
+    before = mp.to_portable(shared)
+    inverse = {there: here for here, there in zip(mp.to_portable(single), renamed(mp.to_portable(single)), strict=True)}
+    mp.load_portable(single, {inverse[name]: array for name, array in before.items()})
+    runs = [train(network, iterations=2) for network in (shared, single)]
+    for name in ("losses/actor", "losses/critic", "gradient/norm"):  # the norm counts what is shared once
+        np.testing.assert_allclose(runs[0].column(name), runs[1].column(name), rtol=2e-5, err_msg=name)
+    after = mp.to_portable(shared)
+    support.assert_trees_close(after, renamed(mp.to_portable(single)), 2e-5)
+    for name, array in after.items():
+        if name.endswith(("kernel", "bias")):
+            assert np.abs(array - before[name]).max() > 1e-3, name
+
+
+def test_it_is_saved_once_and_loaded_into_both_places(engine: Any, tmp_path: Path):
+    network = at_two_places()
+    saved(tmp_path / "a", network)
+    arrays = mp.load_checkpoint(tmp_path / "a").arrays()
+    assert set(arrays["weights"]) == set(mp.to_portable(network))
+    trained = {name for name, leaf in engine.leaves(network).items() if leaf.trained}
+    assert set(arrays["optimizer"]) == {f"{moment}/{name}" for moment in ("first", "second") for name in trained}
+    other = at_two_places(1)
+    mp.load_checkpoint(tmp_path / "a", other)
+    places = other.action, other.value
+    x = engine.asarray(np.array([[0.25], [-1.5]], np.float32))
+    for place in (0, 1, 2):
+        one, two = (branch[place] for branch in places)
+        assert one is two
+    for branch, trained_branch in zip(places, (network.action, network.value), strict=True):
+        got, expected = x, x
+        for place in (0, 1, 2):
+            got, expected = branch[place]((), got).output, trained_branch[place]((), expected).output
+        support.assert_trees_close(got, expected, 0.0)
+    with mp.use_backend(OTHER[engine.name]):
+        elsewhere = at_two_places(2)
+        state = mp.load_checkpoint(tmp_path / "a", elsewhere)
+        mp.save_checkpoint(tmp_path / "b", state, elsewhere)
+    there, back = files_of(tmp_path / "a"), files_of(tmp_path / "b")
+    assert there.pop("checkpoint.json") != back.pop("checkpoint.json")
+    assert there == back
+
+
+@pytest.mark.usefixtures("torch_engine")
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path):
+    def env() -> Any:
+        return mp.make_env(FunctionalGoal(3), num_envs=2)
+
+    whole = at_two_places()
+    run = train(whole, env(), iterations=4, config={"checkpoint_every_steps": 2 * 8})
+    mp.save_checkpoint(tmp_path / "half", run.checkpoints[0][0], whole)
+    mp.save_checkpoint(tmp_path / "whole", run.state, whole)
+    again = at_two_places(1)
+    rest = train(again, env(), iterations=4, initial_state=mp.load_checkpoint(tmp_path / "half", again))
+    mp.save_checkpoint(tmp_path / "rest", rest.state, again)
+    assert files_of(tmp_path / "rest") == files_of(tmp_path / "whole")
+    assert files_of(tmp_path / "rest") != files_of(tmp_path / "half")
