@@ -171,6 +171,7 @@ __all__ = [
     "make_mlp_actor_critic",
     "make_mlp_layers",
     "make_recurrent_actor_critic",
+    "matmul_precision",
     "ppo_loss",
     "precision",
     "random",

@@ -50,9 +50,10 @@ def unroll_env(
     """
     engine = network.engine
     definition, params, variables = engine.split(network)
-    state, env_state, transition, _ = _programme(engine, env, definition, unroll_length)(
-        params, variables, network_state, env.refresh(env_state, key)
-    )
+    with engine.activated():
+        state, env_state, transition, _ = _programme(engine, env, definition, unroll_length)(
+            params, variables, network_state, env.refresh(env_state, key)
+        )
     return state, env_state, transition
 
 
@@ -60,7 +61,7 @@ def _programme(engine: Any, env: Env, definition: Any, length: int) -> Any:
     """A rollout function, compiled once for each environment, network structure and length."""
     # Kept by the environment itself: a table of ours, whose entries refer to their environment, would keep it alive.
     cached: dict[Any, Any] = vars(env).setdefault("_rollouts", {})
-    index = (engine.name, definition, length)
+    index = (engine.name, engine.device_name(), definition, length)
     if index not in cached:
         actor = Actor(engine, env, definition, "off")
 

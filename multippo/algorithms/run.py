@@ -74,6 +74,7 @@ class Run:
         if not isinstance(config, TrainConfig):
             raise TypeError(f"train_ppo needs a TrainConfig; got a {type(config).__name__}.")
         self.engine, self.network = network.engine, network
+        made.enter_context(self.engine.activated())
         check_trains(self.engine)
         self.env = as_env(env, config.ppo.num_envs)
         if isinstance(env, str):

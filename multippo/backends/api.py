@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multippo.backends.devices import check_matmul_precision
+
 __all__ = ["PRECISIONS", "Engine", "Leaf", "Optimizer", "OptimizerConfig", "SplitModule", "check_precision"]
 
 PRECISIONS = ("float32", "float64", "bfloat16")
@@ -264,6 +266,37 @@ class Engine:
             raise ValueError(f"Unknown activation {name!r}; expected one of {', '.join(sorted(self.activations))}.")
         return self.activations[name]
 
+    # -- devices ---------------------------------------------------------------------------------------------------
+
+    def device_name(self) -> str:
+        """Where the engine's arrays lie, such as "cpu:0" or "cuda:1"; one of ``devices``."""
+        return "cpu:0"
+
+    def devices(self) -> tuple[str, ...]:
+        """The devices that are there, the one to take by default first."""
+        return ("cpu:0",)
+
+    def on_device(self, name: str) -> Engine:
+        """A new engine of this kind whose arrays lie on another one of ``devices``."""
+        raise ValueError(f"The {self.name} engine can't compute on {name}: it has no devices to choose from.")
+
+    def activated(self) -> AbstractContextManager[Any]:
+        """Entered while the engine is active, and during a run: makes its device the framework's default."""
+        return nullcontext()
+
+    def matmul_precision(self, name: str) -> AbstractContextManager[Any]:
+        """Sets how exact products of float32 matrices are; see ``multippo.matmul_precision``.
+
+        Raises:
+            ValueError: If the name is not known (see ``check_matmul_precision``).
+        """
+        check_matmul_precision(name)
+        return nullcontext()
+
+    def numerics(self) -> dict[str, str]:
+        """The device and the framework's settings that decide about rounding, for a run's records."""
+        return {"device": self.device_name()}
+
     # -- arrays ----------------------------------------------------------------------------------------------------
 
     @property
@@ -282,9 +315,8 @@ class Engine:
             ValueError: If the name is not known (see ``check_precision``), or the engine has not got it.
         """
 
-    @property
     def product(self) -> Callable[[Any, Any], Any]:
-        """``x @ kernel``, ``[..., in]`` and ``[in, out]``, for modules that are made now, in the precision set."""
+        """``x @ kernel``, ``[..., in]`` and ``[in, out]``, as a module made now computes it, in the precision set."""
         return operator.matmul
 
     @abc.abstractmethod

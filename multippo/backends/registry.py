@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from multippo.backends.api import Engine
+from multippo.backends.devices import choose_device
 
 __all__ = [
     "active_engine",
@@ -21,12 +22,14 @@ __all__ = [
     "engine_of_array",
     "get_backend",
     "load_engine",
+    "matmul_precision",
     "precision",
     "register_backend",
     "use_backend",
 ]
 
 VARIABLE = "MULTIPPO_BACKEND"
+DEVICE_VARIABLE = "MULTIPPO_DEVICE"
 ENTRY_POINT_GROUP = "multippo.backends"
 
 _BUILT_IN = {  # name: (module of make_engine, packages it needs)
@@ -120,14 +123,26 @@ def active_engine() -> Engine:
 
 
 @contextlib.contextmanager
-def use_backend(name: str) -> Generator[Engine]:
+def use_backend(name: str, device: str | None = None) -> Generator[Engine]:
     """Makes ``name`` the active engine inside a ``with`` block, in this thread or task.
 
-    What was made before keeps its engine.
+    What was made before keeps its engine and device; what is made in the block keeps those of the block.
+
+    Args:
+        name: "jax", "torch", "numpy", or one that was registered.
+        device: Where its arrays lie and it computes: "cpu", "cuda" or "gpu", "tpu", with a number for one of several
+            ("cuda:1"), or "auto" for an accelerator if there is one. None for what ``MULTIPPO_DEVICE`` says, else
+            "auto".
+
+    Raises:
+        ValueError: If the engine is not known, or the device not there; the error lists those that are.
+        ImportError: If a package the engine needs is missing.
     """
-    token = _override.set(load_engine(name))
+    engine = load_engine(name, device)
+    token = _override.set(engine)
     try:
-        yield active_engine()
+        with engine.activated():
+            yield engine
     finally:
         _override.reset(token)
 
@@ -150,6 +165,25 @@ def precision(name: str) -> Generator[None]:
         yield
 
 
+@contextlib.contextmanager
+def matmul_precision(name: str) -> Generator[None]:
+    """Sets how exact products of float32 matrices are inside a ``with`` block, on the active engine.
+
+    It is a matter of GPUs (and TPUs), which are several times faster on operands with fewer digits. Without it products
+    are in full float32 on every engine, unless you have told the framework otherwise
+    (``jax_default_matmul_precision``, ``torch.set_float32_matmul_precision``). Convolutions and recurrent kernels
+    follow.
+
+    Args:
+        name: "highest" for full float32; "high" to let the processor round operands to TF32, of 11 significant bits.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    with active_engine().matmul_precision(name):
+        yield
+
+
 def computes_in_float64() -> bool:
     """Whether the active engine has been set to "float64"; loads no engine that nobody has used yet.
 
@@ -165,15 +199,18 @@ def computes_in_float64() -> bool:
         return False
 
 
-def load_engine(name: str) -> Engine:
-    """The engine called ``name``, made at its first use.
+def load_engine(name: str, device: str | None = None) -> Engine:
+    """The engine called ``name``, made at its first use; one for each device.
 
     Raises:
-        ValueError: If it is unknown.
+        ValueError: If it is unknown, or the device not there.
         ImportError: If a package it needs is not installed.
     """
-    if name in _engines:
-        return _engines[name]
+    engine = _engines[name] if name in _engines else _load(name)
+    return engine if device is None else _on(engine, device)
+
+
+def _load(name: str) -> Engine:
     if name not in known_backends():
         raise ValueError(f"Unknown backend {name!r}; known backends: {', '.join(known_backends())}.")
     if missing := _missing_packages(name):
@@ -184,8 +221,22 @@ def load_engine(name: str) -> Engine:
     engine = _make(name)
     if unsupplied := _unsupplied(engine):
         raise TypeError(f"The {name} backend does not supply {', '.join(unsupplied)}; see multippo/backends/api.py.")
+    wanted = os.environ.get(DEVICE_VARIABLE)
+    # An engine that knows the processor alone stays there, whatever the others are to take.
+    if wanted and type(engine).on_device is not Engine.on_device:
+        engine = _on(engine, wanted)
     _engines[name] = engine
     return engine
+
+
+def _on(engine: Engine, device: str) -> Engine:
+    place = choose_device(engine.name, device, engine.devices())
+    if place == engine.device_name():
+        return engine
+    key = f"{engine.name} on {place}"
+    if key not in _engines:
+        _engines[key] = engine.on_device(place)
+    return _engines[key]
 
 
 def engine_of_array(array: Any) -> Engine:

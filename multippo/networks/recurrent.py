@@ -207,7 +207,7 @@ class RNN(_HiddenState):
         check_rngs("RNN", rngs)
         hidden = self.hidden_features
         self.activation = resolve_activation(self.engine, activation)
-        self.product = self.engine.product
+        self.product = self.engine.product()
         self.input_kernel = Param(lecun_normal()(rngs, (self.in_features, hidden)))
         self.recurrent_kernel = Param(orthogonal()(rngs, (hidden, hidden)))
         self.bias = Param(np.zeros(hidden))

@@ -216,10 +216,10 @@ def test_parameters_and_carries_stay_float32_and_the_module_keeps_its_precision(
 
 def test_a_users_own_product(bfloat16: Any):
     x, kernel = np.float32([[1 + 2**-8]]), np.float32([[3.0]])
-    found = bfloat16.product(bfloat16.asarray(x), bfloat16.asarray(kernel))
+    found = bfloat16.product()(bfloat16.asarray(x), bfloat16.asarray(kernel))
     np.testing.assert_array_equal(support.to_numpy(found), [[3.0]])
     with mp.precision("float32"):
-        found = bfloat16.product(bfloat16.asarray(x), bfloat16.asarray(kernel))
+        found = bfloat16.product()(bfloat16.asarray(x), bfloat16.asarray(kernel))
     np.testing.assert_array_equal(support.to_numpy(found), [[3.0 + 3 * 2**-8]])
 
 

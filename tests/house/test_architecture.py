@@ -46,6 +46,7 @@ def test_engines_have_the_same_files():
         engine: {file.name for file in (ROOT / "multippo" / "backends" / engine).glob("*.py")}
         for engine in ("jax", "torch", "numpy")
     }
-    # torch cuts sequences into segments for its kernels; NumPy steps no parameters.
-    assert files["torch"] - {"segments.py"} == files["jax"]
-    assert files["numpy"] == files["jax"] - {"optimizer.py"}
+    # torch cuts sequences into segments for its kernels, or takes them step by step, has switches of its own for TF32,
+    # and gives arrays to JAX's environments. NumPy steps no parameters, and has one device and one kind of product.
+    assert files["torch"] - {"segments.py", "stepped.py", "switches.py", "exchange.py"} == files["jax"]
+    assert files["numpy"] == files["jax"] - {"optimizer.py", "devices.py", "products.py"}

@@ -12,9 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.core import Tracer
 
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
-from multippo.backends.jax import layers, products
+from multippo.backends.devices import check_matmul_precision
+from multippo.backends.jax import devices, layers, products
 from multippo.backends.jax.modules import ModuleDict, bound_class, make_variable
 from multippo.backends.jax.optimizer import JaxOptimizer
 from multippo.backends.naming import NATIVE_CORE, bound_attributes, in_order, unescape
@@ -39,10 +41,14 @@ class JaxEngine(Engine):
     capabilities = frozenset({"train", "float64", "functional"})
     activations = layers.ACTIVATIONS
 
-    def __init__(self) -> None:
+    def __init__(self, device: Any = None) -> None:
+        self.device = device  # None: JAX's default, to which nothing is bound
+        # As it is now: later this may be asked where another engine's device is the default for a while.
+        self._default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
         self._float_dtype: Any = jnp.float32
         self._bfloat16 = False
-        self.random = Random(jnp, jnp.uint32, jnp.asarray, lambda: self._float_dtype, jax.jit)
+        as_words = lambda words: self._place(jnp.asarray(words))  # noqa: E731
+        self.random = Random(jnp, jnp.uint32, as_words, lambda: self._float_dtype, jax.jit)
         self._bound: dict[type, type] = {}
         self._compile_seconds = 0.0
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
@@ -57,7 +63,7 @@ class JaxEngine(Engine):
     def make_variable(self, kind: str, value: Any) -> Any:
         value = np.asarray(value) if not isinstance(value, jax.Array) else value
         floats = not _is_key(value) and value.dtype.kind == "f"
-        return make_variable(kind, value.astype(self._float_dtype) if floats else value)
+        return make_variable(kind, self._place(value.astype(self._float_dtype) if floats else value))
 
     def split(self, module: Any) -> SplitModule:
         definition, params, variables = nnx.split(module, nnx.Param, ...)
@@ -107,7 +113,7 @@ class JaxEngine(Engine):
             key = int(attribute) if isinstance(module, nnx.List) else attribute
             here = (*native, key)
             if isinstance(value, nnx.Variable):
-                found[".".join((*path, unescape(attribute)))] = _leaf(value, here)
+                found[".".join((*path, unescape(attribute)))] = _leaf(value, here, self._place)
             elif attribute == NATIVE_CORE:
                 self._collect(value, path, here, found, seen)
             else:
@@ -119,28 +125,77 @@ class JaxEngine(Engine):
     # -- native layers
 
     def linear(self, kernel: np.ndarray, bias: np.ndarray | None) -> Any:
-        return layers.set_products(layers.linear(kernel, bias, self._float_dtype), self._bfloat16)
+        return self._finished(layers.linear(kernel, bias, self._float_dtype))
 
     def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
-        return layers.set_products(layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype), self._bfloat16)
+        return self._finished(layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype))
 
     def gru(
         self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray
     ) -> Any:
-        return layers.set_products(
-            layers.gru(input_kernel, recurrent_kernel, bias, recurrent_bias, self._float_dtype), self._bfloat16
-        )
+        return self._finished(layers.gru(input_kernel, recurrent_kernel, bias, recurrent_bias, self._float_dtype))
 
     def layer_norm(self, features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float) -> Any:
-        return layers.layer_norm(features, scale, bias, epsilon, self._float_dtype)
+        return self._placed(layers.layer_norm(features, scale, bias, epsilon, self._float_dtype))
 
     def conv(
         self, kernel: np.ndarray, bias: np.ndarray | None, stride: tuple[int, int], padding: str | tuple[int, int]
     ) -> Any:
-        return layers.set_products(layers.conv(kernel, bias, stride, padding, self._float_dtype), self._bfloat16)
+        return self._finished(layers.conv(kernel, bias, stride, padding, self._float_dtype))
 
     def lift(self, module: Any) -> Any:
-        return layers.lift(module)
+        return self._placed(layers.lift(module))
+
+    def _finished(self, core: Any) -> Any:
+        return self._placed(layers.set_products(core, self._bfloat16))
+
+    def _placed(self, module: Any) -> Any:
+        if self.device is not None:
+            nnx.update(module, jax.tree.map(self._place, nnx.state(module)))
+        return module
+
+    # -- devices
+
+    @property
+    def _here(self) -> Any:
+        if self.device is not None:
+            return self.device
+        return jax.devices(self._default)[0] if isinstance(self._default, str | None) else self._default
+
+    def device_name(self) -> str:
+        return devices.name_of(self._here)
+
+    def devices(self) -> tuple[str, ...]:
+        return tuple(devices.found())
+
+    def on_device(self, name: str) -> JaxEngine:
+        return JaxEngine(devices.found()[name])
+
+    def activated(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self.device is None else jax.default_device(self.device)
+
+    def matmul_precision(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        check_matmul_precision(name)
+        # On the CPU it changes nothing but what counts as compiled already.
+        return contextlib.nullcontext() if self._here.platform == "cpu" else jax.default_matmul_precision(name)
+
+    def numerics(self) -> dict[str, str]:
+        chosen: Any = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+        return {
+            "device": self.device_name(),
+            "device_kind": self._here.device_kind,
+            "jax_default_matmul_precision": str(chosen),
+        }
+
+    def training(self, rows: int, widest: int) -> contextlib.AbstractContextManager[Any]:
+        del rows, widest
+        return self.activated()
+
+    def _place(self, array: Any) -> Any:
+        """Binds an array to the engine's device, if one was chosen: what is computed from it stays there."""
+        if self.device is None or isinstance(array, Tracer):
+            return array
+        return jax.device_put(array, self.device)
 
     # -- arrays
 
@@ -160,13 +215,12 @@ class JaxEngine(Engine):
             finally:
                 self._float_dtype, self._bfloat16 = before
 
-    @property
     def product(self) -> Callable[[Any, Any], Any]:
         return products.product_bfloat16 if self._bfloat16 else products.product
 
     def asarray(self, value: Any) -> Any:
         # A copy: on CPU JAX may otherwise alias NumPy's memory, which an environment then overwrites.
-        array = jnp.array(value)
+        array = self._place(jnp.array(value))
         if not hasattr(value, "dtype") and jnp.issubdtype(array.dtype, jnp.floating):
             # Python's numbers are of the engine's type, also where the user has enabled 64 bits for something else.
             return array.astype(self._float_dtype)
@@ -184,12 +238,12 @@ class JaxEngine(Engine):
     def stack_time(self, trees: list[Any]) -> Any:
         # On the CPU a device array is host memory: one NumPy copy is far cheaper than a stack of T operands in XLA.
         stack = np.stack if products.platform() == "cpu" else jnp.stack
-        return tree_map(lambda *leaves: jnp.asarray(stack([np.asarray(leaf) for leaf in leaves])), *trees)
+        return tree_map(lambda *leaves: self._place(jnp.asarray(stack([np.asarray(leaf) for leaf in leaves]))), *trees)
 
     def snapshot(self, tree: Any) -> Any:
         leaves, structure = jax.tree.flatten(tree)
         # In one call: a copy of its own for each of a simulator's arrays would be compiled for each of their shapes.
-        copies = iter(_copies([leaf for leaf in leaves if isinstance(leaf, jax.Array)]))
+        copies = iter(self._place(_copies([leaf for leaf in leaves if isinstance(leaf, jax.Array)])))
         return structure.unflatten([next(copies) if isinstance(x, jax.Array) else copy.copy(x) for x in leaves])
 
     def named_params(self, params: Any) -> list[tuple[str, Any]]:
@@ -203,7 +257,7 @@ class JaxEngine(Engine):
         return {jax.tree_util.keystr(path): _words(leaf) for path, leaf in leaves}
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
-        return jnp.zeros(shape, self._float_dtype)
+        return self._place(jnp.zeros(shape, self._float_dtype))
 
     def stop_gradient(self, tree: Any) -> Any:
         return jax.lax.stop_gradient(tree)
@@ -248,7 +302,7 @@ class JaxEngine(Engine):
         return jax.value_and_grad(loss, has_aux=True)
 
     def optimizer(self, config: OptimizerConfig) -> Optimizer:
-        return JaxOptimizer(config)
+        return JaxOptimizer(config, self._place)
 
 
 @jax.jit
@@ -256,7 +310,7 @@ def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
     return [jnp.copy(array) for array in arrays]
 
 
-def _leaf(variable: Any, native: tuple[Any, ...]) -> Leaf:
+def _leaf(variable: Any, native: tuple[Any, ...], place: Callable[[Any], Any]) -> Leaf:
     # A typed random key is stored as its words; what kind it is of, the network built for loading knows.
     def read() -> np.ndarray:
         return _words(variable[...])
@@ -265,9 +319,9 @@ def _leaf(variable: Any, native: tuple[Any, ...]) -> Leaf:
         own = variable[...]
         if _is_key(own):
             words = jnp.array(value, jnp.uint32)
-            variable[...] = jax.random.wrap_key_data(words, impl=jax.random.key_impl(own))
+            variable[...] = place(jax.random.wrap_key_data(words, impl=jax.random.key_impl(own)))
         else:
-            variable[...] = jnp.array(value, own.dtype)
+            variable[...] = place(jnp.array(value, own.dtype))
 
     same: Callable[[np.ndarray], np.ndarray] = functools.partial(np.asarray)
     return Leaf(

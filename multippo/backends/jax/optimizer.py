@@ -6,7 +6,7 @@ halves the compile time of an update and costs nothing when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -23,14 +23,14 @@ __all__ = ["JaxOptimizer"]
 class JaxOptimizer(Optimizer):
     """See ``OptimizerConfig`` for the arithmetic."""
 
-    def __init__(self, config: OptimizerConfig) -> None:
-        self._config = config
+    def __init__(self, config: OptimizerConfig, place: Callable[[Any], Any] = lambda array: array) -> None:
+        self._config, self._place = config, place
         self._adam = optax.scale_by_adam(config.beta1, config.beta2, config.adam_epsilon)
         self._like: Any = None  # shapes of the parameters, by which moments are exported
 
     def init(self, params: Any) -> Any:
         self._like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), params)
-        return self._adam.init(jnp.zeros_like(ravel_pytree(params)[0]))
+        return self._place(self._adam.init(jnp.zeros_like(ravel_pytree(params)[0])))
 
     def step(self, params: Any, grads: Any, state: Any, learning_rate: Any, skip: Any) -> tuple[Any, Any, Any]:
         flat, unravel = ravel_pytree(params)
@@ -58,7 +58,8 @@ class JaxOptimizer(Optimizer):
 
     def import_state(self, params: Any, first: Mapping[Any, Any], second: Mapping[Any, Any], count: int) -> Any:
         state: Any = self.init(params)
-        return state._replace(count=jnp.asarray(count, state.count.dtype), mu=self._flat(first), nu=self._flat(second))
+        steps = jnp.asarray(count, state.count.dtype)
+        return self._place(state._replace(count=steps, mu=self._flat(first), nu=self._flat(second)))
 
     def _by_path(self, flat: Any) -> dict[Any, np.ndarray]:
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), self._like)

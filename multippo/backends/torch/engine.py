@@ -16,15 +16,20 @@ import torch
 from torch import nn
 
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
+from multippo.backends.devices import check_matmul_precision
 from multippo.backends.naming import NATIVE_CORE, bound_attributes, in_order, unescape
-from multippo.backends.torch import layers, products
+from multippo.backends.torch import devices, exchange, layers, products
 from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class
 from multippo.backends.torch.optimizer import TorchOptimizer
+from multippo.backends.torch.switches import describe_switches, one_precision, set_switches
 from multippo.networks.updating import update_child
 from multippo.networks.utils import tree_map
 from multippo.random import Random
 
 __all__ = ["TorchEngine", "make_engine"]
+
+_LARGE = 2**16
+"""Bytes from which pinned memory is worth its price: below, a copy is over before the call returns."""
 
 
 class TorchEngine(Engine):
@@ -37,9 +42,8 @@ class TorchEngine(Engine):
     # A hundred small operations a draw: once for a whole rollout instead of at every step.
     draws_ahead = True
 
-    def __init__(self, device: str | None = None) -> None:
-        device = device or os.environ.get("MULTIPPO_DEVICE")
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device or next(iter(devices.found().values()))
         self._float_dtype, self._bfloat16 = torch.float32, False
         self.random = Random(torch_namespace, torch.int64, self.asarray, lambda: self._float_dtype)
         self._bound: dict[type, type] = {}
@@ -164,6 +168,27 @@ class TorchEngine(Engine):
     def lift(self, module: Any) -> Any:
         return layers.lift(module, self.device)
 
+    # -- devices
+
+    def device_name(self) -> str:
+        return devices.name_of(self.device)
+
+    def devices(self) -> tuple[str, ...]:
+        return tuple(devices.found())
+
+    def on_device(self, name: str) -> TorchEngine:
+        return TorchEngine(devices.found()[name])
+
+    def activated(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+
+    def matmul_precision(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return set_switches(check_matmul_precision(name))
+
+    def numerics(self) -> dict[str, str]:
+        kind = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "processor"
+        return {"device": self.device_name(), "device_kind": kind, **describe_switches()}
+
     # -- arrays
 
     @property
@@ -182,7 +207,6 @@ class TorchEngine(Engine):
             self._float_dtype, self._bfloat16 = before
             torch.set_default_dtype(default)
 
-    @property
     def product(self) -> Callable[[Any, Any], Any]:
         return products.product_bfloat16 if self._bfloat16 else products.product
 
@@ -195,18 +219,19 @@ class TorchEngine(Engine):
         if array.dtype == np.uint32:
             array = array.astype(np.int64)  # torch has next to no arithmetic on unsigned words
         # torch.tensor copies: an environment may write its next observation into the same memory.
-        return torch.tensor(array, device=self.device)
+        if self.device.type != "cuda" or array.nbytes < _LARGE:
+            return torch.tensor(array, device=self.device)
+        # From pinned memory the copy runs beside what the host does next.
+        return torch.tensor(array).pin_memory().to(self.device, non_blocking=True)
 
     def to_numpy(self, value: Any) -> np.ndarray:
         return value.detach().cpu().numpy()
 
     def from_jax(self, tree: Any) -> Any:
-        return tree_map(lambda x: torch.from_dlpack(x).to(self.device), tree)
+        return tree_map(lambda x: exchange.from_jax(x, self.device), tree)
 
     def to_jax(self, tree: Any) -> Any:
-        import jax.dlpack
-
-        return tree_map(lambda x: jax.dlpack.from_dlpack(x.detach().contiguous()), tree)
+        return tree_map(exchange.to_jax, tree)
 
     def stack_time(self, trees: list[Any]) -> Any:
         return tree_map(self._stack, *trees)
@@ -284,8 +309,10 @@ class TorchEngine(Engine):
         with torch.no_grad():
             return function(*args)
 
-    def no_grad(self) -> Any:
-        return torch.inference_mode()
+    @contextlib.contextmanager
+    def no_grad(self) -> Generator[None]:
+        with torch.inference_mode(), one_precision(self.device):
+            yield
 
     @contextlib.contextmanager
     def training(self, rows: int, widest: int) -> Generator[None]:
@@ -296,12 +323,17 @@ class TorchEngine(Engine):
         if small and self.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)
         try:
-            yield
+            with self.activated(), one_precision(self.device):
+                yield
         finally:
             torch.set_num_threads(before)
 
     def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:
         def with_grad(params: Any, *args: Any) -> tuple[tuple[Any, Any], Any]:
+            with one_precision(self.device):
+                return differentiated(params, *args)
+
+        def differentiated(params: Any, *args: Any) -> tuple[tuple[Any, Any], Any]:
             value, aux = loss(params, *args)
             # A loss that depends on no parameter has no graph to go back through; its gradient is 0.
             found: Any = [None] * len(params)

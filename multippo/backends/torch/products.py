@@ -9,11 +9,13 @@ multiplied in float32, which gives the same up to the order of summation, and ta
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional
+
+from multippo.backends.torch.switches import one_precision
 
 __all__ = ["convolve", "convolve_bfloat16", "linear", "linear_bfloat16", "product", "product_bfloat16"]
 
@@ -68,20 +70,9 @@ def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return _rounded(a) @ _rounded(b)
 
 
-@contextlib.contextmanager
-def _reduced(x: torch.Tensor) -> Generator[None]:
+def _reduced(x: torch.Tensor) -> contextlib.AbstractContextManager[None]:
     """On CUDA, TF32, in which products of bfloat16 numbers are exact, for as long as kernels are launched."""
-    if x.device.type != "cuda":
-        yield
-        return
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+    return one_precision(x.device, "high")
 
 
 def _convolve(x: torch.Tensor, weight: torch.Tensor, stride: list[int]) -> torch.Tensor:
