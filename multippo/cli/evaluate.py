@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from multippo.algorithms.metrics import json_ready
-from multippo.backends.registry import available_backends, get_backend, known_backends, use_backend
+from multippo.backends.registry import available_backends, get_backend, known_backends
 from multippo.cli.deadline import Deadline
 from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
@@ -23,6 +23,7 @@ _MOST_ENVS = 100
 
 _OPTIONS = (
     Option("backend", str | None, None, "Engine; none for MULTIPPO_BACKEND, else the one that made the run.", "eval"),
+    Option("device", str | None, None, "Where to compute, as in multippo train.", "eval"),
     Option("episodes", int, 100, "Whole episodes to play.", "eval"),
     Option("json", bool, False, "Print one JSON object and nothing else.", "eval"),
     Option("stochastic", bool, False, "Sample actions instead of taking the mode of their distribution.", "eval"),
@@ -66,7 +67,7 @@ def _play(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
     stored, settings = directory.read_settings(), directory.settings()
     with pointing_to_another(directory):
         checkpoint = directory.checkpoint(values["checkpoint"])
-    with use_backend(choose_backend(values["backend"], stored.get("backend"))) as engine:
+    with settings.engine(choose_backend(values["backend"], stored.get("backend")), values["device"]) as engine:
         env = settings.make_env(values["num_envs"] or min(values["episodes"], _MOST_ENVS))
         try:
             network = settings.make_network(env)

@@ -16,7 +16,7 @@ __all__ = ["read_object", "read_settings", "settings_of"]
 
 _MOST_BYTES = 2**24
 _SECTIONS = ("ppo", "train", "eval", "options", "kwargs")
-_RUN_ONLY = {"format", "format_version", "versions"}
+_RUN_ONLY = {"format", "format_version", "versions", "numerics"}
 
 
 def read_settings(path: Path, options: Iterable[Option]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _flat(found: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         section, _, rest = name.partition(".")
         if rest:
             yield from _flat({section: {rest: value}})
-        elif not isinstance(value, dict) or name == "versions":
+        elif not isinstance(value, dict) or name in _RUN_ONLY:
             yield name, value
         elif name in ("ppo", "train"):
             yield from _flat(value)

@@ -114,6 +114,28 @@ def train_options() -> list[Option]:
             "run",
         ),
         Option(
+            "precision",
+            Literal["float32", "float64", "bfloat16"],
+            "float32",
+            "Numbers to compute in; bfloat16 for the operands of matrix products alone, all else in float32.",
+            "device and precision",
+        ),
+        Option(
+            "matmul_precision",
+            Literal["highest", "high"],
+            "highest",
+            "Products of float32 on a GPU: in full, or of operands rounded to TF32, which is faster.",
+            "device and precision",
+        ),
+        Option(
+            "device",
+            str | None,
+            None,
+            "Where the engine computes: cpu, cuda, gpu, tpu, cuda:1, …, or auto, an accelerator if there is one; none "
+            "for MULTIPPO_DEVICE, else auto.",
+            "device and precision",
+        ),
+        Option(
             "keep_last",
             int | None,
             None,

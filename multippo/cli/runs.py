@@ -70,12 +70,15 @@ class RunDirectory:
         """The picture of the learning curve."""
         return self.path / "learning_curve.png"
 
-    def create(self, settings: RunSettings, backend: str, *, is_new: bool = False) -> list[Path]:
+    def create(
+        self, settings: RunSettings, backend: str, numerics: Mapping[str, str] | None = None, *, is_new: bool = False
+    ) -> list[Path]:
         """Makes the directory and writes what the run is.
 
         Args:
             settings: What the run is.
             backend: The engine that makes it.
+            numerics: See ``Engine.numerics``.
             is_new: Whether the directory must not be there yet, not even an empty one.
 
         Returns:
@@ -89,7 +92,7 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=not is_new)
             self.refuse_used()
-            self.write_settings(settings, backend)
+            self.write_settings(settings, backend, numerics)
         except OSError as error:
             if is_new and isinstance(error, FileExistsError):
                 raise
@@ -121,13 +124,14 @@ class RunDirectory:
             for directory in made:
                 directory.rmdir()
 
-    def write_settings(self, settings: RunSettings, backend: str) -> None:
+    def write_settings(self, settings: RunSettings, backend: str, numerics: Mapping[str, str] | None = None) -> None:
         """Writes ``config.json``: all it takes to make environment and network again, on any engine."""
         content = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             **settings.as_json(),
             "backend": backend,
+            "numerics": dict(numerics or {}),
             "versions": _versions(),
         }
         write_text(self.config, json.dumps(json_ready(content), indent=2, allow_nan=False) + "\n")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from multippo.algorithms.checkpoint_folder import OnSaveError
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
+from multippo.backends.api import Engine
+from multippo.backends.registry import use_backend
 from multippo.cli.errors import UsageError, one_line
 from multippo.cli.options import ENV_OPTIONS, FAMILIES, NETWORKS, network_defaults, train_options
 
@@ -31,6 +34,9 @@ class RunSettings:
         keep_last: See ``CheckpointFolder``, as the next two.
         keep_best: How many of the best checkpoints stay.
         on_save_error: What a full disk does.
+        precision: See ``multippo.precision``.
+        matmul_precision: See ``multippo.matmul_precision``.
+        device: See ``use_backend``.
     """
 
     env_id: str
@@ -42,6 +48,23 @@ class RunSettings:
     keep_last: int | None = None
     keep_best: int | None = None
     on_save_error: OnSaveError = "stop"
+    precision: str = "float32"
+    matmul_precision: str = "highest"
+    device: str | None = None
+
+    @contextlib.contextmanager
+    def engine(self, backend: str, device: str | None) -> Generator[Engine]:
+        """Makes an engine the active one, in the run's precision.
+
+        Raises:
+            ValueError: If it has not got that, or not the device.
+        """
+        with contextlib.ExitStack() as stack:
+            engine = stack.enter_context(use_backend(backend, device))
+            if self.precision != "float32":  # which an engine without it evaluates in its own
+                stack.enter_context(engine.precision(self.precision))
+            stack.enter_context(engine.matmul_precision(self.matmul_precision))
+            yield engine
 
     def make_env(self, num_envs: int | None = None) -> Env:
         """The environments; those to train in unless ``num_envs`` says otherwise.
@@ -77,6 +100,9 @@ class RunSettings:
             "keep_last": self.keep_last,
             "keep_best": self.keep_best,
             "on_save_error": self.on_save_error,
+            "precision": self.precision,
+            "matmul_precision": self.matmul_precision,
+            "device": self.device,
         }
 
 
@@ -123,6 +149,9 @@ def settings_from(given: Mapping[str, Any]) -> RunSettings:
         keep_last=values["keep_last"],
         keep_best=values["keep_best"],
         on_save_error=values["on_save_error"],
+        precision=values["precision"],
+        matmul_precision=values["matmul_precision"],
+        device=values["device"],
     )
 
 

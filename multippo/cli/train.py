@@ -17,7 +17,6 @@ from multippo.algorithms.interrupts import save_what_is_finished
 from multippo.algorithms.metrics import drop_after, plot_learning_curve, read_metrics
 from multippo.algorithms.schedules import iterations_left, planned_steps
 from multippo.algorithms.types import TrainingState
-from multippo.backends.registry import use_backend
 from multippo.cli.deadline import Deadline
 from multippo.cli.errors import RunError, UsageError, one_line
 from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, summary
@@ -78,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
     backend = choose_backend(values["backend"], stored.get("backend"))
     with Deadline() as deadline, contextlib.ExitStack() as stack:
         with deadline.terminable():
-            engine = stack.enter_context(use_backend(backend))
+            engine = stack.enter_context(settings.engine(backend, settings.device))
             check_trains(engine)
             env = settings.make_env()
             stack.callback(env.close)
@@ -112,6 +111,11 @@ def _settings_to_resume(directory: RunDirectory | None, given: Mapping[str, Any]
                     f"{name} can't become {shown(new[name])} in a run that began with {shown(old.get(name))}: leave it "
                     "out, or start another run."
                 )
+    if settings.precision != before.precision:
+        raise UsageError(
+            f"precision can't become {settings.precision} in a run that began with {before.precision}: leave it out, "
+            "or start another run."
+        )
     return stored, settings
 
 
@@ -125,6 +129,7 @@ class _Training:
         self._named = directory is not None
         self._directory = directory or default_run_directory(settings, network.engine.name)
         self._progress_kind, self._resume = progress, resume
+        self._numerics = network.engine.numerics()
         self._made: list[Path] = []
         self._goes_on = settings.on_save_error == "continue"
         self._folder = self._make_folder()
@@ -196,7 +201,7 @@ class _Training:
         for directory in (self._directory.path, self._directory.checkpoints):
             remove_leftovers(directory)
         if not self._is_finished(initial):  # else nothing is computed with settings that were given anew
-            self._directory.write_settings(self._settings, self._network.engine.name)
+            self._directory.write_settings(self._settings, self._network.engine.name, self._numerics)
         drop_after(self._directory.metrics, step)
         return initial
 
@@ -208,7 +213,7 @@ class _Training:
         backend = self._network.engine.name
         while True:
             try:
-                self._made = self._directory.create(self._settings, backend, is_new=not self._named)
+                self._made = self._directory.create(self._settings, backend, self._numerics, is_new=not self._named)
                 return
             except FileExistsError:  # another run of this second has taken the name meanwhile
                 self._directory = default_run_directory(self._settings, backend)
@@ -228,8 +233,10 @@ class _Training:
     def _introduce(self, progress: Progress, initial: TrainingState | None) -> None:
         settings = self._settings
         start = "" if initial is None else f", from step {initial.step:,}"
+        precision = "" if settings.precision == "float32" else f" in {settings.precision}"
         progress.note(
-            f"Training {settings.env_id} on {self._network.engine.name}: {settings.network} network, "
+            f"Training {settings.env_id} on {self._network.engine.name} ({self._numerics['device']}){precision}: "
+            f"{settings.network} network, "
             f"{self._env.num_envs} environments, seed {settings.train.seed}{start}. Run: {self._directory.path}"
         )
 
