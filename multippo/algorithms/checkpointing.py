@@ -244,10 +244,7 @@ class Checkpoint:
             taught = [_teacher_leaf(index) for index in range(min(count, _MOST_LEAVES))]
             expected |= dict.fromkeys(taught)
         arrays = self._read(_CARRY, expected, "carry")
-        restored = [
-            engine.asarray(arrays[name].astype(engine.to_numpy(leaf).dtype, copy=False))
-            for name, leaf in leaves.items()
-        ]
+        restored = [_like(engine, arrays[name], leaf) for name, leaf in leaves.items()]
         float_dtype = engine.to_numpy(engine.zeros(())).dtype
         sums = {name: engine.asarray(_as_float(arrays[name], float_dtype)) for name in names}
         return (
@@ -324,6 +321,12 @@ class _Anything(dict[str, Any]):
 
     def __missing__(self, name: str) -> str:
         return name
+
+
+def _like(engine: Any, array: np.ndarray, leaf: Any) -> Any:
+    """An array of a file as the engine's, of the type of ``leaf``, which NumPy may not have."""
+    array = array.astype(engine.to_numpy(leaf).dtype, copy=False)
+    return engine.xp.astype(engine.asarray(array), leaf.dtype)
 
 
 def _as_float(array: np.ndarray, dtype: Any) -> np.ndarray:

@@ -254,6 +254,44 @@ def test_arrays_of_every_kind_survive(engine: Any, tmp_path: Path):
     assert mp.load_checkpoint(tmp_path / "a").weights()["flag"].shape == ()
 
 
+class LowCarry(TableNet):
+    """Carries numbers of bfloat16, one of each environment."""
+
+    def initialize_state(self, batch_size: int) -> Any:
+        low = self.xp.astype(self.engine.zeros((batch_size, 1)) + 0.1, self.xp.bfloat16)
+        return {**super().initialize_state(batch_size), "low": low}
+
+
+def test_a_carry_of_bfloat16_survives(engine: Any, tmp_path: Path):
+    network = LowCarry([0.5, 0.25, 0.0, -0.5])
+    state = saved(tmp_path / "a", network)
+    stored = mp.load_checkpoint(tmp_path / "a").arrays()["carry"]["network_state['low']"]
+    assert stored.dtype == np.float32
+    # 0.1 is 1.6 / 16, and 1.6 to seven binary places is 205/128.
+    np.testing.assert_array_equal(stored, np.full((4, 1), 205 / 128 / 16))
+    restored = mp.load_checkpoint(tmp_path / "a", LowCarry([0.0] * 4)).network_state["low"]
+    assert restored.dtype == state.network_state["low"].dtype == network.xp.bfloat16
+    assert bool((restored == state.network_state["low"]).all())
+
+
+@pytest.mark.usefixtures("torch_engine")
+def test_a_network_turned_to_bfloat16_survives(tmp_path: Path):
+    import torch
+
+    def make() -> Any:
+        # As a user of torch does it.
+        return mp.Sequential([mp.Dense(3, 2, mp.Rngs(0)), mp.LSTM(2, 2, mp.Rngs(1))]).to(torch.bfloat16)
+
+    network, other = make(), make()
+    weights = mp.to_portable(network)
+    assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
+    changed = {name: array + 1.0 for name, array in weights.items()}  # of which every number has few digits
+    mp.load_portable(other, {name: array.astype(np.float32) for name, array in changed.items()})
+    assert all(tensor.dtype == torch.bfloat16 for tensor in other.parameters())
+    for name, array in mp.to_portable(other).items():
+        np.testing.assert_array_equal(array, torch.tensor(changed[name]).bfloat16().float().numpy(), name)
+
+
 @pytest.mark.parametrize("extra", [{"x": float("nan")}, {"x": object()}, {"x": "y" * 2**25}])
 def test_what_json_can_not_hold_is_refused_before_anything_is_written(extra: dict[str, Any], tmp_path: Path):
     with mp.use_backend("torch"), pytest.raises(TypeError, match="extra"):

@@ -225,7 +225,7 @@ class TorchEngine(Engine):
         return torch.tensor(array).pin_memory().to(self.device, non_blocking=True)
 
     def to_numpy(self, value: Any) -> np.ndarray:
-        return value.detach().cpu().numpy()
+        return exchange.to_numpy(value)
 
     def from_jax(self, tree: Any) -> Any:
         return tree_map(lambda x: exchange.from_jax(x, self.device), tree)
@@ -384,7 +384,7 @@ def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, positions: dict[in
 
     return Leaf(
         trained=isinstance(positions.get(id(tensor)), int),
-        read=lambda: np.array(turn(tensor.detach().cpu().numpy()), order="C"),
+        read=lambda: np.array(turn(exchange.to_numpy(tensor)), order="C"),
         write=write,
         native_path=positions.get(id(tensor)),
         to_portable=turn,

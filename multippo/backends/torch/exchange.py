@@ -1,4 +1,4 @@
-"""Arrays between JAX's environments and torch's networks: without a copy where both lie on one device."""
+"""Arrays between torch's networks and NumPy, or JAX's environments: without a copy where both lie on one device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["from_jax", "to_jax"]
+__all__ = ["from_jax", "to_jax", "to_numpy"]
+
+
+def to_numpy(x: torch.Tensor) -> np.ndarray:
+    """A tensor on the host; one of bfloat16, which NumPy lacks, as float32, which holds each of its numbers."""
+    host = x.detach().cpu()
+    return host.float().numpy() if host.dtype == torch.bfloat16 else host.numpy()
 
 
 def from_jax(x: Any, device: torch.device) -> torch.Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from multippo.backends.api import Optimizer, OptimizerConfig
+from multippo.backends.torch import exchange
 
 __all__ = ["TorchOptimizer"]
 
@@ -70,8 +71,8 @@ class TorchOptimizer(Optimizer):
         for index, parameter in enumerate(parameters):
             moments = state.state.get(parameter)
             zeros = np.zeros(tuple(parameter.shape), np.float32)
-            first[index] = moments["exp_avg"].cpu().numpy().copy() if moments else zeros
-            second[index] = moments["exp_avg_sq"].cpu().numpy().copy() if moments else zeros
+            first[index] = exchange.to_numpy(moments["exp_avg"]).copy() if moments else zeros
+            second[index] = exchange.to_numpy(moments["exp_avg_sq"]).copy() if moments else zeros
             count = int(moments["step"]) if moments else count
         return first, second, count
 
