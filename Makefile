@@ -33,7 +33,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-unit test-conformance test-slow test-nightly test-lowest check lint format docs bench clean distclean
+.PHONY: help setup train test test-unit test-conformance test-once test-slow test-nightly test-lowest check lint format docs bench clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +53,9 @@ test-unit: $(DEV) ## unit tests, and the examples in docstrings on both engines
 test-conformance: $(DEV) ## the conformance suite on every engine
 	XLA_FLAGS="$(UNOPTIMISED)" \
 	$(PYTEST) conformance --backend jax --backend torch --backend numpy --quick $(TEST_WORKERS) --dist loadgroup
+
+test-once: $(DEV) ## what takes a minute or more each, and continuous integration runs besides `make test`
+	XLA_FLAGS="$(UNOPTIMISED)" $(PYTEST) tests -m once $(TEST_WORKERS)
 
 test-nightly: $(DEV) ## hundreds of random networks on every engine (NETWORKS=500 NETWORKS_SEED=0)
 	XLA_FLAGS="$(UNOPTIMISED)" \

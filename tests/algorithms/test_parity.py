@@ -14,6 +14,8 @@ import multippo as mp
 NUM_ENVS = 4
 STEPS = 16
 
+ONCE = (pytest.mark.slow, pytest.mark.once)  # brax takes long to compile
+
 
 def networks(kind: str, env: Any) -> Any:
     spaces, rngs = (env.observation_space, env.action_space), mp.Rngs(3)
@@ -57,8 +59,8 @@ def run(name: str, env_id: str, precision: str, kind: str, iterations: int) -> t
         ("CartPole-v1", "mlp"),
         # Actions of Pendulum are rounded to single precision, and so is what it shows.
         ("multippo/PendulumNoVel-v0", "lstm"),
-        pytest.param("brax/inverted_pendulum", "mlp", marks=pytest.mark.slow),
-        pytest.param("brax/inverted_pendulum", "lstm", marks=pytest.mark.slow),
+        pytest.param("brax/inverted_pendulum", "mlp", marks=ONCE),
+        pytest.param("brax/inverted_pendulum", "lstm", marks=ONCE),
     ],
 )
 def test_twenty_iterations_in_double_precision(env_id, kind):
