@@ -385,6 +385,10 @@ class Engine:
             static: Positions of arguments that are hashable and no arrays.
         """
 
+    def draft(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``jit`` for what runs a few times only: compiled quickly rather than well, where the engine can."""
+        return self.jit(function)
+
     @abc.abstractmethod
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
         """Compiles a piece without loops, on engines whose ``jit`` does nothing; ``mode`` is TrainConfig.compile."""

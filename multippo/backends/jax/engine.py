@@ -278,6 +278,9 @@ class JaxEngine(Engine):
     ) -> Callable[..., Any]:
         return jax.jit(function, donate_argnums=donate, static_argnums=static)
 
+    def draft(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
         del mode  # everything is inside a jit already
         return function
