@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import traceback
 from typing import Any
 
 from multippo.algorithms.config import PPOConfig, TrainConfig
 from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env, EnvState
-from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
+from multippo.networks.locating import message_of, path_of, where_it_failed
+from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
 from multippo.networks.utils import all_modules, named_leaves, tree_leaves, tree_structure
 
 __all__ = [
@@ -17,9 +17,7 @@ __all__ = [
     "check_network",
     "check_trains",
     "finished",
-    "path_of",
     "run_once",
-    "where_it_failed",
     "without_effect",
 ]
 
@@ -83,7 +81,7 @@ def run_once(network: Any, network_state: Any, obs: Any, role: str = "network") 
         shapes = {name or "obs": tuple(leaf.shape) for name, leaf in named_leaves(obs)}
         raise ValueError(
             f"The {role} failed on the environment's first observation {shapes} at "
-            f"{where_it_failed(network, error)}: {' '.join(str(error).split())}"
+            f"{where_it_failed(network, error)}: {message_of(error)}"
         ) from error
     return StatefulModuleOutput(*out)
 
@@ -257,32 +255,6 @@ def _check_reset(network: Any, network_state: Any, num_envs: int) -> None:
         after = engine.shapes(network.reset_state, network_state)
     except Exception as error:
         raise ValueError(
-            f"reset_state failed on the network's carry at {where_it_failed(network, error)}: "
-            f"{' '.join(str(error).split())}"
+            f"reset_state failed on the network's carry at {where_it_failed(network, error)}: {message_of(error)}"
         ) from error
     _check_carry("reset_state", network_state, after, num_envs)
-
-
-def where_it_failed(network: Any, error: BaseException) -> str:
-    """The path in the network of the innermost module in an error's traceback."""
-    innermost: Any = network
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        candidate = frame.f_locals.get("self")
-        if isinstance(candidate, StatefulModule):
-            innermost = candidate
-    return path_of(network, innermost) or type(innermost).__name__
-
-
-def path_of(network: Any, module: Any) -> str | None:
-    """Where ``module`` is in ``network``, such as ``Sequential.layers[1].action``; None if it is not."""
-    if network is module:
-        return type(network).__name__
-    for name, child in network.engine.children(network):
-        if not isinstance(child, StatefulModule):
-            continue
-        inner = path_of(child, module)
-        if inner is not None:
-            attribute, _, index = name.partition(".")
-            step = f".{attribute}[{index if index.isdigit() else repr(index)}]" if index else f".{attribute}"
-            return type(network).__name__ + step + inner[len(type(child).__name__) :]
-    return None

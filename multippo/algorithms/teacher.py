@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
-from multippo.algorithms.checks import run_once, where_it_failed
+from multippo.algorithms.checks import run_once
 from multippo.algorithms.evaluation import evaluation_mode
 from multippo.algorithms.lessons import Route, plan_route
 from multippo.algorithms.losses import LossOutput, flat_metrics, mean_over
 from multippo.algorithms.minibatches import has_memory
 from multippo.algorithms.types import Sequences, Transition
+from multippo.networks.locating import message_of, where_it_failed
 from multippo.networks.measuring import is_lesson, measured
 from multippo.networks.random_state import reseed
 from multippo.networks.unrolling import reset_where
@@ -139,7 +140,7 @@ class Teacher:
         except Exception as error:
             raise ValueError(
                 f"The student failed on what the teacher would have done at {where_it_failed(self._replayed, error)}: "
-                f"{' '.join(str(error).split())}"
+                f"{message_of(error)}"
             ) from error
 
     def teach(self, state: TeacherState, transition: Transition) -> tuple[TeacherState, Transition]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
+from multippo.networks.locating import located_call
+
 __all__ = [
     "BOUND",
     "NATIVE_CORE",
@@ -191,11 +193,15 @@ def check_attribute(module: Any, name: str, native: type, is_tracked: bool) -> N
 
 
 def bound_attributes(engine: Any, neutral: type) -> dict[str, Any]:
-    """What the class derived from a neutral one has of its own: the engine, and the name of what it stands for."""
+    """What the class derived from a neutral one has of its own: the engine, and the name of what it stands for.
+
+    And a ``__call__``, which says where in the module an error arose.
+    """
     return {
         "engine": engine,
         "xp": engine.xp,
         "random": engine.random,
+        "__call__": located_call(neutral),
         "__module__": neutral.__module__,
         "__doc__": neutral.__doc__,
         "__qualname__": neutral.__qualname__,

@@ -6,8 +6,10 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
+from multippo.networks.locating import locate
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.updating import update_child
+from multippo.networks.utils import describe
 
 __all__ = ["Apply", "Outs", "Parent", "Run"]
 
@@ -43,11 +45,40 @@ class Parent(StatefulModule):
         outs: Outs = {}
 
         def run(key: Any, child_input: Any) -> StatefulModuleOutput:
-            child_extras = None if extras is None else self._part(extras, key)
-            outs[key] = apply(children[key], self._part(state, key), child_input, child_extras)
+            try:
+                child_state = self._part(state, key)
+                child_extras = None if extras is None else self._part(extras, key)
+            except (KeyError, IndexError, TypeError):
+                raise ValueError(self._unfitting(state, extras)) from None
+            try:
+                outs[key] = apply(children[key], child_state, child_input, child_extras)
+            except Exception as error:
+                locate(self, error)
+                raise
             return outs[key]
 
         return run, outs
+
+    def _unfitting(self, state: Any, extras: Any) -> str:
+        """What is wrong with a carry, or with snapshots, that has not an entry for every child."""
+        expected = (
+            f"a list of {len(self.keys)}, one for each child"
+            if self.is_list
+            else f"a dict with the entries {list(self.keys)}"
+        )
+        kind = type(self).__name__
+        try:
+            for key in self.keys:
+                self._part(state, key)
+        except (KeyError, IndexError, TypeError):
+            return (
+                f"{kind} got {describe(state)} as its state; expected {expected}, as initialize_state(batch_size) "
+                "makes it and the last call returned it."
+            )
+        return (
+            f"{kind} got {describe(extras)} as its rollout_extras; expected {expected}, as the rollout's calls "
+            "returned them, or None."
+        )
 
     def _collect(self, outs: Outs, output: Any) -> StatefulModuleOutput:
         """The parent's output, from those of all children."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import canonical_leaves, map_named, named_leaves
+from multippo.networks.utils import canonical_leaves, describe, map_named, named_leaves
 
 __all__ = ["Filter", "Flattener", "Scale", "as_float"]
 
@@ -81,7 +81,7 @@ class Flattener(StatefulModule):
             kept = _map_entries(lambda entry: self._flat(entry, levels - 1), x)
             if kept is None:
                 raise ValueError(
-                    f"Flattener(preserve_levels={self.preserve_levels}) got {_describe(x)} "
+                    f"Flattener(preserve_levels={self.preserve_levels}) got {describe(x)} "
                     f"{self.preserve_levels - levels} levels below the top; expected dicts, lists or tuples there."
                 )
             return kept
@@ -163,16 +163,8 @@ def _take(spec: tuple[str, Any], x: Any) -> Any:
             x = x[key] if isinstance(x, Mapping | tuple | list) else {}[key]
         except (KeyError, IndexError, TypeError):
             at = f" at {value[:depth]}" if depth else ""
-            raise ValueError(f"Filter got {_describe(x)}{at}; expected it to have the entry {key!r}.") from None
+            raise ValueError(f"Filter got {describe(x)}{at}; expected it to have the entry {key!r}.") from None
     return x
-
-
-def _describe(x: Any) -> str:
-    if isinstance(x, Mapping):
-        return f"a dict with the entries {sorted(map(str, x))}"
-    if isinstance(x, tuple | list):
-        return f"{len(x)} entries"
-    return f"an array of shape {tuple(x.shape)}" if hasattr(x, "shape") else f"a {type(x).__name__}"
 
 
 def _freeze_factors(factor: Any) -> Any:

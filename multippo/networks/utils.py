@@ -26,6 +26,7 @@ __all__ = [
     "canonical_leaves",
     "check_features",
     "check_size",
+    "describe",
     "map_leaves",
     "map_named",
     "named_leaves",
@@ -120,6 +121,15 @@ def select(xp: Any, condition: Any, if_true: Any, if_false: Any) -> Any:
         return xp.where(xp.reshape(condition, condition.shape + (1,) * (a.ndim - condition.ndim)), a, b)
 
     return tree_map(pick, if_true, if_false)
+
+
+def describe(x: Any) -> str:
+    """What something is, in an error's words: its entries, its shape, or its type."""
+    if isinstance(x, Mapping):
+        return f"a dict with the entries {sorted(map(str, x))}"
+    if isinstance(x, tuple | list):
+        return f"{len(x)} entries" if x else f"an empty {type(x).__name__}"
+    return f"an array of shape {tuple(x.shape)}" if hasattr(x, "shape") else f"a {type(x).__name__}"
 
 
 def check_size(kind: str, name: str, size: Any) -> int:

@@ -9,7 +9,6 @@ import pytest
 import training
 
 import multippo as mp
-from multippo.algorithms.checks import path_of
 from multippo.testing import Clock, CountNet, FunctionalClock, Spy, TableNet, TinyActorCritic
 
 
@@ -105,14 +104,6 @@ def test_an_observation_that_does_not_fit_names_the_layer(engine):
 def test_a_layer_inside_a_port(engine):
     message = refusal(mp.Sequential([adapter(5)]))
     assert "Sequential.layers[0].action.layers[0]" in message
-
-
-def test_paths(engine):
-    inner = mp.Dense(3, 2, mp.Rngs(0))
-    network = mp.Sequential([mp.Parallel({"left arm": mp.Sequential([inner])}), mp.Normalizer(2)])
-    assert path_of(network, network) == "Sequential"
-    assert path_of(network, inner) == "Sequential.layers[0].components['left arm'].layers[0]"
-    assert path_of(network, mp.Dense(3, 2, mp.Rngs(0))) is None
 
 
 class Odd(TinyActorCritic):

@@ -101,5 +101,5 @@ class TorchModule(nn.Module, metaclass=TorchMeta):
 def bound_class(neutral: type, attributes: dict[str, Any]) -> type:
     """Derives the class from (neutral, TorchModule)."""
     check_class(neutral, nn.Module, _OWN_ATTRIBUTES)
-    attributes = {**attributes, "forward": neutral.__call__, "__call__": nn.Module.__call__}
+    attributes = {**attributes, "forward": attributes["__call__"], "__call__": nn.Module.__call__}
     return TorchMeta(neutral.__name__, (neutral, TorchModule), attributes)

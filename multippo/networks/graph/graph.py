@@ -8,6 +8,7 @@ from multippo.networks.graph.building import Builder
 from multippo.networks.graph.drawing import draw, summary
 from multippo.networks.graph.loop import Loop, add, advance
 from multippo.networks.graph.plan import Component, Plan
+from multippo.networks.locating import locate
 from multippo.networks.parent import Outs, Run
 from multippo.networks.recording import ACTIVATION_KEY
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
@@ -126,7 +127,11 @@ class PopulationGraph(Builder):
         loop: Any = Loop(component, self.children_by_key, self.engine)
         carry = {key: self._part(state, key) for key in loop.children}
         inside = None if extras is None else {key: self._part(extras, key) for key in loop.children}
-        out = step_unroll(loop, carry, given, done, inside)
+        try:
+            out = step_unroll(loop, carry, given, done, inside)
+        except Exception as error:
+            locate(self, error)
+            raise
         loss = out.regularization_loss
         for key in loop.children:
             outs[key] = StatefulModuleOutput(out.next_state[key], None, loss, out.metrics[key], out.rollout_extras[key])

@@ -1,0 +1,92 @@
+"""Where in a network something is, or went wrong: a module's path, and an error's message that begins with it."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from multippo.networks.types import StatefulModule
+
+__all__ = ["locate", "located_call", "message_of", "path_of", "where_it_failed"]
+
+_MARK = "_multippo_path"
+"""Attribute of an exception: the path that its message begins with."""
+
+
+def path_of(network: Any, module: Any) -> str | None:
+    """Where ``module`` is in ``network``, such as ``Sequential.layers[1].action``; None if it is not."""
+    if network is module:
+        return type(network).__name__
+    for name, child in network.engine.children(network):
+        if not isinstance(child, StatefulModule):
+            continue
+        inner = path_of(child, module)
+        if inner is not None:
+            attribute, _, index = name.partition(".")
+            step = f".{attribute}[{index if index.isdigit() else repr(index)}]" if index else f".{attribute}"
+            return type(network).__name__ + step + inner[len(type(child).__name__) :]
+    return None
+
+
+def where_it_failed(network: Any, error: BaseException) -> str:
+    """The path in the network of the innermost module in an error's traceback."""
+    path, innermost = type(network).__name__, network
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        candidate = frame.f_locals.get("self")
+        if isinstance(candidate, StatefulModule) and candidate is not innermost:
+            innermost = candidate
+            # What is held by no attribute has no path; the last one that has is the place then.
+            path = path_of(network, candidate) or path
+    return path
+
+
+def locate(network: Any, error: Exception) -> None:
+    """Puts the path of the module that failed in front of an error's message.
+
+    Called by every module that runs others, from the inside out; each puts the path from itself in the place of the
+    one that was there. Of an error whose message is no plain text it becomes a note.
+
+    Args:
+        network: A bound module on the way of the error.
+        error: What has been raised below it.
+    """
+    path, before = where_it_failed(network, error), vars(error).get(_MARK)
+    if before is None and path == type(network).__name__:
+        return  # its own message says who it is
+    vars(error)[_MARK] = path
+    if type(error).__str__ is BaseException.__str__ and len(error.args) == 1 and isinstance(error.args[0], str):
+        error.args = (f"{path}: {_without(before, error.args[0])}",)
+        return
+    notes: list[str] = vars(error).setdefault("__notes__", [])
+    notes[:] = [*(note for note in notes if note != f"In {before}."), f"In {path}."]
+
+
+def message_of(error: BaseException) -> str:
+    """What an error says, without the path in front, on one line."""
+    return " ".join(_without(vars(error).get(_MARK), str(error)).split())
+
+
+def _without(path: str | None, message: str) -> str:
+    return message if path is None else message.removeprefix(f"{path}: ")
+
+
+def located_call(neutral: Any) -> Callable[..., Any]:
+    """The ``__call__`` that a class of the user's is bound with: errors from below it say where they arose.
+
+    The library's own classes need none: those that run others locate errors where they do.
+    """
+    call = neutral.__call__
+    if neutral.__module__.partition(".")[0] == "multippo":
+        return call
+
+    @functools.wraps(call)
+    def located(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(self, *args, **kwargs)
+        except Exception as error:
+            locate(self, error)
+            raise
+
+    return located
