@@ -48,7 +48,7 @@ class CheckpointFolder:
 
     Attributes:
         path: The directory.
-        saved: The last checkpoint saved; None before the first.
+        saved: The last checkpoint saved; None before the first. Who goes on from one may set it to that one.
         error: Why the last save failed; None if it succeeded.
 
     Raises:
@@ -83,19 +83,16 @@ class CheckpointFolder:
         self._network, self._config, self._extra = network, config, extra
         self._keep_last, self._keep_best = keep_last, keep_best
         self._continues = on_save_error == "continue"
-        self._iteration: int | None = None
         self._cleared = False
         self._lock = threading.Lock()
 
     def save(self, training_state: TrainingState, step: int) -> None:
-        """Saves a state, once an iteration; a ``checkpoint_fn``. Threads may call it side by side.
+        """Saves a state; a ``checkpoint_fn``. Threads may call it side by side.
 
         Raises:
             OSError: If the disk is full, read-only, …, and the run is to stop then. What was there stays.
         """
         with self._lock:
-            if training_state.iteration == self._iteration and self.error is None:
-                return
             try:
                 self._save(training_state, step)
             except OSError as error:
@@ -105,10 +102,6 @@ class CheckpointFolder:
                 self.error = error
                 last = "Nothing is saved yet" if self.saved is None else f"The last checkpoint is {self.saved.name}"
                 _LOG.warning("The checkpoint of step %d was not saved: %s. %s; the run goes on.", step, error, last)
-
-    def resumed_from(self, path: Path, iteration: int) -> None:
-        """Says that the run goes on from a checkpoint, so that ``saved`` is that one until the next is made."""
-        self.saved, self._iteration = path, iteration
 
     def latest(self) -> Path | None:
         """The checkpoint of the highest step."""
@@ -124,7 +117,7 @@ class CheckpointFolder:
             remove_leftovers(self.path)
         directory = step_directory(self.path, step)
         self.saved = save_checkpoint(directory, state, self._network, config=self._config, extra=self._extra)
-        self._iteration, self.error = state.iteration, None
+        self.error = None
         self._remove()
 
     def _remove(self) -> None:

@@ -133,6 +133,7 @@ class _Training:
         self._made: list[Path] = []
         self._goes_on = settings.on_save_error == "continue"
         self._folder = self._make_folder()
+        self._iteration = -1  # the last one saved
 
     def go(self, deadline: Deadline) -> None:
         """Trains, evaluates, and says where everything is.
@@ -194,7 +195,7 @@ class _Training:
         if self._directory.has_checkpoint():
             checkpoint, initial, damaged = restore_last_good(self._directory, self._network)
             step = initial.step
-            self._folder.resumed_from(checkpoint.path.absolute(), initial.iteration)
+            self._folder.saved, self._iteration = checkpoint.path.absolute(), initial.iteration
             for skipped in damaged:
                 moved = set_aside(skipped)
                 print(f"Skipped {skipped.path.name}: {skipped.why} It is {moved.name} now.", file=sys.stderr)
@@ -254,7 +255,7 @@ class _Training:
                 self._network,
                 self._settings.train,
                 log_fn=log,
-                checkpoint_fn=self._folder.save,
+                checkpoint_fn=self._save,
                 initial_state=initial,
             )
         except KeyboardInterrupt:
@@ -267,6 +268,11 @@ class _Training:
             self._draw()
             saved = f" The state is saved in {self._folder.saved}." if self._folder.saved else ""
             raise NonFiniteError(str(error) + saved, leaf=error.leaf, training_state=error.training_state) from error
+
+    def _save(self, state: TrainingState, step: int) -> None:
+        if state.iteration != self._iteration or self._folder.error is not None:
+            self._folder.save(state, step)
+            self._iteration = state.iteration
 
     def _save_and_say(self) -> str:
         """What a process that must end at once still does, from a thread beside the training."""

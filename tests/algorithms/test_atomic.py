@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -53,6 +54,23 @@ def test_what_fails_half_way_is_taken_back(tmp_path: Path):
     with pytest.raises(RuntimeError, match="half way"), atomic.replace_directory(tmp_path / "a") as directory:
         (directory / "file").write_text("x")
         raise RuntimeError("half way")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_removed_directory_is_gone_before_its_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen: list[list[str]] = []
+    rmtree = shutil.rmtree
+
+    def watched(path: Path, **options: bool) -> None:
+        seen.append([entry.name for entry in tmp_path.iterdir()])
+        rmtree(path, **options)
+
+    with atomic.replace_directory(tmp_path / "a") as directory:
+        (directory / "file").write_text("x")
+    monkeypatch.setattr(atomic.shutil, "rmtree", watched)
+    atomic.remove_directory(tmp_path / "a")
+    ((name,),) = seen
+    assert name.startswith(".a.") and name.endswith(".tmp")  # what remove_leftovers would finish
     assert os.listdir(tmp_path) == []
 
 

@@ -104,14 +104,13 @@ def test_what_is_no_checkpoint_of_this_format_is_left_alone(network: Any, state:
     assert sorted(os.listdir(tmp_path)) == ["notes.txt", "step_000000000144", "step_1", "step_2", "step_3"]
 
 
-def test_an_iteration_is_saved_once(network: Any, state: Any, tmp_path: Path):
+def test_another_run_of_the_same_length_takes_the_place_of_the_first(network: Any, state: Any, tmp_path: Path):
     folder = mp.CheckpointFolder(tmp_path, network)
-    save(folder, state, 1)
-    (tmp_path / "step_000000000016").rename(tmp_path / "aside")
-    save(folder, state, 1)  # as an interrupt right after a checkpoint asks for
-    assert os.listdir(tmp_path) == ["aside"]
-    save(folder, state, 2)
-    assert folder.saved == tmp_path / "step_000000000032"
+    for eval_return in (1.0, 2.0):
+        save(folder, state, 3, eval_return)
+        assert folder.saved == tmp_path / "step_000000000048"
+        assert mp.load_checkpoint(tmp_path).manifest.eval_return == eval_return
+    assert iterations(tmp_path) == [3]
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,15 @@ def test_a_line_that_was_torn_is_left_out(tmp_path: Path):
     assert read_metrics(tmp_path / "nowhere") == []
 
 
+def test_what_comes_after_a_torn_line_begins_a_new_one(tmp_path: Path):
+    for number, text in enumerate(("", '{"step": 1}\n', '{"step": 1}\n{"st')):
+        path = tmp_path / str(number)
+        path.write_text(text)
+        write(path, {"step": 2})
+        assert read_metrics(path) == [{"step": 1}] * bool(text) + [{"step": 2}]
+        assert path.read_text() == text + "\n" * (number == 2) + '{"step": 2}\n'
+
+
 def test_a_resumed_run_drops_what_it_will_log_again(tmp_path: Path):
     write(tmp_path / "m", {"step": 1, "x": math.nan}, {"step": 2}, {"step": 2, "eval/x": 1.0}, {"step": 3})
     with (tmp_path / "m").open("a") as file:

@@ -387,6 +387,10 @@ def test_a_number_that_is_not_finite_ends_the_run_with_the_last_good_state_saved
     assert "Traceback" not in done.err
     (checkpoint,) = Path("run/checkpoints").iterdir()
     assert checkpoint.name == "step_000000000032"
+    # In the first iteration that is the state before any.
+    done = train(command, "--run-dir", "first", "--rollout-length", 16, env=failing(None))
+    assert done.code == 1
+    assert done.err.splitlines()[-1].endswith("step_000000000000.")
 
 
 def test_a_fault_keeps_its_traceback(command: Any, failing: Any):
