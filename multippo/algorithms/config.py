@@ -328,8 +328,9 @@ class TrainConfig:
     seed: int = 0
     """Seed of resets, action noise and minibatch permutations (the initial weights come from the network's Rngs)."""
 
-    compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile on the torch engine: ``auto`` compiles on CUDA only, where it pays. JAX always compiles."""
+    compile: Literal["auto", "on", "off", "reduce-overhead"] = "auto"
+    """torch.compile on the torch engine: ``auto`` compiles on CUDA only, where it pays; ``reduce-overhead`` also has
+    CUDA graphs launch what is compiled. JAX always compiles."""
 
     checkpoint_every_steps: int | None = None
     """Environment steps between two calls of ``checkpoint_fn``; None: only after the last iteration."""
@@ -348,7 +349,7 @@ class TrainConfig:
         _require(isinstance(self.eval, EvalConfig), "eval", self.eval, "an EvalConfig")
         ok = isinstance(self.seed, int) and not isinstance(self.seed, bool) and 0 <= self.seed < 2**63
         _require(ok, "seed", self.seed, "an integer in [0, 2**63)")
-        _require(self.compile in ("auto", "on", "off"), "compile", self.compile, "'auto', 'on' or 'off'")
+        _one_of(self, "compile")
         if self.checkpoint_every_steps is not None:
             _positive_int(self, "checkpoint_every_steps")
         at_evals = self.checkpoint_at_evals

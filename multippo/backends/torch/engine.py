@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-import types
-import warnings
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -19,6 +16,7 @@ from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, Spli
 from multippo.backends.devices import check_matmul_precision
 from multippo.backends.naming import NATIVE_CORE, bound_attributes, in_order, unescape
 from multippo.backends.torch import devices, exchange, layers, products
+from multippo.backends.torch.compiling import compiled
 from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class
 from multippo.backends.torch.optimizer import TorchOptimizer
 from multippo.backends.torch.switches import describe_switches, one_precision, set_switches
@@ -281,26 +279,10 @@ class TorchEngine(Engine):
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
         if mode == "off" or (mode == "auto" and self.device.type == "cpu"):
             return function
-        return self._timed(torch.compile(_with_own_code(function), fullgraph=True, dynamic=False))
+        return compiled(function, mode == "reduce-overhead", self._count_seconds)
 
-    def _timed(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """Counts the seconds of calls in which dynamo compiled something."""
-        first = True
-
-        def call(*args: Any) -> Any:
-            nonlocal first
-            frames, start = _graphs_compiled(), time.perf_counter()
-            with warnings.catch_warnings() if first else contextlib.nullcontext():
-                if first:
-                    # array_api_compat looks namespaces up through a cache; dynamo looks through the cache, and says so.
-                    warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_cache`", UserWarning)
-                result = compiled(*args)
-            first = False
-            if _graphs_compiled() != frames:
-                self._compile_seconds += time.perf_counter() - start
-            return result
-
-        return call
+    def _count_seconds(self, seconds: float) -> None:
+        self._compile_seconds += seconds
 
     def compile_seconds(self) -> float:
         return self._compile_seconds
@@ -351,22 +333,6 @@ class TorchEngine(Engine):
         return TorchOptimizer(config)
 
 
-def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function or method with a copy of its code.
-
-    torch keeps what it compiled by code object, and refuses to compile one more than a few times: one method of many
-    instances would come to that after two or three networks in a process.
-    """
-    plain = getattr(function, "__func__", function)
-    if not isinstance(plain, types.FunctionType):
-        return function
-    copy = types.FunctionType(
-        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
-    )
-    copy.__kwdefaults__ = plain.__kwdefaults__
-    return copy if plain is function else types.MethodType(copy, getattr(function, "__self__"))  # noqa: B009
-
-
 def _readable(parts: list[str]) -> str:
     return ".".join(unescape(part) for part in parts if part != NATIVE_CORE)
 
@@ -391,12 +357,6 @@ def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, positions: dict[in
         from_portable=turn_back,
         holder=tensor,
     )
-
-
-def _graphs_compiled() -> int:
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"]
 
 
 def make_engine() -> TorchEngine:

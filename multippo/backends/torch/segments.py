@@ -133,8 +133,9 @@ def hidden_operator(way: str, cell: str, run: Callable[..., Carry], tags: tuple[
     def shapes(xs: Any, *rest: Any) -> Any:
         return xs.new_empty((*xs.shape[:2], rest[0].shape[-1])), *(s.new_empty(s.shape) for s in rest[:n])
 
+    more: dict[str, Any] = {"tags": tags} if tags else {}  # which early versions do not take
     operator: Any = torch.library.custom_op(
-        name, forward, mutates_args=(), schema=f"({taken}) -> ({', '.join(['Tensor'] * (n + 1))})", tags=tags
+        name, forward, mutates_args=(), schema=f"({taken}) -> ({', '.join(['Tensor'] * (n + 1))})", **more
     )
     operator.register_fake(shapes)
 

@@ -1,0 +1,83 @@
+"""Compiled pieces of a training step, with their launches recorded as CUDA graphs if that is asked for.
+
+A graph of launches reads its inputs and writes its results at fixed addresses. torch copies the inputs there
+(parameters stay where they are); what it returns it overwrites in the next call, so here it is copied out. What waits
+for the host can't be in one: operators that do are marked so, and torch launches what holds them one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from multippo.networks.utils import tree_map
+
+__all__ = ["compiled"]
+
+
+def compiled(function: Callable[..., Any], graphs: bool, on_compiled: Callable[[float], None]) -> Callable[..., Any]:
+    """``function`` compiled as one graph without breaks.
+
+    Args:
+        function: Of trees of tensors, to a tree of tensors.
+        graphs: Whether CUDA graphs are to save the launches ("reduce-overhead"). Without CUDA nothing comes of it.
+        on_compiled: Gets the seconds of each call in which something was compiled.
+    """
+    options: dict[str, Any] = {"mode": "reduce-overhead"} if graphs else {}
+    run = _timed(torch.compile(_with_own_code(function), fullgraph=True, dynamic=False, **options), on_compiled)
+    return _copied_out(run) if graphs else run
+
+
+def _copied_out(run: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, run(*args))
+
+    return call
+
+
+def _timed(run: Callable[..., Any], on_compiled: Callable[[float], None]) -> Callable[..., Any]:
+    first = True
+
+    def call(*args: Any) -> Any:
+        nonlocal first
+        graphs, start = _graphs_compiled(), time.perf_counter()
+        with warnings.catch_warnings() if first else contextlib.nullcontext():
+            if first:
+                # array_api_compat looks namespaces up through a cache; dynamo looks through the cache, and says so.
+                warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_cache`", UserWarning)
+            result = run(*args)
+        first = False
+        if _graphs_compiled() != graphs:
+            on_compiled(time.perf_counter() - start)
+        return result
+
+    return call
+
+
+def _graphs_compiled() -> int:
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
+def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function or method with a copy of its code.
+
+    torch keeps what it compiled by code object, and refuses to compile one more than a few times: one method of many
+    instances would come to that after two or three networks in a process.
+    """
+    plain = getattr(function, "__func__", function)
+    if not isinstance(plain, types.FunctionType):
+        return function
+    copy = types.FunctionType(
+        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
+    )
+    copy.__kwdefaults__ = plain.__kwdefaults__
+    return copy if plain is function else types.MethodType(copy, getattr(function, "__self__"))  # noqa: B009
