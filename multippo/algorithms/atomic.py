@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Generator
 from pathlib import Path
 
-__all__ = ["remove_directory", "remove_leftovers", "replace_directory", "write_text"]
+__all__ = ["is_leftover", "remove_directory", "remove_leftovers", "replace_directory", "write_text"]
 
 _SUFFIX = ".tmp"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
@@ -60,9 +60,14 @@ def remove_directory(path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def is_leftover(path: Path) -> bool:
+    """Whether something has a name that only what is not finished has."""
+    return path.name.startswith(".") and path.name.endswith(_SUFFIX)
+
+
 def remove_leftovers(directory: Path) -> None:
     """Removes what a killed process has not finished. Nothing else may be writing there."""
-    for entry in directory.glob(f".*{_SUFFIX}"):
+    for entry in filter(is_leftover, directory.iterdir() if directory.is_dir() else ()):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
         else:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from multippo.algorithms.atomic import write_text
+from multippo.algorithms.atomic import is_leftover, remove_leftovers, write_text
 from multippo.algorithms.checkpoint_steps import best_checkpoint, latest_checkpoint, step_directory
 from multippo.algorithms.checkpointing import Checkpoint, load_checkpoint
 from multippo.algorithms.metrics import json_ready
@@ -92,6 +92,7 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=not is_new)
             self.refuse_used()
+            remove_leftovers(self.path)  # of a run that was killed before it began
             self.write_settings(settings, backend, numerics)
         except OSError as error:
             if is_new and isinstance(error, FileExistsError):
@@ -114,7 +115,7 @@ class RunDirectory:
                 f"the run directory {self.path} holds a run already: add --resume to go on with it, or name another "
                 "--run-dir."
             )
-        if self.path.exists() and any(self.path.iterdir()):
+        if self.path.exists() and not all(map(is_leftover, self.path.iterdir())):
             raise UsageError(f"the run directory {self.path} holds other files: name another --run-dir.")
 
     def abandon(self, made: Sequence[Path]) -> None:

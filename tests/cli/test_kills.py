@@ -203,7 +203,7 @@ def go(lives: Lives, tmp_path: Path, kills: int, iterations: int) -> int:
     for number in range(kills):
         first = not (killed / "config.json").exists()
         arguments = [*begin, str(killed)] if first else resume
-        gained = kill_at_a_random_moment(lives, arguments, killed, draw, early=number % 5 == 4)
+        gained = kill_at_a_random_moment(lives, arguments, killed, draw, early=number % 5 == 0)
         assert gained >= 0  # what was saved is not lost
         check(killed)
         cut += left_unfinished(killed) > 0

@@ -260,6 +260,14 @@ def test_a_run_stopped_before_its_first_checkpoint_starts_again(command: Any, mo
     assert [record["iteration"] for record in numbers(Path("run"))] == [1, 2]
 
 
+def test_a_run_killed_before_it_began_starts_anew(command: Any):
+    Path("run").mkdir()
+    Path("run/.config.json.0a1b2c3d.tmp").write_text('{"format": "multi')
+    done = train(command, "--run-dir", "run", "--final-eval-episodes", 0)
+    assert done.code == 0, done.err
+    assert not list(Path("run").glob(".*"))
+
+
 def test_a_finished_run_goes_on_to_more_steps(command: Any):
     train(command, "--run-dir", "run", "--final-eval-episodes", 0)
     for progress in ("plain", "off"):
