@@ -31,7 +31,10 @@ def train_ppo(
         env: An environment from ``make_env``, or anything ``make_env`` takes.
         network: A StatefulModule whose output is a ``PPONetworkOutput``. It holds the trained weights afterwards.
         config: Everything else.
-        log_fn: Called with a dict of metrics (floats by name, ``step`` among them) after iterations.
+        log_fn: Called with a dict of metrics (floats by name, ``step`` among them) after iterations. ``network`` holds
+            the weights after the iteration then, or where one compiled call makes several (``log_every_steps``), after
+            the last of them: read it as you like, evaluate it, don't write to it. An exception ends the run and is
+            raised again, after the last finished iteration has been given to ``checkpoint_fn`` and to ``network``.
         checkpoint_fn: Called with the training state and the step count every ``checkpoint_every_steps``, and after the
             last iteration, an interrupt, or a value that is not finite.
         eval_env: Environment to evaluate in; by default another of the training environment's kind.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["LogFn", "first_not_finite", "readable", "remedy", "replay_warning", "with_step"]
+__all__ = ["LogFn", "check_callback", "first_not_finite", "readable", "remedy", "replay_warning", "with_step"]
 
 LogFn = Callable[..., None]
 """``log_fn(metrics)`` or ``log_fn(metrics, step)``."""
@@ -28,10 +28,39 @@ def readable(report: dict[str, Any]) -> dict[str, float]:
     return metrics
 
 
-def with_step(log_fn: LogFn | None) -> Callable[[dict[str, float]], None]:
+def check_callback(name: str, function: Any, arguments: str, counts: tuple[int, ...]) -> None:
+    """Refuses a callback that could not be called, before the first step and not after the last.
+
+    Args:
+        name: What the user calls it.
+        function: What the user passed; None is no callback.
+        arguments: What it is called with, in words.
+        counts: How many arguments that may be.
+
+    Raises:
+        TypeError: If it is no function, or takes another number of arguments.
+    """
+    if function is None:
+        return
+    if not callable(function):
+        raise TypeError(f"{name}={function!r} is not possible: expected a function of {arguments}.")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin, such as list.append
+        return
+    for count in counts:
+        try:
+            signature.bind(*[None] * count)
+        except TypeError:
+            continue
+        return
+    raise TypeError(f"{name} takes {signature}; expected a function of {arguments}.")
+
+
+def with_step(log_fn: LogFn | None) -> Callable[[dict[str, float]], None] | None:
     """Calls ``log_fn`` with the metrics, and with the step too if it takes it."""
     if log_fn is None:
-        return lambda metrics: None
+        return None
     try:
         parameters = inspect.signature(log_fn).parameters.values()
     except (TypeError, ValueError):  # a builtin, such as list.append

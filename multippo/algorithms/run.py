@@ -16,7 +16,15 @@ from multippo.algorithms.evaluation import Evaluator
 from multippo.algorithms.interrupts import DeferredInterrupt, rescues
 from multippo.algorithms.metrics import EVAL_RETURN
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
-from multippo.algorithms.reports import LogFn, first_not_finite, readable, remedy, replay_warning, with_step
+from multippo.algorithms.reports import (
+    LogFn,
+    check_callback,
+    first_not_finite,
+    readable,
+    remedy,
+    replay_warning,
+    with_step,
+)
 from multippo.algorithms.schedules import coefficients_at, iterations_left, planned_steps
 from multippo.algorithms.teacher import Teacher
 from multippo.algorithms.trainer import RunState, Trainer
@@ -25,7 +33,7 @@ from multippo.algorithms.update import LearnerState
 from multippo.envs.api import Env, EnvState
 from multippo.envs.guard import restart_unsound, unsound_starts
 from multippo.envs.saving import SavedEnvState
-from multippo.errors import NonFiniteError, Terminated
+from multippo.errors import NonFiniteError
 from multippo.networks.random_state import reseed
 from multippo.networks.types import StatefulModule
 from multippo.networks.utils import tree_map
@@ -73,6 +81,8 @@ class Run:
             raise TypeError(f"train_ppo needs a StatefulModule as its network; got a {type(network).__name__}.")
         if not isinstance(config, TrainConfig):
             raise TypeError(f"train_ppo needs a TrainConfig; got a {type(config).__name__}.")
+        check_callback("log_fn", log_fn, "the metrics, or of the metrics and the step", (1, 2))
+        check_callback("checkpoint_fn", checkpoint_fn, "the training state and the step", (2,))
         self.engine, self.network = network.engine, network
         made.enter_context(self.engine.activated())
         check_trains(self.engine)
@@ -101,6 +111,8 @@ class Run:
             made.callback(self.evaluator.close)
         self._start(fresh, initial_state)
         self._warned = False
+        # Iterations before this call; after which one the network was given the weights, and the state to be saved.
+        self._began_at, self._shown_at, self._saved_at = self.iteration, self.iteration, -1
         # Whether the state is being consumed, by donated buffers or in place; and a copy of it, if that may take long.
         self._consumed, self._kept, self._call_seconds = False, None, 0.0
         self.eval_history: list[dict[str, float]] = []
@@ -180,11 +192,10 @@ class Run:
         next_eval = self._next(self.config.eval.every_steps)
         every = self.config.checkpoint_every_steps
         next_checkpoint = self._next(every) if every else math.inf
-        saved_at = -1
         with contextlib.ExitStack() as stack:
             interrupt = stack.enter_context(DeferredInterrupt())
             stack.enter_context(self.engine.training(*self._work()))
-            stack.enter_context(self._saved_if_abandoned(interrupt))
+            stack.enter_context(self._saved_if_it_fails())
             rescues.append(self._rescue)
             stack.callback(rescues.remove, self._rescue)
             self.trainer.rollout_context = lambda: self._rollout(interrupt)
@@ -199,14 +210,12 @@ class Run:
                 wanted = self.step >= next_checkpoint or (evaluating and self.config.checkpoint_at_evals)
                 if wanted or interrupt.requested:
                     self._checkpoint()
-                    saved_at = self.iteration
                     next_checkpoint = self._next(every) if every else math.inf
-                if interrupt.requested:
-                    self._publish()
                 interrupt.raise_if_requested()
-            state = self._publish()
-            if self.checkpoint_fn is not None and saved_at != self.iteration:
-                self.checkpoint_fn(state, self.step)
+            state = self.snapshot()
+            if self._saved_at != self.iteration:
+                self._checkpoint(state)
+            self._show()
             interrupt.raise_if_requested()
         return TrainResult(
             training_state=state,
@@ -217,14 +226,18 @@ class Run:
         )
 
     @contextlib.contextmanager
-    def _saved_if_abandoned(self, interrupt: DeferredInterrupt) -> Generator[None]:
-        """A rollout or an evaluation that was given up leaves the last finished iteration, which is saved."""
+    def _saved_if_it_fails(self) -> Generator[None]:
+        """Whatever ends a run (an environment's error, Ctrl-C in a long rollout) leaves the last finished iteration."""
         try:
             yield
-        except (KeyboardInterrupt, Terminated):
-            if interrupt.abandoned:
-                self._checkpoint()
-                self._publish()
+        except BaseException as error:
+            if not self._consumed and self.iteration > self._began_at:
+                try:
+                    self._show()
+                    if self._saved_at != self.iteration:
+                        self._checkpoint()
+                except Exception as second:
+                    error.add_note(f"The state after {self.step} steps could not be saved: {second!r}.")
             raise
 
     @contextlib.contextmanager
@@ -266,13 +279,12 @@ class Run:
         compiled = self.engine.compile_seconds() - compile_before
         seconds = max(time.perf_counter() - start - compiled, 1e-9)
         steps = sum(int(report["steps"]) for report in reports)
-        for report in reports:
-            self._refuse_non_finite(report)
+        failed = next((report for report in reports if bool(report["nonfinite/any"])), None)
+        logged: list[dict[str, float]] = []
+        for report in reports if failed is None else reports[: reports.index(failed)]:
             self.iteration += 1
             self.step += int(report["steps"])
             self.planned_steps += self.ppo.steps_per_iteration
-            # The state is the one after the last of them.
-            self._consumed = self.iteration <= numbers[-1]
             metrics = readable(report)
             if self._unsound_starts:
                 metrics["rollout/nonfinite_steps"] = metrics.get("rollout/nonfinite_steps", 0.0) + self._unsound_starts
@@ -281,15 +293,26 @@ class Run:
             metrics["iteration"] = self.iteration
             metrics["throughput/train_sps"] = steps / seconds
             metrics["time/compile_s"] = self.engine.compile_seconds()
+            logged.append(metrics)
+        # The state is the one after the last of them, so nothing is told of the first before all are counted.
+        self._consumed = False
+        for metrics in logged:
             self.final_metrics = metrics
-            self._warn_of_replay(metrics.get("ratio/first_max_dev", 0.0))
-            self.log_fn(metrics)
+            self._warn_of_replay(metrics.get("ratio/first_max_dev", 0.0), int(metrics["iteration"]))
+            self._log(metrics)
+        if failed is not None:
+            self._refuse_non_finite(failed)
 
-    def _warn_of_replay(self, deviation: float) -> None:
+    def _warn_of_replay(self, deviation: float, iteration: int) -> None:
         """Says once that the network is not what it was in the rollout: nothing else would show it."""
         if deviation > _REPLAY_TOLERANCE and not self._warned:
             self._warned = True
-            _LOG.warning(replay_warning(deviation, self.iteration))
+            _LOG.warning(replay_warning(deviation, iteration))
+
+    def _log(self, metrics: dict[str, float]) -> None:
+        if self.log_fn is not None:
+            self._show()
+            self.log_fn(metrics)
 
     def _evaluate(self) -> None:
         assert self.evaluator is not None
@@ -300,17 +323,21 @@ class Run:
         self.eval_history.append(metrics)
         self.final_metrics = {**self.final_metrics, **found}
         self._evaluated = self.iteration, found[EVAL_RETURN]
-        self.log_fn(metrics)
+        self._log(metrics)
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, state: TrainingState | None = None) -> None:
+        """Hands out the state after the last finished iteration."""
+        self._saved_at = self.iteration
         if self.checkpoint_fn is not None:
-            self.checkpoint_fn(self.snapshot(), self.step)
+            self._show()
+            self.checkpoint_fn(state or self.snapshot(), self.step)
 
-    def _publish(self) -> TrainingState:
-        """The state after the last finished iteration, which the user's network gets as well."""
-        state = self.snapshot()
-        self.engine.update_module(self.network, state.params, state.variables)
-        return state
+    def _show(self) -> None:
+        """Gives the user's network the weights after the last finished iteration, on every engine alike."""
+        if self._shown_at != self.iteration:
+            learner = self.state.learner
+            self.engine.update_module(self.network, learner.params, learner.variables)
+            self._shown_at = self.iteration
 
     def snapshot(self) -> TrainingState:
         """The state after the last finished iteration, as copies."""
@@ -345,12 +372,10 @@ class Run:
 
     def _refuse_non_finite(self, report: dict[str, Any]) -> None:
         """Stops at a NaN or an infinity; the state is the one before the iteration."""
-        if not bool(report["nonfinite/any"]):
-            return
         leaf, where = first_not_finite(report, self.env.num_envs, self.engine.named_params(self.state.learner.params))
-        state = self._publish()
-        if self.checkpoint_fn is not None:
-            self.checkpoint_fn(state, self.step)
+        state = self.snapshot()
+        self._show()
+        self._checkpoint(state)
         raise NonFiniteError(
             f"The {leaf} is not finite{where}, in iteration {self.iteration + 1}, after {self.step} steps. "
             f"The weights are those from before; {remedy(leaf, self.ppo.nonfinite)}",

@@ -83,7 +83,7 @@ class JaxEngine(Engine):
         return jax.tree.map(lambda new, old: jnp.where(skip, old, new), updated, variables)
 
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
-        nnx.update(module, *jax.tree.map(lambda x: x.copy(), (params, variables)))
+        nnx.update(module, *self.snapshot((params, variables)))
 
     def children(self, module: Any) -> Iterator[tuple[str, Any]]:
         for name, value in in_order(vars(module).items()):

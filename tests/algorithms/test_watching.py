@@ -1,0 +1,154 @@
+"""What callbacks see of the network, and what is left of a run that an exception ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import support
+import training
+from checkpoints import clock, table_net
+
+import multippo as mp
+from multippo.networks.portable import portable_split
+from multippo.testing import Clock
+
+KINDS = ("functional", "host")
+
+
+def make_env(kind: str) -> Any:
+    return clock() if kind == "functional" else Clock(3, "truncated", num_envs=4)
+
+
+def weights(network: Any) -> np.ndarray:
+    return mp.to_portable(network)["values"].copy()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_callbacks_find_the_weights_after_the_iteration_in_the_network(engine: Any, kind: str):
+    network = table_net()
+    at_log: list[np.ndarray] = []
+    saved: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def keep(state: Any, step: int) -> None:
+        del step
+        saved.append((weights(network), portable_split(network, state.params, state.variables)["values"]))
+
+    before = weights(network)
+    ppo = mp.PPOConfig(rollout_length=4, num_epochs=2, num_minibatches=2, total_steps=48, learning_rate=1e-2)
+    config = mp.TrainConfig(ppo=ppo, checkpoint_every_steps=16, log_every_steps=16)
+    mp.train_ppo(
+        make_env(kind), network, config, log_fn=lambda metrics: at_log.append(weights(network)), checkpoint_fn=keep
+    )
+    assert len(at_log) == len(saved) == 3
+    for seen, (in_network, in_state) in zip(at_log, saved, strict=True):
+        np.testing.assert_array_equal(seen, in_state)
+        np.testing.assert_array_equal(in_network, in_state)
+    # They move from one iteration to the next, and the last ones are what is left.
+    assert all((a != b).any() for a, b in zip([before, *at_log], at_log, strict=False))
+    np.testing.assert_array_equal(weights(network), at_log[-1])
+
+
+def test_several_iterations_in_one_call_show_the_last(jax_engine: Any):
+    network = table_net()
+    seen: list[np.ndarray] = []
+    run = training.train(
+        clock(), network, iterations=4, on_log=lambda _: seen.append(weights(network)), config={"log_every_steps": 32}
+    )
+    assert run.column("iteration") == [1, 2, 3, 4]
+    np.testing.assert_array_equal(seen[0], seen[1])
+    np.testing.assert_array_equal(seen[2], seen[3])
+    assert (seen[1] != seen[2]).any()
+
+
+class EnoughError(Exception):
+    """Raised by a callback that has seen enough."""
+
+
+@pytest.mark.parametrize("raised", [EnoughError, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_callback_that_raises_ends_the_run_and_nothing_is_lost(engine: Any, kind: str, raised: Any):
+    whole = table_net()
+    expected = training.train(make_env(kind), whole, iterations=4, config={"checkpoint_every_steps": 16})
+    network = table_net()
+
+    def stop(metrics: dict[str, float]) -> None:
+        if metrics["iteration"] == 2:
+            raise raised("enough")
+
+    run = training.train(make_env(kind), network, iterations=4, on_log=stop, catch=(raised,))
+    assert str(run.error) == "enough" and not hasattr(run.error, "__notes__")
+    ((state, step),) = run.checkpoints
+    assert (state.iteration, step) == (2, 32)
+    saved, second = (portable_split(network, s.params, s.variables) for s in (state, expected.checkpoints[1][0]))
+    support.assert_trees_close(saved, second, 0.0)
+    np.testing.assert_array_equal(weights(network), saved["values"])
+
+
+class Breaking(Clock):
+    """Whose tenth step fails."""
+
+    steps = 0
+
+    def step(self, env_state: Any, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 10:
+            raise OSError("the simulator is gone")
+        return super().step(env_state, action)
+
+
+def test_an_environment_that_fails_leaves_the_last_finished_iteration(engine: Any):
+    network = table_net()
+    run = training.train(Breaking(3, "truncated", num_envs=4), network, iterations=4, catch=(OSError,))
+    assert str(run.error) == "the simulator is gone"
+    ((state, step),) = run.checkpoints
+    assert (state.iteration, step) == (2, 32)
+    np.testing.assert_array_equal(weights(network), portable_split(network, state.params, state.variables)["values"])
+
+
+def test_before_the_first_iteration_there_is_nothing_to_save(torch_engine: Any):
+    env = Breaking(3, "truncated", num_envs=4)
+    env.steps = 8
+    run = training.train(env, table_net(), iterations=2, catch=(OSError,))
+    assert run.checkpoints == []
+
+
+def test_a_save_that_fails_then_is_told_of_beside_the_reason(torch_engine: Any):
+    def full(state: Any, step: int) -> None:
+        raise OSError("disk full")
+
+    ppo = mp.PPOConfig(rollout_length=4, num_minibatches=2, total_steps=64)
+    with pytest.raises(OSError, match="the simulator is gone") as caught:
+        mp.train_ppo(Breaking(3, "truncated", num_envs=4), table_net(), mp.TrainConfig(ppo=ppo), checkpoint_fn=full)
+    assert caught.value.__notes__ == ["The state after 32 steps could not be saved: OSError('disk full')."]
+
+
+def test_a_failing_checkpoint_function_is_not_asked_again(torch_engine: Any):
+    calls: list[int] = []
+
+    def full(state: Any, step: int) -> None:
+        calls.append(step)
+        raise OSError("disk full")
+
+    ppo = mp.PPOConfig(rollout_length=4, num_minibatches=2, total_steps=64)
+    with pytest.raises(OSError, match="disk full"):
+        config = mp.TrainConfig(ppo=ppo, checkpoint_every_steps=16)
+        mp.train_ppo(clock(), table_net(), config, checkpoint_fn=full)
+    assert calls == [16]
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        ({"log_fn": lambda: None}, r"log_fn takes \(\); expected a function of the metrics, or of the metrics and"),
+        ({"log_fn": lambda a, b, c: None}, r"log_fn takes \(a, b, c\)"),
+        ({"checkpoint_fn": lambda state: None}, r"checkpoint_fn takes \(state\); expected a function of the training"),
+        ({"checkpoint_fn": "runs/a"}, r"checkpoint_fn='runs/a' is not possible: expected a function of the training"),
+    ],
+)
+def test_what_can_not_be_called_is_refused_before_the_first_step(torch_engine: Any, callbacks: Any, message: str):
+    env = Breaking(3, "truncated", num_envs=4)
+    with pytest.raises(TypeError, match=message):
+        mp.train_ppo(env, table_net(), **callbacks)
+    assert env.steps == 0
