@@ -12,8 +12,8 @@ from multippo.envs.api import Env, EnvState
 from multippo.envs.autoreset import autoreset_mode as read_autoreset_mode
 from multippo.envs.autoreset import final_observations
 from multippo.envs.keys import host_seed
-from multippo.envs.members import refuse_reward_tree
 from multippo.envs.observations import make_observation_map, take_rows
+from multippo.envs.returned import refuse_reward_tree
 from multippo.envs.workers import WORKER_TIMEOUT_S, Workers
 
 if TYPE_CHECKING:

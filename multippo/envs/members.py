@@ -8,44 +8,26 @@ import multiprocessing
 import pickle
 import signal
 import traceback
-from collections.abc import Mapping
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.vector.async_vector_env import _async_worker  # pyright: ignore[reportPrivateUsage]
 
-from multippo.envs.observations import make_observation_map
+from multippo.envs.returned import RESET_AND_STEP, Observations, split_reset, split_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ONE_REWARD", "Member", "MemberConstructor", "refuse_reward_tree", "run_member"]
-
-ONE_REWARD = (
-    "gymnasium's vector environments have one reward for each environment. For one for each key write a functional "
-    "environment, or a subclass of multippo.envs.Env."
-)
-"""What an environment with rewards for several keys has to be."""
-
-
-def refuse_reward_tree(reward: Any) -> None:
-    """Refuses rewards for several keys, which gymnasium would try to make one number of.
-
-    Raises:
-        TypeError: If it is a dict.
-    """
-    if isinstance(reward, Mapping):
-        raise TypeError(
-            f"step returned a dict as reward, with the keys {sorted(map(str, reward))}; expected a number: {ONE_REWARD}"
-        )
+__all__ = ["Member", "MemberConstructor", "run_member"]
 
 
 class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Guards a single environment against what a vector environment would not notice.
 
-    * Its first observation of each episode is compared with its declared space, by name, and later ones and rewards by
-      their shape. A vector environment reports a wrong one as an error of the buffer it does not fit into.
+    * What it returns is checked: observations against its declared space, by name; that a reward is a number, and a
+      flag a bool. A vector environment takes some of it for what it is not, and reports the rest as an error of the
+      buffer it does not fit into.
     * Its last observation of each episode is copied. An environment that returns one array again and again would
       overwrite it in the reset that follows in the same step, and the truncated episode would be valued by the next.
 
@@ -58,16 +40,15 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any], index: int, in_worker: bool) -> None:
         super().__init__(env)
         self._index, self._in_worker = index, in_worker
-        self._observations = make_observation_map(env.observation_space)
-        self._shape = env.observation_space.shape if isinstance(env.observation_space, gymnasium.spaces.Box) else None
+        self._observations = Observations(env.observation_space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """As ``gymnasium.Env.reset``."""
         try:
-            obs, info = self.env.reset(seed=seed, options=options)
-            self._observations(self._observations.stack([obs]), 1)
+            obs, info = split_reset(self.env.reset(seed=seed, options=options))
+            self._observations.check(obs)
         except Exception as error:
-            explained = _explained(error, self._index, self._in_worker)
+            explained = _explained(error, self._index, self._in_worker, self.env)
             if explained is not error:
                 raise explained from None
             raise
@@ -76,16 +57,10 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         """As ``gymnasium.Env.step``."""
         try:
-            obs, reward, terminated, truncated, info = self.env.step(action)
-            # A vector environment reports these as errors of the buffers they do not fit into.
-            if self._shape is not None and getattr(obs, "shape", self._shape) != self._shape:
-                self._observations(self._observations.stack([obs]), 1)
-            refuse_reward_tree(reward)
-            shape = getattr(reward, "shape", ())
-            if shape:
-                raise ValueError(f"step returned a reward of shape {shape}, expected one number: return float(reward).")
+            obs, reward, terminated, truncated, info = split_step(self.env.step(action))
+            self._observations.check(obs)
         except Exception as error:
-            explained = _explained(error, self._index, self._in_worker)
+            explained = _explained(error, self._index, self._in_worker, self.env)
             if explained is not error:
                 raise explained from None
             raise
@@ -139,7 +114,7 @@ def run_member(index: int, make: Callable[[], Any], pipe: Any, parent_pipe: Any,
     _async_worker(index, lambda: env, pipe, parent_pipe, *rest)
 
 
-def _explained(error: Exception, index: int, in_worker: bool) -> Exception:
+def _explained(error: Exception, index: int, in_worker: bool, env: gymnasium.Env[Any, Any] | None = None) -> Exception:
     """The exception, with notes of where it comes from.
 
     One that would not reach the parent process as it is becomes a RuntimeError that says the same: gymnasium's pipe
@@ -149,6 +124,9 @@ def _explained(error: Exception, index: int, in_worker: bool) -> Exception:
     trace = f"In its worker process:\n{traceback.format_exc()}"
     place = f"Raised by environment {index} of the batch."
     error.add_note(place)
+    if isinstance(error, ValueError) and "values to unpack" in str(error) and env is not None:
+        # A wrapper of gymnasium's has taken apart what the environment has returned.
+        error.add_note(f"If it is what {type(env.unwrapped).__name__} returned: {RESET_AND_STEP}")
     if not in_worker:
         return error
     error.add_note(trace)

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
 from multippo.envs.api import Env, EnvState
-from multippo.envs.members import refuse_reward_tree
+from multippo.envs.returned import split_step
 from multippo.networks.utils import select, tree_map
 
 __all__ = ["ActionRepeat", "EnvWrapper", "EpisodeLimit", "FilterObservation", "ScaleReward"]
@@ -217,8 +217,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         total: Any = 0.0
         obs, terminated, truncated, info = None, False, False, {}
         for _ in range(self._repeats):
-            obs, reward, terminated, truncated, info = self.env.step(action)
-            refuse_reward_tree(reward)
+            obs, reward, terminated, truncated, info = split_step(self.env.step(action))
             total = total + reward
             if terminated or truncated:
                 break

@@ -10,12 +10,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from multippo.envs.members import ONE_REWARD
+from multippo.envs.returned import described, split_reset, split_step
 from multippo.testing.random_actions import mask_in, random_action, to_space
 
 __all__ = ["look_at_single"]
-
-_STEP = "expected (observation, reward, terminated, truncated, info)"
 
 
 def look_at_single(env: Any, seed: int, error: Callable[[str, str], None], warn: Callable[[str, str], None]) -> bool:
@@ -61,34 +59,27 @@ def _look(
     except Exception as raised:
         error("reset", f"reset(seed={seed}) raised {type(raised).__name__}: {raised}")
         return False
-    if not (isinstance(first, tuple) and len(first) == 2):
-        error("reset", f"reset returned {_describe(first)}; expected (observation, info).")
+    try:
+        first_obs, _ = split_reset(first)
+    except TypeError as wrong:
+        error("reset", str(wrong))
         return False
-    _types(first[0], env.observation_space, "reset", warn)
+    _types(first_obs, env.observation_space, "reset", warn)
     env.action_space.seed(seed)
     try:
-        after = env.step(_action(env.action_space, first[0], seed))
+        after = env.step(_action(env.action_space, first_obs, seed))
     except Exception as raised:
         error("step", f"step raised {type(raised).__name__} in the first step: {raised}")
         return False
-    if not (isinstance(after, tuple) and len(after) == 5):
-        error("step", f"step returned {_describe(after)}; {_STEP}.")
+    try:
+        obs, *_ = split_step(after)
+    except (TypeError, ValueError) as wrong:
+        error("step", str(wrong))
         return False
-    obs, reward, terminated, truncated, _ = after
     _types(obs, env.observation_space, "step", warn)
-    if isinstance(reward, Mapping):
-        error(
-            "reward",
-            f"step returned a dict as reward, with the keys {sorted(map(str, reward))}; expected a number: "
-            f"{ONE_REWARD}",
-        )
-        return False
-    if not isinstance(reward, int | float | np.generic | np.ndarray) or np.ndim(reward):
-        error("reward", f"step returned {_describe(reward)} as reward; expected a number.")
-        return False
-    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+    for name, flag in (("terminated", after[2]), ("truncated", after[3])):
         if not isinstance(flag, bool | np.bool_):
-            warn(name, f"step returned {_describe(flag)} as {name}; expected a bool.")
+            warn(name, f"step returned {described(flag)} as {name}; expected a bool.")
     return True
 
 
@@ -109,9 +100,3 @@ def _types(obs: Any, space: Any, where: str, warn: Callable[[str, str], None], n
                 f"type {name}",
                 f"{called} of {where} is {received}, its space declares {space.dtype.name}; it is cast to that.",
             )
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"{len(value)} values"
-    return "None" if value is None else f"a {type(value).__name__}"
