@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from multippo.algorithms.types import Transition
 from multippo.envs.api import Env, EnvState
 from multippo.envs.guard import restart_broken
@@ -170,7 +172,7 @@ def _step(
     actor: Actor, params: Any, variables: Any, state: Any, env_state: EnvState, length: int, sequence: int
 ) -> Rollout:
     engine, env = actor.engine, actor.env
-    receive, send = _exchange(engine, env)
+    receive, keep, send = _exchange(engine, env)
     obs_t: list[Any] = []
     outputs: list[Any] = []
     env_states: list[Any] = []
@@ -191,15 +193,16 @@ def _step(
             env_state = restart_broken(env, env.step(env_state, send(output.actions)))
             # Copies, since an environment may write its next answer into the same arrays. The simulator's own state is
             # the latest one only; keeping T of them would hold on to their memory.
-            seen = receive(env_state._replace(obs=(), final_obs=(), internal=()))
-            env_states.append(seen)
+            env_states.append(keep(env_state._replace(obs=(), final_obs=(), internal=())))
             ended = bool((env_state.terminated | env_state.truncated).any())
             bootstraps.append(None)
             if bool(env_state.truncated.any()):
                 value = actor.value(params, variables, after, receive(env_state.final_obs))
-                bootstraps[-1] = select(engine.xp, seen.truncated, value, tree_map(engine.xp.zeros_like, value))
+                truncated = receive(env_state.truncated)
+                bootstraps[-1] = select(engine.xp, truncated, value, tree_map(engine.xp.zeros_like, value))
             if ended or not bool(env_state.valid.all()):
-                after = actor.settle(params, variables, state, after, seen.terminated | seen.truncated, seen.valid)
+                done, valid = receive((env_state.terminated | env_state.truncated, env_state.valid))
+                after = actor.settle(params, variables, state, after, done, valid)
             state = after
     zeros = tree_map(engine.xp.zeros_like, outputs[0][0].value_estimates)
     output, extras = engine.stack_time(outputs)
@@ -209,12 +212,14 @@ def _step(
     return engine.snapshot(forget_drawn(state)), env_state, transition, engine.stack_time(starts)
 
 
-def _exchange(engine: Any, env: Env) -> tuple[Any, Any]:
-    """How arrays come from the environment to the network, and go back."""
+def _exchange(engine: Any, env: Env) -> tuple[Any, Any, Any]:
+    """How arrays come from the environment to the network, are kept for later, and go back."""
     if env.functional:
-        return engine.from_jax, engine.to_jax
+        return engine.from_jax, engine.from_jax, engine.to_jax
     return (
         lambda tree: tree_map(engine.asarray, tree),
+        # On the host: what the network does not read now goes to its device at the end, all steps in one copy.
+        lambda tree: tree_map(np.array, tree),
         lambda tree: tree_map(engine.to_numpy, tree),
     )
 
