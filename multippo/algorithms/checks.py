@@ -252,7 +252,7 @@ def _check_reset(network: Any, network_state: Any, num_envs: int) -> None:
     """The network's ``reset_state`` must return a carry like the one it got."""
     engine = network.engine
     try:
-        after = engine.shapes(network.reset_state, network_state)
+        after = engine.shapes(network.reset_state, engine.writable(network_state))
     except Exception as error:
         raise ValueError(
             f"reset_state failed on the network's carry at {where_it_failed(network, error)}: {message_of(error)}"

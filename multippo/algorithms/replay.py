@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from multippo.algorithms.types import Transition
-from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
+from multippo.backends.registry import array_kind
+from multippo.networks.carries import check_batch
+from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import tree_map
 
 __all__ = ["gather_time", "replay", "valid_first"]
@@ -21,12 +23,38 @@ def replay(network: Any, network_state: Any, transition: Transition) -> PPONetwo
 
     Returns:
         ``[T, B, ...]``. Before any update it equals ``transition.network_output`` at every valid step.
+
+    Raises:
+        TypeError: If ``network`` is no StatefulModule, or ``transition`` no Transition with its engine's arrays.
+        ValueError: If the carry is one of another number of environments.
     """
+    if not isinstance(network, StatefulModule):
+        raise TypeError(f"replay got a {type(network).__name__} as its network; expected a StatefulModule.")
+    transition = _own(network.engine, transition)
+    check_batch("replay", network_state, transition.done.shape[1])
     xp = network.xp
     order = valid_first(xp, transition.valid)
     obs, done, extras = gather_time(xp, (transition.obs, transition.done, transition.rollout_extras), order)
     out: StatefulModuleOutput = network.unroll(network_state, obs, done, extras)
     return gather_time(xp, out.output, xp.argsort(order, axis=0, stable=True))
+
+
+def _own(engine: Any, transition: Any) -> Transition:
+    """The transition, if its arrays are the engine's; made of them, if they are NumPy's."""
+    if not isinstance(transition, Transition):
+        raise TypeError(
+            f"replay got a {type(transition).__name__} as its transition; expected what unroll_env returned, a "
+            "Transition."
+        )
+    received, own = array_kind(transition.done), array_kind(engine.zeros((1,)))
+    if received == own:
+        return transition
+    if received == "numpy":
+        return tree_map(engine.asarray, transition)
+    raise TypeError(
+        f"replay got a transition with arrays of {received}; the network is a {engine.name} module. Collect it with a "
+        "network of that engine, or hand over NumPy's arrays."
+    )
 
 
 def valid_first(xp: Any, valid: Any) -> Any:

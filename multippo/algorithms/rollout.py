@@ -17,9 +17,11 @@ import numpy as np
 from multippo.algorithms.types import Transition
 from multippo.envs.api import Env, EnvState
 from multippo.envs.guard import restart_broken
+from multippo.networks.carries import check_batch
 from multippo.networks.random_state import forget_drawn
+from multippo.networks.types import StatefulModule
 from multippo.networks.unrolling import reset_where
-from multippo.networks.utils import select, tree_map
+from multippo.networks.utils import check_size, select, tree_map
 
 __all__ = ["Actor", "Rollout", "collect", "is_traced", "unroll_env"]
 
@@ -49,7 +51,16 @@ def unroll_env(
     Returns:
         The carry after the last step, the environment state, and the transition ``[T, B, ...]``. To ``replay`` it,
         keep the carry from before the call.
+
+    Raises:
+        TypeError: If ``env`` is no environment of ``make_env``, ``env_state`` none of its states, or the network no
+            StatefulModule.
+        ValueError: If ``unroll_length`` is no integer of at least 1, or the carry one of another number of
+            environments.
     """
+    _check_rollout(env, env_state, network)
+    unroll_length = check_size("unroll_env", "unroll_length", unroll_length)
+    check_batch("unroll_env", network_state, env.num_envs)
     engine = network.engine
     definition, params, variables = engine.split(network)
     with engine.activated():
@@ -59,11 +70,23 @@ def unroll_env(
     return state, env_state, transition
 
 
+def _check_rollout(env: Any, env_state: Any, network: Any) -> None:
+    if not isinstance(env, Env):
+        raise TypeError(f"unroll_env got a {type(env).__name__} as its env; expected environments from make_env(...).")
+    if not isinstance(env_state, EnvState):
+        raise TypeError(
+            f"unroll_env got a {type(env_state).__name__} as its env_state; expected what env.reset(key), or the last "
+            "unroll_env, returned."
+        )
+    if not isinstance(network, StatefulModule):
+        raise TypeError(f"unroll_env got a {type(network).__name__} as its network; expected a StatefulModule.")
+
+
 def _programme(engine: Any, env: Env, definition: Any, length: int) -> Any:
     """A rollout function, compiled once for each environment, network structure and length."""
     # Kept by the environment itself: a table of ours, whose entries refer to their environment, would keep it alive.
     cached: dict[Any, Any] = vars(env).setdefault("_rollouts", {})
-    index = (engine.name, engine.device_name(), definition, length)
+    index = (engine.name, engine.device_name(), _hashable(definition), length)
     if index not in cached:
         actor = Actor(engine, env, definition, "off")
 
@@ -72,6 +95,15 @@ def _programme(engine: Any, env: Env, definition: Any, length: int) -> Any:
 
         cached[index] = engine.jit(run) if is_traced(engine, env) else run
     return cached[index]
+
+
+def _hashable(definition: Any) -> Any:
+    """A structure, or where a module holds a list, dict or set of numbers, which have no hash, all of it as text."""
+    try:
+        hash(definition)
+    except TypeError:
+        return repr(definition)
+    return definition
 
 
 class Actor:

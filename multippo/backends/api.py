@@ -343,6 +343,13 @@ class Engine:
     def snapshot(self, tree: Any) -> Any:
         """A copy that nothing changes later, neither a training step in place nor a donated buffer."""
 
+    def writable(self, tree: Any) -> Any:
+        """What may be written to without the tree's arrays changing: copies, which pass gradients on.
+
+        The tree as it is, where nothing can write to an array.
+        """
+        return tree
+
     @abc.abstractmethod
     def named_params(self, params: Any) -> list[tuple[str, Any]]:
         """The leaves of ``SplitModule.params`` (or of gradients) with readable names, in a fixed order."""

@@ -16,6 +16,7 @@ from multippo.backends.devices import choose_device
 
 __all__ = [
     "active_engine",
+    "array_kind",
     "available_backends",
     "computes_in_float64",
     "describe_backends",
@@ -239,10 +240,15 @@ def _on(engine: Engine, device: str) -> Engine:
     return _engines[key]
 
 
+def array_kind(array: Any) -> str:
+    """The library whose array it is, such as "jax"; of anything, the package of its type."""
+    root = type(array).__module__.partition(".")[0]
+    return {"jaxlib": "jax"}.get(root, root)
+
+
 def engine_of_array(array: Any) -> Engine:
     """The engine whose arrays ``array`` is one of, told by the module of its type."""
-    root = type(array).__module__.partition(".")[0]
-    name = {"jaxlib": "jax"}.get(root, root)
+    name = array_kind(array)
     if name in _engines:
         return _engines[name]
     if name in known_backends():

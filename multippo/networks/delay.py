@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import optree
 
+from multippo.networks.carries import check_rows, check_steps
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import shift_in_time
-from multippo.networks.utils import named_leaves, tree_leaves, tree_map
+from multippo.networks.utils import describe, named_leaves, tree_leaves, tree_map
 
 __all__ = ["Delay"]
 
@@ -58,6 +59,7 @@ class Delay(StatefulModule):
         self._check(x, 1)
         if not self.k_steps:
             return StatefulModuleOutput(state, x)
+        self._check_held(state, tree_leaves(x)[0].shape[0])
         x = self._typed(x, state)
         oldest = tree_map(lambda _, held: held[:, 0], x, state)
         held = tree_map(lambda held, new: self.xp.concat((held[:, 1:], new[:, None]), axis=1), state, x)
@@ -67,8 +69,10 @@ class Delay(StatefulModule):
         """All steps at once: a shift, in which what comes from an earlier episode gives way to the initial value."""
         xp, time = self.xp, done.shape[0]
         self._check(xs, 2)
+        check_steps("Delay", xs, done)
         if not self.k_steps:
             return StatefulModuleOutput(state, xs)
+        self._check_held(state, done.shape[1])
         xs = self._typed(xs, state)
         shifted = tree_map(
             lambda held, x, start: shift_in_time(xp, xp.moveaxis(held, 1, 0), x, done, start),
@@ -123,6 +127,16 @@ class Delay(StatefulModule):
         if not (self.xp.isdtype(leaf.dtype, "real floating") and self.xp.isdtype(dtype, "real floating")):
             raise TypeError(f"Delay got an input of type {leaf.dtype}; expected {dtype}, as in sample_input.")
         return self.xp.astype(leaf, dtype)
+
+    def _check_held(self, state: Any, batch: int) -> None:
+        held = tree_leaves(state)
+        if len(held) != len(self.leaves):
+            raise ValueError(
+                f"Delay got {describe(state)} as its state; expected what initialize_state({batch}) makes, the last "
+                f"{self.k_steps} inputs."
+            )
+        for leaf in held:
+            check_rows("Delay", leaf, batch)
 
     def _check(self, x: Any, lead: int) -> None:
         # Two leaves may go by one name, where a key holds a dot; they stay in the order of the tree.

@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 from multippo.networks import random_state
+from multippo.networks.carries import check_steps
 from multippo.networks.random_state import RandomState
 from multippo.networks.structure import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.utils import describe
 from multippo.rngs import Rngs, check_rngs
 
 __all__ = ["Dropout"]
@@ -40,6 +42,8 @@ class Dropout(StatefulModule):
 
     def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, ...]`` to the same shape."""
+        self._check_input(x)
+        random_state.check_random_state("Dropout", state, x.shape[0])
         kept = rollout_extras
         if kept is None:
             kept = self._kept(x, 1, lambda size: random_state.noise(self, self._draw, state, (size,)))
@@ -47,15 +51,20 @@ class Dropout(StatefulModule):
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """All steps at once: no step's mask depends on another's."""
+        self._check_input(xs)
+        check_steps("Dropout", xs, done)
+        random_state.check_random_state("Dropout", state, done.shape[1])
         time, kept = done.shape[0], rollout_extras
         if kept is None:
             kept = self._kept(xs, 2, lambda size: random_state.noise_over_time(self, self._draw, state, time, (size,)))
         return self._finish(random_state.advance(state, time), xs, kept)
 
+    def _check_input(self, x: Any) -> None:
+        if not getattr(x, "shape", ()):
+            raise TypeError(f"Dropout got {describe(x)}; expected an array with a batch axis.")
+
     def _kept(self, x: Any, lead: int, noise: Any) -> Any:
         """The mask ``[..., F]`` of an input with ``lead`` leading axes; all True where nothing is dropped."""
-        if not hasattr(x, "shape"):
-            raise TypeError(f"Dropout got a {type(x).__name__}; expected an array.")
         size = math.prod(x.shape[lead:])
         if self.deterministic:
             return self.xp.ones_like(self.xp.reshape(x, (*x.shape[:lead], size)), dtype=self.xp.bool)

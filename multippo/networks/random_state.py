@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from multippo.networks.carries import check_rows
+from multippo.networks.utils import describe
 from multippo.networks.variables import Variable
 from multippo.rngs import Rngs, check_rngs
 
 __all__ = [
     "RandomState",
     "advance",
+    "check_random_state",
     "draw_ahead",
     "forget_drawn",
     "new_random_state",
@@ -52,6 +55,19 @@ def new_random_state(module: Any, key: Any, batch_size: int) -> RandomState:
     """One key for each environment, count 0."""
     keys = module.random.split(key, batch_size)
     return RandomState(keys, module.xp.zeros_like(keys[:, 0]))
+
+
+def check_random_state(kind: str, state: Any, batch: int) -> None:
+    """Refuses what is no ``RandomState`` of ``batch`` environments: one of a single row would be everybody's noise.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if not isinstance(state, RandomState):
+        raise ValueError(
+            f"{kind} got {describe(state)} as its state; expected a RandomState, as initialize_state({batch}) makes it."
+        )
+    check_rows(kind, state.count, batch)
 
 
 def advance(state: RandomState, steps: int = 1) -> RandomState:

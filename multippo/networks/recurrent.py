@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from multippo.networks.carries import check_steps, take_carry
 from multippo.networks.feedforward import Activation, resolve_activation
 from multippo.networks.initializers import lecun_normal, orthogonal
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
@@ -67,14 +68,16 @@ class LSTM(StatefulModule):
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, in]`` to ``[B, hidden]``."""
         check_features("LSTM", x, self.in_features)
-        h, c = self.core.step(x, state["h"], state["c"])
+        h, c = self.core.step(x, *take_carry("LSTM", state, ("h", "c"), (*x.shape[:-1], self.hidden_features)))
         return StatefulModuleOutput({"h": h, "c": c}, h)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, in]`` to ``[T, B, hidden]``; the input product of all steps is one call."""
         check_features("LSTM", xs, self.in_features)
+        check_steps("LSTM", xs, done)
+        h, c = take_carry("LSTM", state, ("h", "c"), (done.shape[1], self.hidden_features))
         fresh = self.reset_state(state)
-        hs, h, c = self.core.unroll(xs, state["h"], state["c"], done, fresh["h"], fresh["c"])
+        hs, h, c = self.core.unroll(xs, h, c, done, fresh["h"], fresh["c"])
         return StatefulModuleOutput({"h": h, "c": c}, hs)
 
     def initialize_state(self, batch_size: int) -> Any:
@@ -155,13 +158,15 @@ class GRU(_HiddenState):
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, in]`` to ``[B, hidden]``."""
         check_features("GRU", x, self.in_features)
-        h = self.core.step(x, state["h"])
+        h = self.core.step(x, *take_carry("GRU", state, ("h",), (*x.shape[:-1], self.hidden_features)))
         return StatefulModuleOutput({"h": h}, h)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, in]`` to ``[T, B, hidden]``; the input product of all steps is one call."""
         check_features("GRU", xs, self.in_features)
-        hs, h = self.core.unroll(xs, state["h"], done, self.reset_state(state)["h"])
+        check_steps("GRU", xs, done)
+        (h,) = take_carry("GRU", state, ("h",), (done.shape[1], self.hidden_features))
+        hs, h = self.core.unroll(xs, h, done, self.reset_state(state)["h"])
         return StatefulModuleOutput({"h": h}, hs)
 
     def _empty(self, batch_size: int) -> Any:
@@ -227,12 +232,15 @@ class RNN(_HiddenState):
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, in]`` to ``[B, hidden]``."""
         check_features("RNN", x, self.in_features)
-        h = self._step()(self._project(x), state["h"])
+        (h,) = take_carry("RNN", state, ("h",), (*x.shape[:-1], self.hidden_features))
+        h = self._step()(self._project(x), h)
         return StatefulModuleOutput({"h": h}, h)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, in]`` to ``[T, B, hidden]``; the input product of all steps is one call."""
         check_features("RNN", xs, self.in_features)
+        check_steps("RNN", xs, done)
+        (first,) = take_carry("RNN", state, ("h",), (done.shape[1], self.hidden_features))
         xp, step, fresh = self.xp, self._step(), self.reset_state(state)["h"]
         projected = unfold_time(xp, self._project(fold_time(xp, xs)), *done.shape)
 
@@ -241,7 +249,7 @@ class RNN(_HiddenState):
             h = step(projected_t, h)
             return xp.where(done_t[:, None], fresh, h), h
 
-        h, hs = self.engine.scan(body, state["h"], (projected, done), done.shape[0])
+        h, hs = self.engine.scan(body, first, (projected, done), done.shape[0])
         return StatefulModuleOutput({"h": h}, hs)
 
     def _project(self, x: Any) -> Any:

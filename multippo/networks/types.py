@@ -44,12 +44,29 @@ class StatefulModuleOutput(NamedTuple):
     next_state: Any
     output: Any
     regularization_loss: Any = 0.0
-    metrics: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple default; never mutated
+    metrics: dict[str, Any] = {}  # noqa: RUF012 - for type checkers; see _new_output
     rollout_extras: Any = None
 
     def replace(self, **fields: Any) -> StatefulModuleOutput:
         """A copy with other values in some fields."""
         return self._replace(**fields)
+
+
+def _new_output(
+    cls: type[tuple[Any, ...]],
+    next_state: Any,
+    output: Any,
+    regularization_loss: Any = 0.0,
+    metrics: dict[str, Any] | None = None,
+    rollout_extras: Any = None,
+) -> Any:
+    # A dict of its own: what one module writes into its metrics must not be in another's.
+    fields = (next_state, output, regularization_loss, {} if metrics is None else metrics, rollout_extras)
+    return tuple.__new__(cls, fields)
+
+
+# A NamedTuple has one default for all, and none of its classes may define ``__new__`` itself.
+StatefulModuleOutput.__new__ = _new_output  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class PPONetworkOutput(NamedTuple):
@@ -143,7 +160,7 @@ class StatefulModule(metaclass=StatefulMeta):
         """The carry at the start of an episode, given the one at the end of the last; same structure and shapes.
 
         The default keeps ``prev_state``, which is right only for a carry that should survive episodes (random keys).
-        Called for all environments at once; the result is used where an episode ended.
+        Called for all environments at once, on a copy of their carries; the result is used where an episode ended.
         """
         return prev_state
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from multippo.networks.carries import check_batch, check_steps
 from multippo.networks.utils import select, tree_leaves, tree_map
 
 if TYPE_CHECKING:
@@ -16,11 +17,15 @@ def reset_where(module: StatefulModule, done: Any, state: Any) -> Any:
     """``module.reset_state(state)`` for the environments where ``done`` holds, ``state`` for the others."""
     if not tree_leaves(state):
         return state
-    return select(module.xp, done, module.reset_state(state), state)
+    # A copy, since a reset that writes to what it is given would write to all environments' carries.
+    return select(module.xp, done, module.reset_state(module.engine.writable(state)), state)
 
 
 def scan_unroll(module: StatefulModule, state: Any, xs: Any, done: Any, rollout_extras: Any) -> StatefulModuleOutput:
     """The default of ``StatefulModule.unroll``: folded where there is no carry, else step by step."""
+    kind = type(module).__name__
+    check_steps(kind, xs, done)
+    check_batch(kind, state, done.shape[1])
     if not tree_leaves(state):
         return fold_unroll(module, state, xs, rollout_extras, done.shape)
     return step_unroll(module, state, xs, done, rollout_extras)

@@ -6,11 +6,12 @@ import math
 from typing import Any, NamedTuple
 
 from multippo.networks import random_state
+from multippo.networks.carries import check_steps
 from multippo.networks.random_state import RandomState
 from multippo.networks.samplers.distributions import Gaussian, gaussian_kl, softplus
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import reset_where
-from multippo.networks.utils import check_features, check_size
+from multippo.networks.utils import check_features, check_size, describe
 from multippo.rngs import Rngs, check_rngs
 
 __all__ = ["AR1VariationalBottleneck", "CodeState", "VariationalBottleneck"]
@@ -32,6 +33,13 @@ class _Bottleneck(StatefulModule):
         self.base_key = random_state.base_key(check_rngs(kind, rngs))
         self.deterministic = False
 
+    def _check(self, state: Any, x: Any, done: Any = None) -> None:
+        kind = type(self).__name__
+        check_features(kind, x, 2 * self.latent_size)
+        if done is not None:
+            check_steps(kind, x, done)
+        random_state.check_random_state(kind, state, x.shape[-2])
+
     def _noise(self, state: RandomState) -> Any:
         if self.deterministic:
             return None
@@ -44,7 +52,6 @@ class _Bottleneck(StatefulModule):
 
     def _encode(self, x: Any, noise: Any) -> tuple[Gaussian, Any]:
         """The code's distribution and a sample of it; its mean where there is no noise."""
-        check_features(type(self).__name__, x, 2 * self.latent_size)
         mean = self._held(x[..., : self.latent_size])
         std = self._held(softplus(self.xp, x[..., self.latent_size :]) + self.min_std)
         if self.min_std < _LEAST_STD:  # softplus itself underflows to 0
@@ -85,10 +92,12 @@ class VariationalBottleneck(_Bottleneck):
 
     def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, 2 L]`` to ``[B, L]``."""
+        self._check(state, x)
         return self._finish(random_state.advance(state), x, self._noise(state))
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once: no step's noise depends on another's."""
+        self._check(state, xs, done)
         time = done.shape[0]
         return self._finish(random_state.advance(state, time), xs, self._noise_over_time(state, time))
 
@@ -173,18 +182,28 @@ class AR1VariationalBottleneck(_Bottleneck):
 
     def __call__(self, state: CodeState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, 2 L]`` to ``[B, L]``."""
+        self._check_code(state, x)
         code, z = self._encode(x, self._noise(state.random))
         after = CodeState(random_state.advance(state.random), z, self.xp.ones_like(state.has_previous))
         return self._compared(after, code, z, state.previous, state.has_previous)
 
     def unroll(self, state: CodeState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once: the codes do not depend on one another."""
+        self._check_code(state, xs, done)
         xp, time = self.xp, done.shape[0]
         code, z = self._encode(xs, self._noise_over_time(state.random, time))
         previous = xp.concat((state.previous[None], z[:-1]), axis=0)
         has_previous = xp.concat((state.has_previous[None], ~done[:-1]), axis=0)
         after = CodeState(random_state.advance(state.random, time), z[-1], xp.ones_like(state.has_previous))
         return self._compared(reset_where(self, done[-1], after), code, z, previous, has_previous)
+
+    def _check_code(self, state: Any, x: Any, done: Any = None) -> None:
+        if not isinstance(state, CodeState):
+            raise ValueError(
+                f"{type(self).__name__} got {describe(state)} as its state; expected a CodeState, as "
+                "initialize_state(batch_size) makes it."
+            )
+        self._check(state.random, x, done)
 
     def _compared(
         self, state: CodeState, code: Gaussian, z: Any, previous: Any, has_previous: Any

@@ -154,6 +154,9 @@ class NumpyEngine(Engine):
     def snapshot(self, tree: Any) -> Any:
         return tree_map(lambda x: np.array(x) if isinstance(x, np.ndarray) else x, tree)
 
+    def writable(self, tree: Any) -> Any:
+        return self.snapshot(tree)
+
     def named_params(self, params: Any) -> list[tuple[str, Any]]:
         return list(params.items())
 

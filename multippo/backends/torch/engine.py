@@ -242,6 +242,9 @@ class TorchEngine(Engine):
     def snapshot(self, tree: Any) -> Any:
         return tree_map(lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x, tree)
 
+    def writable(self, tree: Any) -> Any:
+        return tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, tree)
+
     def named_params(self, params: Any) -> list[tuple[str, Any]]:
         return [(_readable(name.removesuffix(".value").split(".")), value) for name, value in params.items()]
 

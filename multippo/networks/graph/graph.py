@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from multippo.networks.carries import check_rows, check_steps
 from multippo.networks.graph.building import Builder
 from multippo.networks.graph.drawing import draw, summary
 from multippo.networks.graph.loop import Loop, add, advance
@@ -93,6 +94,8 @@ class PopulationGraph(Builder):
             return populations[source].recall(state["populations"][source], delay)
 
         given, outputs = self._observed(plan, x), {}
+        for seen in given.values():
+            self._check_buffers(state, seen.shape[0])
         for component in plan.components:
             advance(component.steps, given, outputs, recall, run)
         return self._finish(run, outs, outputs)
@@ -102,6 +105,8 @@ class PopulationGraph(Builder):
         plan, populations = self._ready(), self._held("populations")
         run, outs = self._start(lambda child, s, x, extras: child.unroll(s, x, done, extras), state, rollout_extras)
         given: dict[str, Any] = self._observed(plan, xs)
+        check_steps(type(self).__name__, given, done)
+        self._check_buffers(state, done.shape[1])
         outputs: dict[str, Any] = {}
         for component in plan.components:
             for step in component.steps:
@@ -137,6 +142,12 @@ class PopulationGraph(Builder):
             outs[key] = StatefulModuleOutput(out.next_state[key], None, loss, out.metrics[key], out.rollout_extras[key])
             loss = 0.0  # that of all of them, counted once
         return out.output
+
+    def _check_buffers(self, state: Any, batch: int) -> None:
+        """Refuses past outputs of another number of environments, which would be added to everybody's input."""
+        for name, population in self._held("populations").items():
+            if population.max_outgoing_delay:
+                check_rows(f"Population {name!r}", state["populations"][name]["buffer"], batch)
 
     def _observed(self, plan: Plan, x: Any) -> dict[str, Any]:
         """What each input population sees."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from multippo.networks import random_state
+from multippo.networks.carries import check_steps
 from multippo.networks.random_state import RandomState
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs
@@ -68,6 +69,7 @@ class ActionSampler(StatefulModule):
     def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Samples, or evaluates the stored sample; ``[B, ...]`` inputs."""
         parameters, noise = self.distribution(x), None
+        random_state.check_random_state(type(self).__name__, state, parameters[0].shape[0])
         if self._needs_noise(state, rollout_extras):
             noise = random_state.noise(self, self._draw, state, self._noise_shape(rollout_extras, parameters))
         return self._finish(random_state.advance(state), parameters, noise, rollout_extras)
@@ -75,6 +77,8 @@ class ActionSampler(StatefulModule):
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """All steps at once: no step's noise depends on another's."""
         time, parameters, noise = done.shape[0], self.distribution(xs), None
+        check_steps(type(self).__name__, parameters[0], done)
+        random_state.check_random_state(type(self).__name__, state, done.shape[1])
         if self._needs_noise(state, rollout_extras):
             shape = self._noise_shape(rollout_extras, parameters)
             noise = random_state.noise_over_time(self, self._draw, state, time, shape)

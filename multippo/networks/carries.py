@@ -1,0 +1,91 @@
+"""Whether a carry fits an input: one row for each environment.
+
+Shapes are known before anything is computed, so nothing of this is in compiled code. Without it a carry of one row
+would be broadcast over the batch, and all environments have the same noise; and a fused kernel read beyond a short one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from multippo.networks.utils import describe, named_leaves, tree_leaves
+
+__all__ = ["check_batch", "check_rows", "check_steps", "take_carry"]
+
+
+def check_batch(kind: str, state: Any, batch: int) -> None:
+    """Refuses a carry of which a leaf has not ``batch`` rows.
+
+    Args:
+        kind: Who was given it.
+        state: Tree of arrays.
+        batch: B.
+
+    Raises:
+        ValueError: If so; the error names the leaf.
+    """
+    for leaf in tree_leaves(state):
+        if not getattr(leaf, "shape", ()) or leaf.shape[0] != batch:
+            break
+    else:
+        return
+    for name, leaf in named_leaves(state):
+        if not getattr(leaf, "shape", ()) or leaf.shape[0] != batch:
+            at = f" {name!r}" if name else ""
+            raise ValueError(f"{kind} got a carry{at}, {describe(leaf)}; expected {_rows(batch)}.")
+
+
+def check_rows(kind: str, held: Any, batch: int) -> None:
+    """``check_batch`` of one array."""
+    if held.shape[0] != batch:
+        raise ValueError(f"{kind} got a carry, {describe(held)}; expected {_rows(batch)}.")
+
+
+def check_steps(kind: str, xs: Any, done: Any) -> None:
+    """Refuses inputs of an ``unroll`` that are not of as many steps and environments as ``done`` is.
+
+    Args:
+        kind: Who was given them.
+        xs: Tree of arrays.
+        done: ``[T, B]``.
+
+    Raises:
+        ValueError: If a leaf does not begin with the axes of ``done``.
+    """
+    shape = tuple(done.shape)
+    for leaf in (xs,) if hasattr(xs, "shape") else tree_leaves(xs):
+        if tuple(leaf.shape[:2]) != shape or len(shape) != 2:
+            raise ValueError(
+                f"{kind} got inputs of shape {tuple(leaf.shape)} and done of shape {shape}; expected both to begin "
+                "with time and batch, [T, B, ...] and [T, B]."
+            )
+
+
+def take_carry(kind: str, state: Any, names: Sequence[str], shape: tuple[int, ...]) -> list[Any]:
+    """The arrays of a carry that is a dict, in the order of ``names``.
+
+    Args:
+        kind: Who was given it.
+        state: Carry.
+        names: Its entries.
+        shape: Of each of them.
+
+    Raises:
+        ValueError: If it is no such dict, or an entry has another shape.
+    """
+    held: list[Any] = []
+    for name in names:
+        leaf = state[name] if isinstance(state, dict) and name in state else None
+        if leaf is None or leaf.shape != shape:
+            received = f"{describe(state)} as its state" if leaf is None else f"a carry {name!r}, {describe(leaf)}"
+            raise ValueError(
+                f"{kind} got {received}; expected a dict of {', '.join(names)}, each of shape {shape} here, as "
+                f"initialize_state({shape[0] if len(shape) > 1 else 'batch_size'}) makes it."
+            )
+        held.append(leaf)
+    return held
+
+
+def _rows(batch: int) -> str:
+    return f"{batch} rows, one for each environment of the input, as initialize_state({batch}) makes them"
