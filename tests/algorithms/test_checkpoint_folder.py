@@ -131,7 +131,13 @@ def test_what_can_not_be_asked_for(network: Any, tmp_path: Path, options: Any, m
 # -- with the training
 
 
-def test_a_training_saves_at_its_evaluations(tmp_path: Path):
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+def test_a_training_saves_at_its_evaluations(backend: str, tmp_path: Path):
+    with mp.use_backend(backend):
+        training_saves_at_its_evaluations(tmp_path)
+
+
+def training_saves_at_its_evaluations(tmp_path: Path) -> None:
     # 4 environments, 4 steps: an iteration is 16 steps. Evaluations are due at 32 and 64, and after the last at 80.
     network = table_net()
     folder = mp.CheckpointFolder(tmp_path, network)
