@@ -33,7 +33,8 @@ class CheckpointFolder:
 
     ``train_ppo(..., checkpoint_fn=folder.save)``. A checkpoint is removed only after the next one is complete, and in
     one step: a reader finds all of it or nothing, whenever the process is killed. What a killed process has left is
-    cleared at the first save, so no two processes may save to one directory.
+    cleared at the first save, so no two processes may save to one directory. Checkpoints found in it count as the run's
+    own, so that a resumed run knows what was best before; those that can't be read are left alone.
 
     Args:
         path: The directory; it is made at the first save.
@@ -53,9 +54,6 @@ class CheckpointFolder:
 
     Raises:
         ValueError: If one of the numbers is below 1, or ``on_save_error`` is something else.
-
-    Checkpoints found in the directory count as the run's own, so that a resumed run knows what was best before. Those
-    that can't be read are left alone.
     """
 
     def __init__(
