@@ -23,7 +23,7 @@ def replace_directory(path: Path) -> Generator[Path]:
     On Linux an existing directory is exchanged with the new one in one step; elsewhere it is moved aside first.
     """
     path = Path(os.path.abspath(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make(path.parent)
     new = _temporary(path)
     new.mkdir()
     try:
@@ -72,6 +72,14 @@ def remove_leftovers(directory: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
+
+
+def _make(directory: Path) -> None:
+    """Makes a directory, and those above it, that are still there after a power failure."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        _sync(path.parent)
 
 
 def _temporary(path: Path) -> Path:

@@ -57,6 +57,19 @@ def test_what_fails_half_way_is_taken_back(tmp_path: Path):
     assert os.listdir(tmp_path) == []
 
 
+def test_directories_are_on_the_disk_when_what_is_in_them_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    synced: list[str] = []
+    monkeypatch.setattr(atomic, "_sync", lambda path: synced.append(path.name))
+    with atomic.replace_directory(tmp_path / "a/b/c") as directory:
+        (directory / "file").write_text("x")
+    # The entries of b in a and of a in the one above; the file, the new directory under its first name, and its new one.
+    assert synced == ["a", tmp_path.name, "file", directory.name, "b"]
+    synced.clear()
+    with atomic.replace_directory(tmp_path / "a/b/c") as directory:
+        (directory / "file").write_text("y")
+    assert synced == ["file", directory.name, "b"]
+
+
 def test_a_removed_directory_is_gone_before_its_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seen: list[list[str]] = []
     rmtree = shutil.rmtree
