@@ -10,7 +10,7 @@ from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.variables import Param, Variable
 from multippo.rngs import Rngs
 
-__all__ = ["CentredTrace", "MovingAverage", "NoisyGain"]
+__all__ = ["CentredTrace", "Holder", "MovingAverage", "NoisyGain"]
 
 
 class MovingAverage(StatefulModule):
@@ -84,3 +84,30 @@ class NoisyGain(StatefulModule):
     def initialize_state(self, batch_size: int) -> Any:
         """A key for each environment."""
         return self.random.split(self.base_key[...], batch_size)
+
+
+class Holder(StatefulModule):
+    """A container of a user's own: one module inside, to which everything is handed on."""
+
+    def __init__(self, inner: StatefulModule) -> None:
+        self.inner = inner
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """The inner module's."""
+        return self.inner(state, x, rollout_extras)
+
+    def initialize_state(self, batch_size: int) -> Any:
+        """The inner module's."""
+        return self.inner.initialize_state(batch_size)
+
+    def reset_state(self, prev_state: Any) -> Any:
+        """The inner module's."""
+        return self.inner.reset_state(prev_state)
+
+    def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int, replay: bool = False) -> Any:
+        """The inner module's."""
+        return self.inner.draw_ahead(state, rollout_extras, num_steps, replay)
+
+    def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
+        """The inner module's, which must take ``valid`` as well."""
+        self.inner.update_statistics(rollout_extras, valid)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from multippo.networks.random_state import map_random_states
-from multippo.networks.utils import named_leaves, tree_map, tree_structure
+from multippo.networks.types import PPONetworkOutput
+from multippo.networks.utils import named_leaves, tree_leaves, tree_map, tree_structure
 
 from .checks import Check
 from .measure import Deviation, compare, portable_deviation, worst_of
-from .module_evidence import ModuleEvidence
+from .module_evidence import ModuleEvidence, Unrolled
 
-__all__ = ["MODULE_CHECKS"]
+__all__ = ["MODULE_CHECKS", "unrolls_apart"]
 
 
 _CONSTANTS = ("base_key", "leak_logit")
@@ -21,18 +23,81 @@ _CONSTANTS = ("base_key", "leak_logit")
 
 
 def _unroll_step_by_step(evidence: ModuleEvidence) -> Deviation:
-    fast, slow = evidence.rollout
-    return worst_of([compare(fast.over_time, slow.over_time), compare(fast.next_state, slow.next_state, axes=("env",))])
+    return unrolls_apart(*evidence.rollout)
 
 
 def _replay_output(evidence: ModuleEvidence) -> Deviation:
-    replayed, rollout = evidence.replay, evidence.rollout[1]
-    return worst_of(
-        [
-            compare(replayed.over_time, rollout.over_time),
-            compare(replayed.next_state, rollout.next_state, axes=("env",)),
-        ]
-    )
+    return unrolls_apart(evidence.replay, evidence.rollout[1])
+
+
+def unrolls_apart(fast: Unrolled, slow: Unrolled) -> Deviation:
+    """How far an unroll is from the steps one by one.
+
+    A metric that is a scalar may be a mean over all that came in at once, which for a module without a carry is the
+    whole unroll.
+    """
+    scalars = {name for name, leaf in named_leaves(fast.over_time["metrics"]) if not leaf.ndim}
+
+    def without(unrolled: Unrolled) -> Any:
+        kept = {name: leaf for name, leaf in named_leaves(unrolled.over_time["metrics"]) if name not in scalars}
+        return {**unrolled.over_time, "metrics": kept}
+
+    return worst_of([compare(without(fast), without(slow)), compare(fast.next_state, slow.next_state, axes=("env",))])
+
+
+def _replay_keeps_actions(evidence: ModuleEvidence) -> Deviation:
+    """From another carry and under other weights too, the action that is evaluated is the one that was taken."""
+    taken = _actions(evidence.rollout[1].over_time["output"])
+    if not taken:
+        return Deviation(0.0)
+    moved = evidence.replayed(evidence.extras, evidence.other_state, evidence.other_arrays)
+    return compare(_actions(moved.over_time["output"]), taken)
+
+
+def _actions(output: Any, path: str = "") -> dict[str, Any]:
+    """What is an action in an output, by its place."""
+    if isinstance(output, PPONetworkOutput):
+        return {f"{path}actions": output.actions}
+    if isinstance(output, Mapping):
+        if {"action", "log_likelihood"} <= set(output):
+            return {f"{path}action": output["action"]}
+        entries = list(output.items())
+    else:
+        entries = list(enumerate(output)) if isinstance(output, tuple | list) else []
+    return {name: found for key, entry in entries for name, found in _actions(entry, f"{path}{key}.").items()}
+
+
+def _extras_used(evidence: ModuleEvidence) -> Deviation:
+    """Whatever is emitted is for something: another number there makes another replay, or other statistics."""
+    extras = evidence.extras
+    replayed, updated = evidence.replay, evidence.statistics_after()
+    for number, (name, leaf) in enumerate(named_leaves(extras)):
+        other = np.array(leaf)
+        half = len(other) // 2
+        other[:half] = other[half : 2 * half]  # such numbers as occur
+        if np.array_equal(other, leaf):
+            continue
+        changed = _with_leaf(extras, number, other)
+        if (
+            not _reads(evidence.replayed(changed), replayed)
+            and not portable_deviation(evidence.statistics_after(extras=changed), updated).worst
+        ):
+            return Deviation(np.inf, "", f"the leaf {name or '(the array itself)'} is used by neither of them")
+    return Deviation(0.0)
+
+
+def _with_leaf(tree: Any, number: int, value: np.ndarray) -> Any:
+    numbers = iter(range(len(named_leaves(tree))))
+    return tree_map(lambda leaf: value if next(numbers) == number else leaf, tree)
+
+
+def _reads(changed: Unrolled, plain: Unrolled) -> bool:
+    """Whether anything differs but the snapshots that are handed on."""
+
+    def rest(unrolled: Unrolled) -> Any:
+        return {**unrolled.over_time, "rollout_extras": None}, unrolled.next_state
+
+    return compare(rest(changed), rest(plain), axes=()).worst > 0
 
 
 def _unroll_gradient(evidence: ModuleEvidence) -> Deviation:
@@ -45,7 +110,7 @@ def _unroll_gradient(evidence: ModuleEvidence) -> Deviation:
 
 def _call_writes_nothing(evidence: ModuleEvidence) -> Deviation:
     found: list[Deviation] = []
-    for phase in ("rollout", "replay"):
+    for phase in evidence.phases:
         arrays, before, after = evidence.written_by_call(phase)
         if evidence.python_writes:
             return Deviation(
@@ -70,10 +135,14 @@ def _call_rows_apart(evidence: ModuleEvidence) -> Deviation:
     for rows, count in ((order, num_envs), (replaced, num_envs - 1)):
         got = evidence.call(_take(state, rows), _take(x, rows))[0]
         kept = np.arange(num_envs)[-count:]
-        pair = ((out.output, out.next_state) for out in (got, plain))
+        pair = ((out.output, out.next_state, _loss_of_rows(out, num_envs)) for out in (got, plain))
         a, b = next(pair), _take(next(pair), rows)
         found.append(compare(_take(a, kept), _take(b, kept), axes=("env",)))
     return worst_of(found)
+
+
+def _loss_of_rows(out: Any, num_envs: int) -> np.ndarray:
+    return np.broadcast_to(out.regularization_loss, (num_envs,))
 
 
 def _carry_batch_axis(evidence: ModuleEvidence) -> Deviation:
@@ -90,17 +159,28 @@ def _carry_kept(evidence: ModuleEvidence) -> Deviation:
 
 
 def _carry_moves(evidence: ModuleEvidence) -> Deviation:
-    # The key of a random state stays; its step count moves.
-    before, after = (
-        named_leaves(map_random_states(lambda state: state.count, state))
-        for state in (evidence.fresh_state(), evidence.warm_state)
-    )
-    still = [name for (name, old), (_, new) in zip(before, after, strict=True) if np.array_equal(new, old)]
+    if any(leaf.size and np.all(leaf == leaf.flat[0]) for leaf in tree_leaves(evidence.xs)):
+        return Deviation(0.0)  # what holds inputs may stay what it is where they are all one number
+    # The key of a random state stays; its step count moves. A place in a ring comes back after a few steps.
+    states = [named_leaves(map_random_states(lambda state: state.count, state)) for state in evidence.history(0)]
+    still = [
+        states[0][number][0]
+        for number in range(len(states[0]))
+        if all(np.array_equal(state[number][1], states[0][number][1]) for state in states)
+    ]
     return Deviation(np.inf, still[0], "the carry is the first one still, after steps") if still else Deviation(0.0)
 
 
 def _reset_kept(evidence: ModuleEvidence) -> Deviation:
     return _same_kind(evidence.reset(evidence.warm_state), evidence.fresh_state())
+
+
+def _reset_writes_nothing(evidence: ModuleEvidence) -> Deviation:
+    arrays, before, after = evidence.written_by_reset()
+    argument = compare(after, before, axes=("env",))
+    if argument.worst:
+        return Deviation(np.inf, argument.where, "reset_state changed its argument in place")
+    return portable_deviation(arrays, evidence.arrays)
 
 
 def _reset_forgets(evidence: ModuleEvidence) -> Deviation:
@@ -115,11 +195,18 @@ def _reset_forgets(evidence: ModuleEvidence) -> Deviation:
 
 
 def _statistics_only_in_update(evidence: ModuleEvidence) -> Deviation:
-    for run in ("rollout", "replay"):
-        getattr(evidence, run)
-        found = portable_deviation(evidence.arrays_after_unroll, evidence.arrays)
+    assert evidence.rollout and evidence.replay  # they have been run
+    for run, arrays in evidence.arrays_after.items():
+        found = portable_deviation(arrays, evidence.arrays)
         if found.worst:
             return Deviation(found.worst, found.where, f"{run} by unroll wrote to the module")
+    if evidence.python_writes:
+        return Deviation(np.inf, min(evidence.python_writes), "unroll changed an attribute of the module")
+    attributes, before, after = evidence.written_by_update()
+    if attributes:
+        return Deviation(np.inf, "", f"update_statistics changed the attribute {min(attributes)}, which is none")
+    if (snapshots := compare(after, before)).worst:
+        return Deviation(np.inf, snapshots.where, "update_statistics changed rollout_extras in place")
     trained = {name for name, leaf in evidence.engine.leaves(evidence.module).items() if leaf.trained}
     updated = evidence.statistics_after()
     kept = trained if evidence.specimen.learns_statistics else set(updated)
@@ -161,12 +248,15 @@ MODULE_CHECKS: tuple[Check[ModuleEvidence], ...] = (
     # A wrong gradient is wrong in either type, and compiling two more programmes takes long.
     Check("unroll/gradient", _unroll_gradient, needs=("differentiated",), trains=True, precisions=("float64",)),
     Check("replay/output", _replay_output, needs=("emits",)),
+    Check("replay/keeps_actions", _replay_keeps_actions, needs=("carries",)),
+    Check("extras/used", _extras_used, needs=("emits",), exact=True),
     Check("call/writes_nothing", _call_writes_nothing, exact=True),
     Check("call/rows_apart", _call_rows_apart),
     Check("carry/batch_axis", _carry_batch_axis, needs=("carries",), exact=True),
     Check("carry/kept", _carry_kept, needs=("carries",), exact=True),
     Check("carry/moves", _carry_moves, needs=("carries",), exact=True),
     Check("reset/kept", _reset_kept, needs=("carries",), exact=True),
+    Check("reset/writes_nothing", _reset_writes_nothing, needs=("carries",), exact=True),
     Check("reset/forgets", _reset_forgets, needs=("carries",)),
     Check("statistics/only_in_update", _statistics_only_in_update, exact=True),
     Check("statistics/move", _statistics_move, needs=("learns_statistics",), exact=True),

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import multippo as mp
-from multippo.networks.types import StatefulModule
 from multippo.networks.unrolling import step_unroll
 from multippo.networks.updating import needs_only_valid
 from multippo.networks.utils import tree_map
 from multippo.random import host
 
+from .attributes import plain_attributes, written_attributes
 from .engines import engine_at, to_engine, to_host
 from .environment import script_ends
 from .gradients import gradient_of, weighted_sum
 from .specimens import ModuleSpecimen, randomise
 
-__all__ = ["ModuleEvidence", "Unrolled", "plain_attributes", "written_attributes"]
+__all__ = ["ModuleEvidence", "Unrolled"]
 
 _WARM_UP = 4
 
@@ -40,6 +40,11 @@ class ModuleEvidence:
         backend: The engine.
         precision: "float32" or "float64".
         prepare: Writes the numbers into the module that it is run with; by default random ones.
+
+    Attributes:
+        python_writes: Paths of the attributes that a call or an unroll wrote to.
+        arrays_after: The module's arrays after unrolls, by the run: "rollout" or "replay".
+        doing: What was run last, in words for reports of an exception.
     """
 
     def __init__(
@@ -66,10 +71,16 @@ class ModuleEvidence:
         self.done = script_ends(script=specimen.script)
         self.num_steps, self.num_envs = self.done.shape
         self.python_writes: set[str] = set()
+        self.arrays_after: dict[str, dict[str, np.ndarray]] = {}
+        self.doing = ""
 
     def at(self) -> Any:
         """The context everything is run in."""
         return engine_at(self.backend, self.precision)
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A whole programme, compiled where the engine can."""
+        return self.engine.jit(function)
 
     # -- one step
 
@@ -82,22 +93,33 @@ class ModuleEvidence:
             before = plain_attributes(module)
             out = module(state, x, extras)
             self.python_writes |= written_attributes(module, before)
-            return tuple(out), tuple(engine.split(module))[1:]
+            return self._taken_apart(out), tuple(engine.split(module))[1:]
 
-        return engine.jit(call)
+        return self.compiled(call)
+
+    def _taken_apart(self, out: Any) -> tuple[Any, ...]:
+        """The fields of a call's output."""
+        return tuple(out)
 
     def call(self, state: Any, x: Any, extras: Any = None) -> tuple[Any, Any]:
         """One step from NumPy trees: the output as NumPy trees, and the module's arrays as the engine left them."""
+        self.doing = "A call" if extras is None else "A call with rollout_extras"
         with self.at() as engine:
             split = engine.split(self.module)
             arguments = (self._put(tree) for tree in (state, x, extras))
             out, written = self._call(split.params, split.variables, *arguments)
             return mp.StatefulModuleOutput(*to_host(engine, out)), written
 
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Those in which a call could write to something."""
+        return ("rollout", "replay")
+
     def written_by_call(self, phase: str) -> tuple[dict[str, Any], Any, Any]:
         """The module's arrays after a call in "rollout" or "replay"; and the arguments before and after it."""
         state, x = self.warm_state, self.at_step(0)
         extras = self.call(state, x)[0].rollout_extras if phase == "replay" else None
+        self.doing = "A call" if extras is None else "A call with rollout_extras"
         with self.at() as engine:
             mp.load_portable(self.module, self.arrays)
             split = engine.split(self.module)
@@ -124,18 +146,38 @@ class ModuleEvidence:
         return self.lived_through(0)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - evidence lives as long as the suite
-    def lived_through(self, which: int) -> Any:
-        """The carry after a few steps of one of two other histories of inputs."""
-        state = self.fresh_state()
+    def history(self, which: int) -> list[Any]:
+        """The first carry, and those after each of a few steps of one of two other histories of inputs."""
+        states = [self.fresh_state()]
         for t in range(_WARM_UP):
             x = tree_map(lambda x, t=t: x[t % self.num_steps], self._other_xs[which])
-            state = self.call(state, x)[0].next_state
-        return state
+            states.append(self.call(states[-1], x)[0].next_state)
+        return states
+
+    def lived_through(self, which: int) -> Any:
+        """The last carry of a history."""
+        return self.history(which)[-1]
+
+    @property
+    def other_state(self) -> Any:
+        """A carry with other keys than ``warm_state`` has, and another past: that of the next environment."""
+        return tree_map(lambda x: np.roll(x, 1, axis=0), self.warm_state)
 
     def reset(self, state: Any) -> Any:
         """``reset_state`` of all environments."""
+        self.doing = "reset_state"
         with self.at() as engine:
             return to_host(engine, self.module.reset_state(self._put(state)))
+
+    def written_by_reset(self) -> tuple[dict[str, Any], Any, Any]:
+        """The module's arrays after ``reset_state``; and its argument before and after it."""
+        state = self.warm_state
+        self.doing = "reset_state"
+        with self.at() as engine:
+            argument = self._put(state)
+            before = to_host(engine, argument)
+            self.module.reset_state(argument)
+            return self._arrays_then_restored(), before, to_host(engine, argument)
 
     # -- many steps
 
@@ -147,29 +189,66 @@ class ModuleEvidence:
     @functools.cached_property
     def replay(self) -> Unrolled:
         """``unroll`` with what the steps one by one have emitted."""
-        return self._unroll_both(self.extras, reference=False)[0]
+        return self.replayed(self.extras)
 
     @property
     def extras(self) -> Any:
         """What the steps one by one have emitted, ``[T, B, ...]``."""
         return self.rollout[1].over_time["rollout_extras"]
 
-    def _unroll_both(self, extras: Any, *, reference: bool = True) -> tuple[Unrolled, Unrolled]:
+    @property
+    def other_arrays(self) -> dict[str, np.ndarray]:
+        """Weights a little off, as in the middle of an update."""
+        leaves = self.engine.leaves(self.module)
+        return {name: value * 1.1 if leaves[name].trained else value for name, value in self.arrays.items()}
+
+    def replayed(self, extras: Any, state: Any = None, arrays: dict[str, np.ndarray] | None = None) -> Unrolled:
+        """``unroll`` with any snapshots; from another carry, or under other weights."""
+        self.doing = "unroll" if extras is None else "A replay by unroll"
+        with self.at() as engine:
+            if arrays is not None:
+                mp.load_portable(self.module, arrays)
+            split = engine.split(self.module)
+            start = self.warm_state if state is None else state
+            arguments = (self._put(tree) for tree in (start, self.xs, self.done, extras))
+            fast, written = self._unroll(split.params, split.variables, *arguments)
+            engine.update_module(self.module, *written)
+            after = self._arrays_then_restored()
+            if arrays is None:
+                self.arrays_after["rollout" if extras is None else "replay"] = after
+            return self._unrolled(fast)
+
+    @functools.cached_property
+    def _unroll(self) -> Any:
         engine = self.engine
 
         def run(params: Any, variables: Any, state: Any, xs: Any, done: Any, extras: Any) -> Any:
             module = engine.merge(self._definition, params, variables)
+            before = plain_attributes(module)
+            fast = module.unroll(state, xs, done, extras)
+            self.python_writes |= written_attributes(module, before)
+            return tuple(fast), tuple(engine.split(module))[1:]
+
+        return self.compiled(run)
+
+    def _unroll_both(self, extras: Any) -> tuple[Unrolled, Unrolled]:
+        engine = self.engine
+
+        def run(params: Any, variables: Any, state: Any, xs: Any, done: Any, extras: Any) -> Any:
+            module = engine.merge(self._definition, params, variables)
+            before = plain_attributes(module)
             fast = module.unroll(state, xs, done, extras)
             written = tuple(engine.split(module))[1:]
-            slow = step_unroll(module, state, xs, done, extras) if reference else fast
-            return tuple(fast), tuple(slow), written
+            self.python_writes |= written_attributes(module, before)
+            return tuple(fast), tuple(step_unroll(module, state, xs, done, extras)), written
 
+        self.doing = "unroll"
         with self.at():
             split = engine.split(self.module)
             arguments = (self._put(tree) for tree in (self.warm_state, self.xs, self.done, extras))
-            fast, slow, written = engine.jit(run)(split.params, split.variables, *arguments)
+            fast, slow, written = self.compiled(run)(split.params, split.variables, *arguments)
             engine.update_module(self.module, *written)
-            self.arrays_after_unroll = self._arrays_then_restored()
+            self.arrays_after["rollout"] = self._arrays_then_restored()
             return self._unrolled(fast), self._unrolled(slow)
 
     def _unrolled(self, fields: Any) -> Unrolled:
@@ -183,6 +262,7 @@ class ModuleEvidence:
 
     def gradient(self, *, step_by_step: bool) -> dict[str, np.ndarray]:
         """The gradient of a sum over the replayed outputs, by ``unroll`` or by the steps one by one."""
+        self.doing = "Taking the gradient"
         found = self._gradients
         if step_by_step not in found:
             with self.at():
@@ -195,14 +275,16 @@ class ModuleEvidence:
     def _gradients(self) -> dict[bool, dict[str, np.ndarray]]:
         return {}
 
-    def statistics_after(self, garbage: float | None = None) -> dict[str, np.ndarray]:
+    def statistics_after(self, garbage: float | None = None, extras: Any = None) -> dict[str, np.ndarray]:
         """The module's arrays after ``update_statistics``.
 
         Args:
             garbage: What stands in the entries of every fifth step, which are then not valid; None: all are valid.
+            extras: The snapshots; those of the rollout by default.
         """
+        extras, valid = self.extras if extras is None else extras, None
+        self.doing = "update_statistics"
         with self.at() as engine:
-            extras, valid = self.extras, None
             if garbage is not None:
                 valid = np.ones_like(self.done)
                 valid[::5, 1::2] = False
@@ -216,13 +298,33 @@ class ModuleEvidence:
             engine.update_module(self.module, split.params, variables)
             return self._arrays_then_restored()
 
+    def written_by_update(self) -> tuple[set[str], Any, Any]:
+        """Paths of the attributes that ``update_statistics`` wrote to; and its snapshots before and after it."""
+        engine, written = self.engine, set[str]()
+
+        def update(params: Any, variables: Any, extras: Any) -> tuple[()]:
+            module = engine.merge(self._definition, params, variables)
+            before = plain_attributes(module)
+            module.update_statistics(extras)
+            written.update(written_attributes(module, before))
+            return ()
+
+        extras = self.extras
+        self.doing = "update_statistics"
+        with self.at():
+            split, argument = engine.split(self.module), self._put(extras)
+            before = to_host(engine, argument)
+            engine.shapes(update, split.params, split.variables, argument)
+            self._arrays_then_restored()
+            return written, before, to_host(engine, argument)
+
     def _update(self, params: Any, variables: Any, extras: Any, valid: Any) -> Any:
         never = self.engine.asarray(np.asarray(False))
         return self.engine.update_statistics(self._definition, params, variables, extras, valid, never)
 
     @functools.cached_property
     def _compiled_update(self) -> Any:
-        return self.engine.jit(self._update)
+        return self.compiled(self._update)
 
     def _arrays_then_restored(self) -> dict[str, np.ndarray]:
         after = mp.to_portable(self.module)
@@ -231,61 +333,6 @@ class ModuleEvidence:
 
     def _put(self, tree: Any) -> Any:
         return to_engine(self.engine, tree, self.precision)
-
-
-def plain_attributes(module: Any) -> dict[str, Any]:
-    """What a module and its children hold, by path, in a form that compares as unequal once it was written to."""
-    found: dict[str, Any] = {}
-
-    def walk(node: Any, path: str) -> None:
-        for name, value in vars(node).items():
-            if not name.startswith("_pytree__"):  # NNX's own books
-                found[f"{path}{name}"] = _as_it_is(value)
-        for name, child in node.engine.children(node):
-            if isinstance(child, StatefulModule):
-                walk(child, f"{path}{name}.")
-
-    walk(module, "")
-    return found
-
-
-def written_attributes(module: Any, before: dict[str, Any]) -> set[str]:
-    """Paths of what has been written since ``plain_attributes`` returned ``before``."""
-    after, absent = plain_attributes(module), object()
-    return {name for name in {**before, **after} if before.get(name, absent) != after.get(name, absent)}
-
-
-class _Same:
-    """Equal to itself alone. Holds on to the object, so that no other one gets its address."""
-
-    def __init__(self, held: Any) -> None:
-        self._held = held
-        self._writes = _writes(held)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._held is other._held and self._writes == other._writes
-
-    __hash__ = object.__hash__
-
-
-def _as_it_is(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        return type(value), value
-    if isinstance(value, np.ndarray):
-        return value.dtype, value.shape, value.tobytes()
-    if isinstance(value, Mapping) and not isinstance(value, StatefulModule):
-        return type(value), [(str(key), _as_it_is(item)) for key, item in value.items()]
-    if isinstance(value, list | tuple):
-        return type(value), [_as_it_is(item) for item in value]
-    return _Same(value)
-
-
-def _writes(value: Any) -> int:
-    """How often torch has written to a tensor in place; 0 for all else."""
-    try:
-        return int(value._version)
-    except (AttributeError, RuntimeError, TypeError):
-        return 0
 
 
 def _loss(step_by_step: bool, module: Any, state: Any, xs: Any, done: Any, extras: Any) -> Any:

@@ -40,7 +40,7 @@ from multippo.networks.variational import AR1VariationalBottleneck, VariationalB
 from multippo.random import host
 from multippo.rngs import Rngs
 
-from .custom import CentredTrace, MovingAverage, NoisyGain
+from .custom import CentredTrace, Holder, MovingAverage, NoisyGain
 from .environment import NUM_ENVS, NUM_STEPS
 from .graphs import graph_of_dense, graph_of_modules
 from .specimens import ModuleSpecimen, normal_inputs
@@ -72,7 +72,7 @@ def _nested() -> StatefulModule:
 
 
 def _user_defined() -> StatefulModule:
-    return Sequential([NoisyGain(_F, Rngs(1)), MovingAverage(_F, 3), CentredTrace(_F)])
+    return Holder(Sequential([NoisyGain(_F, Rngs(1)), MovingAverage(_F, 3), CentredTrace(_F)]))
 
 
 def _samplers() -> StatefulModule:

@@ -20,6 +20,8 @@ from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import tree_map
 from multippo.networks.variables import Variable
 
+from .custom import Holder
+
 FEATURES = 5
 """Of the inputs of those that do not say."""
 
@@ -267,3 +269,34 @@ class DrawsOnTheHost(Dense):
         out = super().__call__(state, x, rollout_extras)
         noise = np.random.default_rng().normal(size=tuple(out.output.shape))
         return out._replace(output=out.output + self.xp.astype(self.engine.asarray(noise), out.output.dtype))
+
+
+class HandsNoExtrasIn(Holder):
+    """Forgets to hand ``rollout_extras`` in: with the same key, replay draws the same sample even so."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return self.inner(state, x)
+
+
+class UnrollsWithoutExtras(Holder):
+    """Hands ``rollout_extras`` in step by step, and not in its own ``unroll``, by which it is replayed."""
+
+    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return self.inner.unroll(state, xs, done)
+
+
+class UpdatesNothingInside(Holder):
+    """Has no ``update_statistics``, so that those of what is inside never move."""
+
+    def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
+        del rollout_extras, valid
+
+
+class ResetsInPlace(LSTM):
+    """Clears the carry it is given, which goes on where no episode ended; JAX's arrays can't be written to."""
+
+    def reset_state(self, prev_state: Any) -> Any:
+        fresh = super().reset_state(prev_state)
+        for name, leaf in prev_state.items() if self.engine.name == "torch" else ():
+            leaf.copy_(fresh[name])
+        return prev_state

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Sequential
+from multippo.networks.dropout import Dropout
 from multippo.networks.feedforward import Dense
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.recurrent import LSTM
@@ -44,10 +45,16 @@ class Mutant:
 
 
 def _alone(
-    name: str, build: Callable[[], StatefulModule], caught_by: str, features: int = FEATURES, offset: float = 0.0
+    name: str,
+    build: Callable[[], StatefulModule],
+    caught_by: str,
+    features: int = FEATURES,
+    offset: float = 0.0,
+    only_on: tuple[str, ...] = (),
 ) -> Mutant:
     specimen = ModuleSpecimen(
         name=name,
+        only_on=only_on,
         build=build,
         sample=normal_inputs((features,), offset=offset),
         carries=True,
@@ -106,6 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _alone("resets in the next call", wrong.ResetsInTheNextCall, "reset/forgets"),
     _alone("never resets", _lstm(wrong.NeverResets), "reset/forgets"),
     _alone("resets to another shape", _lstm(wrong.ResetsToAnotherShape), "reset/kept"),
+    _alone("resets in place", _lstm(wrong.ResetsInPlace), "reset/writes_nothing", only_on=("torch",)),
     _alone("unroll ignores resets", _lstm(wrong.IgnoresResets), _STEPS),
     _alone("misses the second of two ends", _lstm(wrong.MissesTheSecondOfTwoEnds), _STEPS),
     _alone("misses an end at the first step", _lstm(wrong.MissesTheFirstStep), _STEPS),
@@ -127,6 +135,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "forgets its children's statistics",
         lambda: wrong.ForgetsItsChildren([Normalizer(FEATURES)]),
         "statistics/move",
+    ),
+    _alone(
+        "update forgets what is inside", lambda: wrong.UpdatesNothingInside(Normalizer(FEATURES)), "statistics/move"
+    ),
+    _alone("hands dropout no rollout_extras", lambda: wrong.HandsNoExtrasIn(Dropout(0.4, Rngs(1))), "extras/used"),
+    _alone(
+        "unroll hands no rollout_extras in",
+        lambda: wrong.UnrollsWithoutExtras(NormalTanhSampler(Rngs(1))),
+        "replay/keeps_actions",
+        6,
+    ),
+    _as_sampler(
+        "hands no rollout_extras in",
+        lambda: wrong.HandsNoExtrasIn(NormalTanhSampler(Rngs(1))),
+        "replay/keeps_actions",
     ),
     _as_sampler("draws afresh in replay", _sampler(wrong.DrawsAfreshInReplay), "replay/keeps_actions"),
     _alone("stores the squashed sample", _sampler(wrong.StoresTheSquashedSample), "replay/output", 6, 1.0),

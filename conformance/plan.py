@@ -210,7 +210,7 @@ def _mutant(mutant: Mutant, backend: str, precisions: Sequence[str]) -> Iterator
     checks: tuple[Check[Any], ...] = MODULE_CHECKS if alone else NETWORK_CHECKS
     (check,) = (check for check in checks if check.name == mutant.caught_by)
     able = [p for p in check.precisions if p in precisions and supports(backend, p)]
-    if able and (trains(backend) or not check.trains):
+    if able and (trains(backend) or not check.trains) and why_not(mutant.specimen, backend) is None:
         yield Case(3, check, kind, mutant.specimen, (backend,), able[0])
 
 

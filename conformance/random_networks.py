@@ -101,7 +101,8 @@ def checks_of(network: RandomNetwork, level: int, precision: str) -> Iterator[Ch
     steady = any(_may_stand_still(part) for part in parts(network.composition.network))
     for check in ALONE if level == 1 else BETWEEN:
         meant = check.applies(network) and precision in check.precisions
-        if meant and not (check.name == "carry/moves" and steady):
+        # What a Filter or a graph throws away, nothing uses.
+        if meant and check.name != "extras/used" and not (check.name == "carry/moves" and steady):
             yield check
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import named_leaves, tree_leaves, tree_map
+from multippo.networks.types import StatefulModule
+from multippo.networks.utils import named_leaves, tree_leaves
+from multippo.testing.module_calls import inspect_output, takes_three, untracked_arrays
+from multippo.testing.module_inputs import check_sample, drawn_around, stir, suite
 
 __all__ = ["ModuleReport", "check_module"]
 
@@ -45,21 +46,30 @@ _ERRORS: dict[str, str] = {
     "the state passed in.",
     "reset/kept": "reset_state changed the kind of the carry: {}. It must return the structure, shapes and types of "
     "what it is given, for all environments.",
+    "reset/writes_nothing": "reset_state must not write to the module or to the carry it is given, which goes on where "
+    "no episode ended: {}. Return a new carry.",
     "call/writes_nothing": "A call must not write to the module or to its arguments: {}. Return what is to be kept in "
     "next_state, and update statistics in update_statistics.",
     "statistics/only_in_update": "Only update_statistics may change a Variable, and nothing but Variables: {}.",
-    "call/rows_apart": "The rows of one environment influence another's: {}. Compute row by row; take no mean over the "
-    "batch axis.",
+    "call/rows_apart": "The rows of one environment influence another's: {}. Compute row by row, the loss as well; "
+    "take no mean over the batch axis.",
     "unroll/step_by_step": "unroll gives something else than calling step by step, with a reset after each step where "
     "done holds: {}.",
     "replay/output": "Given the rollout_extras that it emitted, the module gives another output than in the rollout: "
     "{}. Emit what cannot be computed again, such as the sample, and use it as it is.",
-    "statistics/of_valid_entries": "update_statistics lets entries count where valid is False: {}.",
+    "replay/keeps_actions": "Given the rollout_extras of a rollout, the module evaluates another action than the one "
+    "taken: {}. Hand rollout_extras on to every module inside, in __call__ and in unroll, and return what they emit.",
+    "noise/drawn_ahead": "After draw_ahead something else comes out than without it: {}. Hand every module inside its "
+    "own carry and rollout_extras, and gather what they return as initialize_state does.",
+    "statistics/of_valid_entries": "update_statistics lets entries count where valid is False: {}. Such entries may "
+    "hold anything, NaN as well: select with xp.where, not by a product.",
 }
 _WARNINGS: dict[str, str] = {
     "reset/forgets": "After reset_state the output depends on the episode before: {}. Unless the carry is to outlive "
     "episodes, let reset_state return a fresh one.",
     "carry/moves": "The carry stays what it was at first: {}. Return the new one as next_state.",
+    "extras/used": "Something in rollout_extras changes neither the replay nor the statistics: {}. Hand rollout_extras "
+    "on to the module that emitted it, in __call__, unroll and update_statistics; or emit nothing.",
 }
 
 
@@ -67,9 +77,12 @@ def check_module(module: Any, sample_input: Any) -> ModuleReport:
     """Runs a module in rollouts, replays, resets and updates, and compares what comes with what the protocol asks for.
 
     Looked at are: what a call returns; that the carry keeps its structure, shapes and types, in calls and resets; that
-    nothing is written in a call and statistics move in ``update_statistics`` alone; that environments are apart; that
-    equal arguments give equal outputs, also in replay; that ``unroll``, values and gradient, is the steps one by one
-    with their resets. Trained parameters are moved a little for the time of the check, since biases of 0 hide mistakes.
+    nothing is written in a call, a reset or a replay, and in ``update_statistics`` Variables alone; that environments
+    are apart, in outputs and loss; that equal arguments give equal outputs; that a replay, also from another carry and
+    under other weights, evaluates the action that was taken; that ``unroll``, values and gradient (by parameters,
+    inputs and carry), is the steps one by one with their resets; that noise drawn ahead is the noise drawn otherwise;
+    that the statistics of every module inside move, and that losses of modules inside are handed on. Trained parameters
+    are moved a little for the time of the check, since biases of 0 hide mistakes.
 
     Args:
         module: A StatefulModule, on its engine. Its arrays are put back.
@@ -80,7 +93,7 @@ def check_module(module: Any, sample_input: Any) -> ModuleReport:
         The findings. Nothing is raised for what the module does wrong.
 
     Raises:
-        TypeError: If it is no StatefulModule.
+        TypeError: If it is no StatefulModule, or the sample is no tree of numbers.
         ModuleNotFoundError: If multippo is not installed, but imported from its folder.
 
     >>> import numpy as np
@@ -90,6 +103,7 @@ def check_module(module: Any, sample_input: Any) -> ModuleReport:
     """
     if not isinstance(module, StatefulModule):
         raise TypeError(f"check_module got a {type(module).__name__}; expected a StatefulModule.")
+    check_sample(sample_input)
     from multippo.networks.portable import load_portable, to_portable
 
     before = to_portable(module)
@@ -101,158 +115,165 @@ def check_module(module: Any, sample_input: Any) -> ModuleReport:
 
 class _Checker:
     def __init__(self, module: Any, sample_input: Any) -> None:
-        evidence_class = _suite("module_evidence").ModuleEvidence
-
         self.module, self.engine = module, module.engine
         self.errors: list[str] = []
         self.warnings: list[str] = []
         self.precision = "float64" if "float64" in str(self.engine.float_dtype) else "float32"
-        specimen = _suite("specimens").ModuleSpecimen(
-            name="module", build=lambda: module, sample=_drawn_around(sample_input), learns_statistics=True
+        specimen = suite("specimens").ModuleSpecimen(
+            name="module", build=lambda: module, sample=drawn_around(sample_input), learns_statistics=True
         )
-        self.evidence = evidence_class(specimen, self.engine.name, self.precision, _stir)
+        inspect = lambda out: inspect_output(self.engine, out, self.evidence.num_envs)  # noqa: E731
+        self.evidence = suite("module_probe").ModuleProbe(specimen, self.engine.name, self.precision, stir, inspect)
 
     def run(self) -> ModuleReport:
         """Everything; what would only follow from an error already found is left out."""
-        stages: tuple[Callable[[], None], ...] = (self._structure, self._kinds, self._behaviour, self._statistics)
+        stages: tuple[Callable[[], object], ...] = (
+            self._first_carry,
+            self._first_call,
+            self._kinds,
+            self._behaviour,
+            self._gradient,
+            self._inside,
+            self._statistics,
+        )
         for stage in stages:
-            stage()
+            try:
+                stage()
+            except Exception as error:
+                self._failed(error)
             if self.errors:
                 break
         return ModuleReport(tuple(self.errors), tuple(self.warnings))
 
     # -- what is returned
 
-    def _structure(self) -> None:
-        try:
-            with self.evidence.at():
-                state = self.module.initialize_state(self._num_envs)
-                foreign = [name for name, leaf in named_leaves(state) if not self._is_array(leaf)]
-                if foreign:
-                    self._error(f"initialize_state returned a leaf {foreign[0]!r} that is no array of the engine.")
-                    return
-        except Exception as error:
-            self._error(f"initialize_state({self._num_envs}) failed: {_text(error)}")
-            return
-        if not self._holds("carry/batch_axis"):
-            return
-        attributes = _suite("module_evidence").plain_attributes(self.module)
-        try:
-            with self.evidence.at(), self.engine.no_grad():
-                x = self._at_step(0)
-                first, second = (self.module(self.module.initialize_state(self._num_envs), x) for _ in range(2))
-        except Exception as error:
-            self._error(f"A call failed: {_text(error)}. (sample_input is one environment's, without a batch axis.)")
-            return
-        written = _suite("module_evidence").written_attributes(self.module, attributes)
-        if written:
-            self._error(_ERRORS["call/writes_nothing"].format(f"it changed the attribute {min(written)}"))
-            return
-        if not isinstance(first, StatefulModuleOutput):
-            self._error(f"A call returned a {type(first).__name__}; it must return a StatefulModuleOutput.")
-            return
-        self._fields(first)
-        if not self.errors:
-            self._repeats(first, second)
+    def _first_carry(self) -> None:
+        num_envs = self.evidence.num_envs
+        self.evidence.doing = f"initialize_state({num_envs})"
+        with self.evidence.at():
+            state = self.module.initialize_state(num_envs)
+        kind = type(self.engine.zeros((1,)))
+        foreign = [name for name, leaf in named_leaves(state) if not isinstance(leaf, kind)]
+        if foreign:
+            self._error(f"initialize_state returned a leaf {foreign[0]!r} that is no array of the engine.")
+        elif not takes_three(self.module):
+            self._error(
+                f"{type(self.module).__name__}.__call__ can't be given three arguments; it must take "
+                "(self, state, x, rollout_extras=None), and is given rollout_extras in replay."
+            )
+        else:
+            self._holds("carry/batch_axis")
 
-    def _fields(self, out: StatefulModuleOutput) -> None:
-        batch = self._num_envs
+    def _first_call(self) -> None:
+        state, x = self.evidence.fresh_state(), self.evidence.at_step(0)
+        out = self.evidence.call(state, x)[0]
+        if self.evidence.python_writes:
+            written = min(self.evidence.python_writes)
+            self._error(_ERRORS["call/writes_nothing"].format(f"it changed the attribute {written}"))
+            return
         for field in ("output", "rollout_extras"):
             for name, leaf in named_leaves(getattr(out, field)):
-                self._expect_rows(f"{field}{f' {name!r}' if name else ''}", leaf)
-        loss = out.regularization_loss
-        if not (isinstance(loss, int | float) or (self._is_array(loss) and tuple(loss.shape) in ((), (batch,)))):
-            self._error(f"regularization_loss is {_kind(loss)}; expected an array [B], here ({batch},), or a number.")
-        if not isinstance(out.metrics, dict):
-            self._error(f"metrics is {_kind(out.metrics)}; expected a dict of arrays.")
+                if leaf.dtype.kind == "f" and np.isnan(leaf).any():
+                    self._error(f"The {field}{f' {name!r}' if name else ''} holds NaN.")
+        if self.errors or not self._holds("carry/kept") or not self._holds("call/writes_nothing"):
             return
-        for name, leaf in named_leaves(out.metrics):
-            if not self._is_array(leaf):
-                self._error(f"The metric {name!r} is {_kind(leaf)}; expected an array of the engine.")
+        again = self.evidence.call(state, x)[0]
+        self._repeats(suite("measure").compare(again[:2], out[:2], axes=("env",)))
 
-    def _expect_rows(self, what: str, leaf: Any) -> None:
-        if not self._is_array(leaf) or tuple(leaf.shape[:1]) != (self._num_envs,):
-            self._error(f"The {what} is {_kind(leaf)}; expected an array [B, ...] with B = {self._num_envs}.")
-        elif "float" in str(leaf.dtype) and np.isnan(self.engine.to_numpy(leaf)).any():
-            self._error(f"The {what} holds NaN.")
-
-    def _repeats(self, first: Any, second: Any) -> None:
-        compare = _suite("measure").compare
-
-        pair = [tree_map(self._to_numpy, (out.output, out.next_state)) for out in (first, second)]
-        found = compare(pair[1], pair[0], axes=("env",))
-        if found.worst:
+    def _repeats(self, found: Any, allowed: float = 0.0) -> bool:
+        if found.worst > allowed:
             self._error(
                 f"Two calls with equal arguments differ, by {found.worst:.2g} at {found.where}. Draw random numbers "
                 "with self.random, from a key in the carry."
             )
+        return found.worst <= allowed
 
     # -- rules that the conformance suite measures
 
     def _kinds(self) -> None:
-        kept = not self._carries or (self._holds("carry/kept") and self._holds("reset/kept"))
-        if kept:
-            self._holds("call/writes_nothing")
+        if self._carries and self._holds("reset/kept"):
+            self._holds("reset/writes_nothing")
 
     def _behaviour(self) -> None:
-        if not (self._holds("call/rows_apart", self._scaled) and self._holds("unroll/step_by_step", self._scaled)):
+        if not self._holds("call/rows_apart", self._scaled):
             return
-        if self._emits:
-            self._holds("replay/output", self._scaled)
+        if not (self._holds("unroll/step_by_step", self._scaled) and self._replays()):
+            # On an engine that compiles, a draw on the host is another one in the next programme.
+            found = self.evidence.traced_anew()
+            if found.worst > self._scaled():
+                self.errors.clear()
+                self._repeats(found, self._scaled())
+            return
         if self._carries:
+            self._holds("replay/keeps_actions", self._scaled)
             self._holds("carry/moves")
             self._holds("reset/forgets", self._scaled)
-        if not self.errors:
-            self._gradient()
+
+    def _replays(self) -> bool:
+        if self._emits and not self._holds("replay/output", self._scaled):
+            return False
+        if self.evidence.learnt is not None:
+            found = suite("module_checks").unrolls_apart(*self.evidence.learnt[:2])
+            if found.worst > self._scaled():
+                self._error(_ERRORS["unroll/step_by_step"].format(self._said(found)))
+        return not self.errors
 
     def _gradient(self) -> None:
-        portable_deviation = _suite("measure").portable_deviation
-
-        trained = any(leaf.trained for leaf in self.engine.leaves(self.module).values())
-        own = type(self.module).unroll is not StatefulModule.unroll
-        if not (trained and own and "train" in self.engine.capabilities):
+        if self.evidence.learnt is None:
             return
-        try:
-            fast, slow = (self.evidence.gradient(step_by_step=step_by_step) for step_by_step in (False, True))
-        except Exception as error:
-            self._error(f"Its gradient can't be taken: {_text(error)}")
-            return
-        found = portable_deviation(fast, slow, relative=True)
+        found = suite("measure").portable_deviation(*self.evidence.learnt[2:], relative=True)
         if found.worst > 10 * _TOLERANCE[self.precision]:
-            self._error(f"unroll has another gradient than the steps one by one: {self._said(found)}.")
+            said = self._said(found)
+            if "nudge_" in said:
+                said = f"{found.worst:.2g} off, by the inputs or the carry"
+            self._error(f"unroll has another gradient than the steps one by one: {said.replace(' inner.', ' ')}.")
+
+    def _inside(self) -> None:
+        """What only modules of a user's own can get wrong."""
+        if self.evidence.overridden_by_own("draw_ahead"):
+            found = self.evidence.drawn_ahead()
+            if found.worst > self._scaled():
+                self._error(_ERRORS["noise/drawn_ahead"].format(self._said(found)))
+        for path, held in untracked_arrays(self.evidence.own, self.engine):
+            self.warnings.append(
+                f"The attribute {path} holds {held} that is no Param and no Variable: it is neither trained nor saved. "
+                "Assign mp.Param(...) or mp.Variable(...); a constant can stay a NumPy array."
+            )
 
     def _statistics(self) -> None:
         self._holds("statistics/only_in_update")
-        if self.errors or type(self.module).update_statistics is StatefulModule.update_statistics:
+        if self.errors:
             return
         updated = self.evidence.statistics_after()
         variables = [name for name, leaf in self.engine.leaves(self.module).items() if not leaf.trained]
-        own = [name for name in variables if self.evidence.arrays[name].dtype.kind == "f"]
         moved = [name for name in variables if not np.array_equal(updated[name], self.evidence.arrays[name])]
-        if own and not moved:
-            self.warnings.append(
-                f"update_statistics changed no Variable, although there are some ({own[0]}). A container must hand "
-                "every child its part of rollout_extras."
-            )
-        elif moved:
+        for path, still in suite("module_probe").still_statistics(self.module, set(variables) - set(moved), self._real):
+            if path:
+                self._error(
+                    f"update_statistics never moves the statistics of {path}, such as {still}. Return its "
+                    "rollout_extras from __call__ and unroll, and hand them to its update_statistics."
+                )
+            else:
+                self.warnings.append(f"update_statistics changed no Variable, although there are some ({still}).")
+        if self.errors:
+            return
+        if self._emits and self.evidence.own:
+            self._holds("extras/used")
+        if moved:
             self._holds("statistics/of_valid_entries", lambda: _TOLERANCE[self.precision])
 
     # -- helpers
 
     def _holds(self, name: str, allowed: Callable[[], float] | None = None) -> bool:
         """Makes one check of the conformance suite, and notes what it finds."""
-        (check,) = (check for check in _suite("module_checks").MODULE_CHECKS if check.name == name)
-        try:
-            found = check.measure(self.evidence)
-            if found.worst <= (0.0 if allowed is None else allowed()):
-                return True
-            said = self._said(found)
-        except Exception as error:
-            said = _text(error)
+        (check,) = (check for check in suite("module_checks").MODULE_CHECKS if check.name == name)
+        found = check.measure(self.evidence)
+        if found.worst <= (0.0 if allowed is None else allowed()):
+            return True
         if name in _ERRORS:
-            self._error(_ERRORS[name].format(said))
+            self._error(_ERRORS[name].format(self._said(found)))
         else:
-            self.warnings.append(_WARNINGS[name].format(said))
+            self.warnings.append(_WARNINGS[name].format(self._said(found)))
         return False
 
     def _said(self, found: Any) -> str:
@@ -268,9 +289,8 @@ class _Checker:
         largest = max((float(np.max(leaf, where=np.isfinite(leaf), initial=1.0)) for leaf in leaves), default=1.0)
         return _TOLERANCE[self.precision] * largest
 
-    @property
-    def _num_envs(self) -> int:
-        return self.evidence.done.shape[1]
+    def _real(self, name: str) -> bool:
+        return self.evidence.arrays[name].dtype.kind == "f"
 
     @property
     def _carries(self) -> bool:
@@ -280,63 +300,37 @@ class _Checker:
     def _emits(self) -> bool:
         return bool(tree_leaves(self.evidence.extras))
 
-    def _at_step(self, t: int) -> Any:
-        to_engine = _suite("engines").to_engine
-
-        return to_engine(self.engine, self.evidence.at_step(t), self.precision)
-
-    def _is_array(self, leaf: Any) -> bool:
-        return isinstance(leaf, type(self.engine.zeros((1,))))
-
-    def _to_numpy(self, leaf: Any) -> np.ndarray:
-        return np.array(self.engine.to_numpy(leaf))
+    def _failed(self, error: Exception) -> None:
+        """Notes an exception under what was being run, never under a rule."""
+        if isinstance(error, suite("module_probe").ProtocolError):
+            self._error(str(error))
+            return
+        doing = self.evidence.doing
+        said = f"{doing} failed: {type(error).__name__}: {' '.join(str(error).split())}"
+        if type(error).__name__ in _NOT_TRACED:
+            written = self.evidence.written_uncompiled() if doing == "A call" else ()
+            if written:
+                self._error(_ERRORS["call/writes_nothing"].format(f"it changed the attribute {min(written)}"))
+                return
+            valid = " A method with the argument valid is compiled: select with xp.where, not by e[valid]; or leave "
+            valid += "the argument out, and be given the valid entries alone."
+            said = (
+                f"{doing} can't be compiled: {type(error).__name__}. No float(), if or NumPy on an array's numbers, "
+                f"and no shape that depends on them; use xp.where.{valid if doing == 'update_statistics' else ''}"
+            )
+        elif doing == "A call":
+            said += ". (sample_input is one environment's, without a batch axis.)"
+        self._error(said)
 
     def _error(self, text: str) -> None:
         self.errors.append(text)
 
 
-def _suite(part: str) -> Any:
-    """A module of the conformance suite, which is in another folder until multippo is installed."""
-    return importlib.import_module(f"multippo.conformance.{part}")
-
-
-def _stir(module: Any) -> None:
-    """Moves trained parameters by a tenth."""
-    from multippo.networks.portable import load_portable, to_portable
-
-    rng = np.random.default_rng(0)
-    trained = {name for name, leaf in module.engine.leaves(module).items() if leaf.trained}
-    arrays = to_portable(module)
-    moved = {name: arrays[name] + 0.1 * rng.normal(size=arrays[name].shape) for name in trained}
-    load_portable(module, {**arrays, **{name: moved[name].astype(arrays[name].dtype) for name in sorted(trained)}})
-
-
-def _drawn_around(sample_input: Any) -> Callable[[Any], Any]:
-    """Inputs ``[T, B, ...]`` like an example."""
-    environment = _suite("environment")
-
-    def draw(key: Any) -> Any:
-        rng = np.random.default_rng(np.asarray(key))
-
-        def like(example: Any) -> np.ndarray:
-            value = np.asarray(example)
-            shape = (environment.NUM_STEPS, environment.NUM_ENVS, *value.shape)
-            if value.dtype.kind == "f":
-                return (value + rng.normal(size=shape)).astype(value.dtype)
-            if value.dtype.kind == "b":
-                return rng.random(shape) < 0.5
-            return rng.integers(value.min(), value.max(), shape, endpoint=True).astype(value.dtype)
-
-        return tree_map(like, sample_input)
-
-    return draw
-
-
-def _kind(value: Any) -> str:
-    if hasattr(value, "shape"):
-        return f"an array of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__} ({value!r})"
-
-
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+_NOT_TRACED = (
+    "ConcretizationTypeError",
+    "NonConcreteBooleanIndexError",
+    "TracerArrayConversionError",
+    "TracerBoolConversionError",
+    "TracerIntegerConversionError",
+)
+"""Exceptions by which JAX says that a programme asked for an array's numbers while being compiled."""

@@ -142,6 +142,11 @@ ERRORS = {
         np.full(6, 3.0),
         "Given the rollout_extras that it emitted, the module gives another output",
     ),
+    "forgets its children": (
+        lambda: wrong.ForgetsItsChildren([mp.Normalizer(F)]),
+        X,
+        r"update_statistics never moves the statistics of layers\.0, such as layers\.0\.M2",
+    ),
     "counts invalid entries": (lambda: wrong.CountsInvalidEntries(F), X, "lets entries count where valid is False"),
 }
 WARNINGS = {
@@ -151,7 +156,6 @@ WARNINGS = {
         "After reset_state the output depends on the episode",
     ),
     "resets in the next call": (wrong.ResetsInTheNextCall, "After reset_state the output depends on the episode"),
-    "forgets its children": (lambda: wrong.ForgetsItsChildren([mp.Normalizer(F)]), "changed no Variable"),
 }
 on_torch = pytest.mark.parametrize("engine", ["torch"], indirect=True)
 
