@@ -8,7 +8,6 @@ from typing import Any
 
 from multippo.networks.locating import locate
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.updating import update_child
 from multippo.networks.utils import describe
 
 __all__ = ["Apply", "Outs", "Parent", "Run"]
@@ -121,4 +120,4 @@ class Parent(StatefulModule):
     def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
         """Hands every child its own snapshots."""
         for key, child in self.children_by_key.items():
-            update_child(child, self._part(rollout_extras, key), valid)
+            child.update_statistics(self._part(rollout_extras, key), valid=valid)

@@ -23,6 +23,7 @@ import abc
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from multippo.networks.binding import StatefulMeta
+from multippo.networks.updating import takes_valid, with_mask
 
 if TYPE_CHECKING:
     from multippo.backends.api import Engine
@@ -140,6 +141,8 @@ class StatefulModule(metaclass=StatefulMeta):
             raise TypeError(f"{cls.__qualname__}.{taken[0]} is not possible: multippo sets that name on every module.")
         if "__call__" in own and "unroll" not in own and getattr(cls, "engine", None) is None:
             cls.unroll = StatefulModule.unroll
+        if "update_statistics" in own and not takes_valid(own["update_statistics"]):
+            cls.update_statistics = with_mask(own["update_statistics"])
 
     @abc.abstractmethod
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
@@ -172,7 +175,10 @@ class StatefulModule(metaclass=StatefulMeta):
         Args:
             rollout_extras: What this module emitted, stacked to ``[T, B, ...]``.
             valid: ``[T, B]`` bool, False for entries to leave out; None where all count. A subclass may leave this
-                argument out of its signature; it is then given the valid entries only, as ``[N, 1, ...]``.
+                argument out of its signature; it is then given the valid entries only, as ``[N, 1, ...]``, and not
+                called where there are none. Callers hand ``valid`` on to any child all the same. What takes ``valid``
+                is compiled on JAX, where no shape may depend on it; entries to leave out may hold NaN, so take
+                ``xp.where`` and not a product.
         """
         del rollout_extras, valid
 

@@ -1,41 +1,48 @@
-"""Handing a rollout's snapshots to ``update_statistics``."""
+"""``update_statistics`` with and without a mask of the entries that count."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from multippo.networks.utils import tree_map
 
-__all__ = ["needs_only_valid", "update_child"]
+__all__ = ["needs_only_valid", "takes_valid", "with_mask"]
 
 
-@functools.cache
-def _takes_valid(cls: type) -> bool:
-    parameters = inspect.signature(cls.update_statistics).parameters.values()  # pyright: ignore[reportAttributeAccessIssue]
+def takes_valid(update: Callable[..., None]) -> bool:
+    """Whether a class's ``update_statistics``, as its author wrote it, takes ``valid``."""
+    parameters = inspect.signature(update).parameters.values()
     return any(p.name == "valid" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
-def update_child(child: Any, rollout_extras: Any, valid: Any) -> None:
-    """Calls ``child.update_statistics``, with the mask if it takes one, else with the valid entries only.
+def with_mask(update: Callable[..., None]) -> Callable[..., None]:
+    """An ``update_statistics(self, rollout_extras)`` as one that takes ``valid``, and is given the valid entries only.
 
-    Args:
-        child: A StatefulModule.
-        rollout_extras: What it emitted, ``[T, B, ...]``.
-        valid: ``[T, B]`` bool, or None where every entry counts.
+    So whoever holds modules can hand them ``valid``, whatever they were written with. Where no entry counts there is
+    nothing to learn from, and nothing is called: the mean of no entry is no number.
     """
-    if _takes_valid(type(child)):
-        child.update_statistics(rollout_extras, valid=valid)
-    elif valid is None:
-        child.update_statistics(rollout_extras)
-    else:
-        # Boolean indexing: its shape depends on the data, so this path runs outside compiled code.
-        child.update_statistics(tree_map(lambda x: x[valid][:, None], rollout_extras))
+
+    @functools.wraps(update)
+    def masked(self: Any, rollout_extras: Any, valid: Any = None) -> None:
+        if valid is None:
+            update(self, rollout_extras)
+        elif bool(self.xp.any(valid)):
+            # Boolean indexing: its shape depends on the data, so this path runs outside compiled code.
+            update(self, tree_map(lambda x: x[valid][:, None], rollout_extras))
+
+    return masked
+
+
+@functools.cache
+def _class_takes_valid(cls: type) -> bool:
+    return takes_valid(cls.update_statistics)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def needs_only_valid(module: Any) -> bool:
     """Whether a module in the tree takes no mask, so that statistics can't be updated inside compiled code."""
     children = (child for _, child in module.engine.children(module))
-    own = not _takes_valid(type(module)) if hasattr(type(module), "update_statistics") else False
+    own = not _class_takes_valid(type(module)) if hasattr(type(module), "update_statistics") else False
     return own or any(needs_only_valid(child) for child in children if hasattr(type(child), "update_statistics"))

@@ -6,7 +6,7 @@ import numpy as np
 from support import to_numpy
 
 import multippo as mp
-from multippo.networks.updating import needs_only_valid, update_child
+from multippo.networks.updating import needs_only_valid
 
 
 class Plain(mp.StatefulModule):
@@ -34,16 +34,16 @@ def test_a_module_without_a_mask_sees_the_valid_entries_only(engine):
     module = Plain()
     x = engine.asarray(np.arange(12, dtype=np.float32).reshape(3, 2, 2))
     valid = engine.asarray(np.asarray([[True, False], [False, False], [True, True]]))
-    update_child(module, {"x": x}, valid)
+    module.update_statistics({"x": x}, valid)
     # Rows (0, 1), (8, 9) and (10, 11).
     assert to_numpy(module.total[...]).tolist() == [18.0, 21.0]
-    update_child(module, {"x": x}, None)
+    module.update_statistics({"x": x}, None)
     assert to_numpy(module.total[...]).tolist() == [18.0 + 30.0, 21.0 + 36.0]
 
 
 def test_a_module_that_takes_keywords_is_given_the_mask(engine):
     module = Keyword()
-    update_child(module, None, engine.asarray(np.ones((1, 1), bool)))
+    mp.Sequential([module]).update_statistics([None], engine.asarray(np.ones((1, 1), bool)))
     assert to_numpy(module.total[...]).tolist() == [100.0, 100.0]
 
 
@@ -62,3 +62,43 @@ def test_a_module_held_by_a_users_own_class_is_found(engine):
         def __call__(self, state, x, rollout_extras=None): ...
 
     assert needs_only_valid(Own())
+
+
+def test_a_container_of_ones_own_hands_the_mask_to_any_child(engine):
+    class Own(mp.StatefulModule):
+        def __init__(self):
+            self.plain, self.masked = Plain(), mp.Normalizer(2)
+
+        def __call__(self, state, x, rollout_extras=None): ...
+
+        def update_statistics(self, rollout_extras, valid=None):
+            self.plain.update_statistics(rollout_extras, valid)
+            self.plain.update_statistics(rollout_extras, valid=valid)
+            self.masked.update_statistics(rollout_extras["x"], valid)
+
+    class Derived(Plain):
+        def update_statistics(self, rollout_extras, valid=None):
+            super().update_statistics(rollout_extras, valid)
+
+    x = {"x": engine.asarray(np.arange(4, dtype=np.float32).reshape(2, 1, 2))}
+    valid = engine.asarray(np.asarray([[False], [True]]))
+    own, derived = Own(), Derived()
+    own.update_statistics(x, valid)
+    derived.update_statistics(x, valid)
+    # The second of two rows, (2, 3): twice, once in the count, once.
+    assert to_numpy(own.plain.total[...]).tolist() == [4.0, 6.0]
+    assert own.masked.count == 1
+    assert to_numpy(derived.total[...]).tolist() == [2.0, 3.0]
+
+
+def test_nothing_is_called_where_no_entry_counts(engine):
+    class Mean(Plain):
+        def update_statistics(self, rollout_extras):
+            self.total[...] = self.xp.mean(rollout_extras["x"], axis=(0, 1))
+
+    module = mp.Sequential([Mean()])
+    x = engine.asarray(np.ones((2, 1, 2), np.float32))
+    module.update_statistics([{"x": x}], engine.asarray(np.zeros((2, 1), bool)))
+    assert to_numpy(module[0].total[...]).tolist() == [0.0, 0.0]
+    module.update_statistics([{"x": x}], engine.asarray(np.asarray([[False], [True]])))
+    assert to_numpy(module[0].total[...]).tolist() == [1.0, 1.0]

@@ -20,7 +20,6 @@ from multippo.backends.jax import devices, layers, products
 from multippo.backends.jax.modules import ModuleDict, bound_class, make_variable
 from multippo.backends.jax.optimizer import JaxOptimizer
 from multippo.backends.naming import NATIVE_CORE, bound_attributes, in_order, unescape
-from multippo.networks.updating import update_child
 from multippo.networks.utils import tree_map
 from multippo.random import Random
 
@@ -78,7 +77,7 @@ class JaxEngine(Engine):
     ) -> Any:
         # Rebuilt here, since NNX refuses to write a variable that an enclosing trace (of a branch, say) has made.
         module = nnx.merge(definition, *jax.tree.map(lambda x: x, (params, variables)))
-        update_child(module, rollout_extras, valid)
+        module.update_statistics(rollout_extras, valid=valid)
         updated = nnx.split(module, nnx.Param, ...)[2]
         return jax.tree.map(lambda new, old: jnp.where(skip, old, new), updated, variables)
 

@@ -22,7 +22,6 @@ from multippo.backends.numpy.modules import (
     bound_class,
     named_variables,
 )
-from multippo.networks.updating import update_child
 from multippo.networks.utils import tree_map
 from multippo.random import Random
 
@@ -72,7 +71,7 @@ class NumpyEngine(Engine):
     ) -> Any:
         del params
         if not bool(skip):
-            update_child(definition, rollout_extras, valid)
+            definition.update_statistics(rollout_extras, valid=valid)
         return variables
 
     def update_module(self, module: Any, params: Any, variables: Any) -> None:

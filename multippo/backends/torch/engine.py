@@ -20,7 +20,6 @@ from multippo.backends.torch.compiling import compiled
 from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class
 from multippo.backends.torch.optimizer import TorchOptimizer
 from multippo.backends.torch.switches import describe_switches, one_precision, set_switches
-from multippo.networks.updating import update_child
 from multippo.networks.utils import tree_map
 from multippo.random import Random
 
@@ -74,7 +73,7 @@ class TorchEngine(Engine):
         del params
         if not bool(skip):
             with torch.no_grad():
-                update_child(definition, rollout_extras, valid)
+                definition.update_statistics(rollout_extras, valid=valid)
         return variables
 
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
