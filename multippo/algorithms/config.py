@@ -7,9 +7,11 @@ import functools
 import math
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
+import numpy as np
+
 from multippo.keywords import known_keywords
 
-__all__ = ["DEFAULT_NUM_ENVS", "EvalConfig", "PPOConfig", "TrainConfig"]
+__all__ = ["DEFAULT_NUM_ENVS", "EvalConfig", "PPOConfig", "TrainConfig", "as_python"]
 
 _Class = TypeVar("_Class")
 
@@ -20,6 +22,14 @@ DEFAULT_NUM_ENVS = 8
 def _require(condition: bool, field: str, received: Any, expected: str) -> None:
     if not condition:
         raise ValueError(f"{field}={received!r} is not possible: expected {expected}.")
+
+
+def as_python(config: Any) -> None:
+    """Makes NumPy's numbers Python's: a size may come from an array's shape or a sweep over ``np.logspace``."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, np.generic):
+            object.__setattr__(config, field.name, value.item())
 
 
 def _positive_int(config: Any, *fields: str) -> None:
@@ -167,6 +177,7 @@ class PPOConfig:
     another of its starts. A loss or gradient that is not finite always stops the run."""
 
     def __post_init__(self) -> None:
+        as_python(self)
         _positive_int(self, "rollout_length", "total_steps", "num_epochs", "num_minibatches")
         if self.num_envs is not None:
             _positive_int(self, "num_envs")
@@ -192,7 +203,8 @@ class PPOConfig:
         betas: Any = self.adam_betas
         ok = isinstance(betas, tuple | list) and len(betas) == 2 and all(_is_number(b) and 0 <= b < 1 for b in betas)
         _require(ok, "adam_betas", betas, "two numbers in [0, 1)")
-        object.__setattr__(self, "adam_betas", tuple(betas))  # JSON has lists only
+        # JSON has lists only, and torch takes no integer.
+        object.__setattr__(self, "adam_betas", tuple(float(beta) for beta in betas))
         self._check_learning_rate()
         self._check_entropy()
         for field in ("desired_kl", "min_learning_rate", "max_learning_rate"):
@@ -307,6 +319,7 @@ class EvalConfig:
     """Act with the mode of the action distribution; otherwise sample."""
 
     def __post_init__(self) -> None:
+        as_python(self)
         for field in ("enabled", "deterministic"):
             _require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         _positive_int(self, "every_steps", "num_episodes", "num_envs")
@@ -345,6 +358,7 @@ class TrainConfig:
     checkpoints wait as well. Elsewhere every iteration is logged as it ends."""
 
     def __post_init__(self) -> None:
+        as_python(self)
         _require(isinstance(self.ppo, PPOConfig), "ppo", self.ppo, "a PPOConfig")
         _require(isinstance(self.eval, EvalConfig), "eval", self.eval, "an EvalConfig")
         ok = isinstance(self.seed, int) and not isinstance(self.seed, bool) and 0 <= self.seed < 2**63

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
+from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig, as_python
 from multippo.keywords import known_keywords
 
 __all__ = ["DistillationConfig", "DistillationTrainConfig"]
@@ -68,6 +68,7 @@ class DistillationConfig:
     """What to do when an environment gives a value that is not finite."""
 
     def __post_init__(self) -> None:
+        as_python(self)
         if self.loss not in ("nll", "kl"):
             raise ValueError(f"loss={self.loss!r} is not possible: expected one of 'nll', 'kl'.")
         if self.lr_schedule not in ("constant", "linear", "cosine"):

@@ -59,6 +59,8 @@ def settings_of(found: Mapping[str, Any], options: Iterable[Option], source: str
         if name not in known:
             hint = did_you_mean(name, known) or " `multippo train --help` lists the names, there as flags."
             raise UsageError(f"unknown key {name!r} in {source}.{hint}")
+        if name in settings:
+            raise UsageError(f"{source} gives {name} twice; leave one of them out.")
         try:
             settings[name] = convert(value, known[name].hint, name)
         except UsageError as error:
@@ -92,8 +94,14 @@ _ENV_NAMES = {"id": "env", "backend": "env_backend"}
 
 
 def _json(path: Path, text: str) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _refuse_repeated(path, [key for key, _ in pairs])
+        return dict(pairs)
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=once)
+    except UsageError:
+        raise
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}.") from error
 
@@ -101,7 +109,23 @@ def _json(path: Path, text: str) -> Any:
 def _yaml(path: Path, text: str) -> Any:
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """yaml's own takes the last of several values under one key without a word."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            # What is merged in by "<<" is overridden on purpose.
+            _refuse_repeated(path, [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"])
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)
+    except UsageError:
+        raise
     except (yaml.YAMLError, RecursionError) as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
+
+
+def _refuse_repeated(path: Path, keys: list[Any]) -> None:
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UsageError(f"{path} gives {key} twice; leave one of them out.")

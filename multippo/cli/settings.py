@@ -137,7 +137,12 @@ def settings_from(given: Mapping[str, Any]) -> RunSettings:
     if values["final_eval_episodes"] < 0:
         raise UsageError(f"final_eval_episodes={values['final_eval_episodes']} is not possible: expected 0 or more.")
     ppo = PPOConfig(**{field.name: values[field.name] for field in dataclasses.fields(PPOConfig)})
-    evaluation = EvalConfig(**{field.name: values[f"eval_{field.name}"] for field in dataclasses.fields(EvalConfig)})
+    try:
+        evaluation = EvalConfig(
+            **{field.name: values[f"eval_{field.name}"] for field in dataclasses.fields(EvalConfig)}
+        )
+    except ValueError as error:
+        raise UsageError(f"eval_{error}") from error  # which begins with the field's name
     rest = {field.name: values[field.name] for field in dataclasses.fields(TrainConfig) if field.name in values}
     return RunSettings(
         env_id=values["env"],

@@ -76,6 +76,14 @@ def action_layers(
         raise ValueError(
             f"distribution={options.distribution!r} is unknown; expected 'tanh_normal', 'normal', or None."
         )
+    if path == "action" and not _has_numbers(action):
+        for name in ("distribution", "min_std", "std_scale"):
+            value, default = getattr(options, name), SamplerOptions._field_defaults[name]
+            if value != default:
+                raise ValueError(
+                    f"{name}={value!r} has no effect on {action!r}, whose actions have no standard deviation: leave it "
+                    f"at its default, {default!r}."
+                )
     if isinstance(action, spaces.Dict) and action.spaces:
         return _of_dict(action, rngs, options, mask, path)
     if isinstance(action, spaces.Discrete):
@@ -163,6 +171,13 @@ def _of_box(shape: tuple[int, ...], bounded: bool, rngs: Rngs, options: SamplerO
         state_dependent_std=False,
     )
     return ActionLayers(size, [plain])
+
+
+def _has_numbers(action: Size) -> bool:
+    """Whether any part of an action is drawn from a Gaussian; True for what is refused later by name."""
+    if isinstance(action, spaces.Dict) and action.spaces:
+        return any(_has_numbers(sub) for sub in action.spaces.values())
+    return not isinstance(action, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
 
 
 def _is_bounded(space: spaces.Box) -> bool:

@@ -8,6 +8,7 @@ import json
 import pickle
 import re
 
+import numpy as np
 import pytest
 
 import multippo as mp
@@ -151,6 +152,17 @@ def test_minibatches_that_can_not_be_equal_are_refused_with_all_numbers():
 @pytest.mark.parametrize(("num_envs", "num_minibatches"), [(6, 4), (2, 4)])
 def test_more_or_other_minibatches_than_environments_are_fine(num_envs, num_minibatches):
     PPOConfig(num_envs=num_envs, num_minibatches=num_minibatches, rollout_length=8)
+
+
+def test_numbers_of_numpy_are_numbers():
+    config = mp.PPOConfig(
+        rollout_length=np.int64(16), learning_rate=np.float32(0.25), scale_rewards=np.bool_(False), adam_betas=(0, 0.5)
+    )
+    assert (config.rollout_length, config.learning_rate, config.scale_rewards) == (16, 0.25, False)
+    # torch takes no integer among them.
+    assert [type(value) for value in (config.rollout_length, *config.adam_betas)] == [int, float, float]
+    assert mp.TrainConfig(seed=np.uint32(3)).seed == 3 and mp.EvalConfig(num_envs=np.int8(2)).num_envs == 2
+    assert json.dumps(dataclasses.asdict(config))
 
 
 def test_iterations_are_rounded_up():

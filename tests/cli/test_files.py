@@ -89,6 +89,27 @@ def test_mistakes_in_one_line(name: str, text: str, message: str, tmp_path: Path
     assert not (tmp_path / "marker").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "repeated"),
+    [
+        ("a.yaml", "seed: 1\nseed: 2", "seed"),
+        ("a.yaml", "ppo:\n  clip_range: 0.1\n  clip_range: 0.1", "clip_range"),
+        ("a.yaml", "ppo:\n  clip_range: 0.1\nclip-range: 0.2", "clip_range"),
+        ("a.json", '{"seed": 1, "seed": 1}', "seed"),
+        ("a.json", '{"eval": {"num_envs": 3}, "eval_num_envs": 3}', "eval_num_envs"),
+    ],
+)
+def test_a_setting_given_twice_is_refused(name: str, text: str, repeated: str, tmp_path: Path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=rf"{name} gives {repeated} twice; leave one of them out\.$"):
+        read_settings(tmp_path / name, train_options())
+
+
+def test_what_is_merged_into_a_mapping_may_be_overridden(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text("ppo: &base\n  clip_range: 0.1\ntrain:\n  <<: {seed: 1}\n  seed: 2")
+    assert read_settings(tmp_path / "a.yaml", train_options()) == {"clip_range": 0.1, "seed": 2}
+
+
 def test_files_that_can_not_be_read(tmp_path: Path):
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     for name, message in (("nowhere.yaml", "No such file"), (".", "directory"), ("binary.yaml", "no text")):

@@ -124,6 +124,8 @@ def test_the_seed_makes_the_network(backend: str):
         ({"env": "CartPole-v1", "final_eval_episodes": -1}, "final_eval_episodes=-1"),
         ({"env": "CartPole-v1", "max_episode_steps": 0}, "max_episode_steps=0 is not possible"),
         ({"env": "brax/ant", "action_repeat": -1}, "action_repeat=-1 is not possible"),
+        ({"env": "CartPole-v1", "eval_num_envs": 0}, "^eval_num_envs=0 is not possible"),
+        ({"env": "CartPole-v1", "eval_max_episode_steps": 0}, "^eval_max_episode_steps=0 is not possible"),
     ],
 )
 def test_what_does_not_go_together_is_refused(given: dict[str, Any], message: str):

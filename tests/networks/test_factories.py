@@ -402,3 +402,14 @@ def test_networks_of_everything_train(engine, kind):
     assert all(np.isfinite(value).all() for value in after.values())
     moved = [name for name, value in after.items() if not np.array_equal(value, before[name])]
     assert sorted(moved) == sorted(name for name in before if not name.endswith("base_key"))
+
+
+@pytest.mark.parametrize(("name", "value"), [("min_std", -1.0), ("std_scale", 3.0), ("distribution", "normal")])
+def test_what_is_said_of_a_gaussian_needs_one(torch_engine, name, value):
+    choices = spaces.Dict(a=spaces.Discrete(2), b=spaces.Dict(c=spaces.MultiBinary(3), d=spaces.MultiDiscrete([2, 2])))
+    for action in (choices, choices["a"]):
+        with pytest.raises(ValueError, match=rf"^{name}={value!r} has no effect on .*its default, "):
+            mp.make_mlp_actor_critic(4, action, (), (), **{name: value})
+    mixed = spaces.Dict(a=spaces.Discrete(2), b=spaces.Box(-1, 1, (2,)))
+    if name != "min_std":
+        mp.make_mlp_actor_critic(4, mixed, (), (), **{name: value})
