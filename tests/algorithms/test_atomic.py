@@ -62,7 +62,7 @@ def test_directories_are_on_the_disk_when_what_is_in_them_is(tmp_path: Path, mon
     monkeypatch.setattr(atomic, "_sync", lambda path: synced.append(path.name))
     with atomic.replace_directory(tmp_path / "a/b/c") as directory:
         (directory / "file").write_text("x")
-    # The entries of b in a and of a in the one above; the file, the new directory under its first name, and its new one.
+    # The entries of b and of a; the file, the directory under its first name, and its entry under the last.
     assert synced == ["a", tmp_path.name, "file", directory.name, "b"]
     synced.clear()
     with atomic.replace_directory(tmp_path / "a/b/c") as directory:
