@@ -6,16 +6,18 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
+import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from multippo.algorithms.atomic import is_leftover, remove_leftovers, write_text
 from multippo.algorithms.checkpoint_steps import best_checkpoint, latest_checkpoint, step_directory
-from multippo.algorithms.checkpointing import Checkpoint, load_checkpoint
+from multippo.algorithms.checkpointing import load_checkpoint
 from multippo.algorithms.metrics import json_ready
+from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.cli.errors import UsageError
 from multippo.cli.files import read_object, settings_of
 from multippo.cli.options import Option, train_options
@@ -117,6 +119,32 @@ class RunDirectory:
             )
         if self.path.exists() and not all(map(is_leftover, self.path.iterdir())):
             raise UsageError(f"the run directory {self.path} holds other files: name another --run-dir.")
+
+    @contextlib.contextmanager
+    def held(self) -> Generator[None]:
+        """Keeps other processes from training in the directory for a time; nobody has to tidy up after a process.
+
+        Raises:
+            UsageError: If one does already.
+        """
+        try:
+            import fcntl
+        except ImportError:  # Windows, where a directory can't be locked
+            yield
+            return
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    f"another process is training in {self.path}: wait for it or stop it, or name another --run-dir."
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+            yield
+        finally:
+            os.close(descriptor)
 
     def abandon(self, made: Sequence[Path]) -> None:
         """Takes back what ``create`` did, for a run that was refused before it logged anything."""

@@ -152,7 +152,15 @@ class _Training:
             raise RunError(f"the run stopped: {one_line(error)}. {self._how_to_go_on()}") from error
 
     def _go(self, deadline: Deadline) -> None:
-        initial = self._prepare()
+        with contextlib.ExitStack() as stack:
+            if self._resume:
+                stack.enter_context(self._directory.held())
+            initial = self._prepare()
+            if not self._resume:
+                stack.enter_context(self._directory.held())
+            self._go_from(initial, deadline)
+
+    def _go_from(self, initial: TrainingState | None, deadline: Deadline) -> None:
         deadline.last_words = self._save_and_say
         with contextlib.ExitStack() as stack:
             record = RunRecord(self._directory, 0 if initial is None else initial.step, self._goes_on)
@@ -268,6 +276,10 @@ class _Training:
             self._draw()
             saved = f" The state is saved in {self._folder.saved}." if self._folder.saved else ""
             raise NonFiniteError(str(error) + saved, leaf=error.leaf, training_state=error.training_state) from error
+        except Exception as error:
+            if self._folder.saved is not None:
+                error.add_note(self._how_to_go_on())
+            raise
 
     def _save(self, state: TrainingState, step: int) -> None:
         if state.iteration != self._iteration or self._folder.error is not None:
