@@ -12,6 +12,7 @@ __all__ = [
     "NATIVE_CORE",
     "RESERVED",
     "KeyedChildren",
+    "Named",
     "bound_attributes",
     "check_attribute",
     "check_class",
@@ -110,6 +111,34 @@ class KeyedChildren(MutableMapping[Any, Any]):
     # A module is itself alone, whatever it holds; a mapping would compare contents and have no hash.
     __eq__ = object.__eq__
     __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
+
+
+class Named(dict[str, Any]):
+    """What a module holds by portable name, the parts of its path joined by dots; a key may hold a dot itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._paths: dict[str, tuple[str, ...]] = {}
+
+    def add(self, path: tuple[str, ...], value: Any) -> None:
+        """Puts ``value`` under the name of its path.
+
+        Raises:
+            ValueError: If another path has the same name; the error tells both.
+        """
+        name = ".".join(path)
+        if name in self:
+            raise ValueError(
+                f"Two arrays of the network have the portable name {name!r}: the ones at "
+                f"{' / '.join(self._paths[name])} and {' / '.join(path)}. Rename a key that holds a dot."
+            )
+        self._paths[name] = path
+        self[name] = value
+
+    def rename(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+        """Moves what is at one path, if there is anything, to another."""
+        if ".".join(old) in self:
+            self.add(new, self.pop(".".join(old)))
 
 
 def contains_tracked(value: Any, tracked: tuple[type, ...]) -> bool:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from multippo.networks.types import StatefulModule
+
 __all__ = ["load_portable", "portable_split", "to_portable"]
 
 
@@ -19,7 +21,12 @@ def to_portable(module: Any) -> dict[str, np.ndarray]:
     Returns:
         Arrays by dotted path, sorted; a dense kernel is ``[in, out]``, a convolution's ``[height, width, in, out]``;
         an LSTM's gates are i, f, g, o with one bias, a GRU's r, z, n.
+
+    Raises:
+        TypeError: If ``module`` is no StatefulModule.
+        ValueError: If two arrays have one name, since a key holds a dot.
     """
+    _check_module("to_portable", module)
     return {name: _as_kept(leaf.read()) for name, leaf in module.engine.leaves(module).items()}
 
 
@@ -41,6 +48,11 @@ def portable_split(module: Any, params: Any, variables: Any) -> dict[str, np.nda
     return arrays
 
 
+def _check_module(what: str, module: Any) -> None:
+    if not isinstance(module, StatefulModule):
+        raise TypeError(f"{what} got a {type(module).__name__}; expected a StatefulModule.")
+
+
 def _as_kept(value: np.ndarray) -> np.ndarray:
     # uint32 words (random keys) and int64 ones are the same numbers; one type makes files equal.
     return value.astype(np.int64) if value.dtype == np.uint32 else value
@@ -55,7 +67,9 @@ def load_portable(module: Any, arrays: Mapping[str, Any]) -> None:
 
     Raises:
         ValueError: If a name is missing or left over, or a shape differs. Nothing is written then.
+        TypeError: If ``module`` is no StatefulModule.
     """
+    _check_module("load_portable", module)
     leaves = module.engine.leaves(module)
     missing, extra = sorted(set(leaves) - set(arrays)), sorted(set(arrays) - set(leaves))
     if missing or extra:

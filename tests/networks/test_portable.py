@@ -156,3 +156,28 @@ def test_the_random_key_is_carried_over_exactly():
     for name, sampler in other.items():
         mp.load_portable(sampler, {"base_key": keys[{"jax": "torch", "torch": "jax"}[name]]})
         np.testing.assert_array_equal(mp.to_portable(sampler)["base_key"], keys["jax"])
+
+
+@pytest.mark.parametrize("name", [*ENGINES, "numpy"])
+def test_names_that_two_arrays_would_have(name):
+    with mp.use_backend(name):
+        rngs = mp.Rngs(0)
+        inner = mp.Parallel({"b": mp.Dense(4, 3, rngs)})
+        network = mp.Parallel({"a": inner, "a.components.b": mp.Dense(4, 3, rngs)})
+        told = (
+            r"portable name 'components.a.components.b.bias': the ones at components / a / components / b / bias and "
+            r"components / a.components.b / bias. Rename a key that holds a dot"
+        )
+        if name == "torch":  # which has them in the order of torch, weight first
+            told = told.replace("bias", "kernel")
+        with pytest.raises(ValueError, match=told):
+            mp.to_portable(network)
+        # A dot alone is no harm.
+        assert "components.a.c.kernel" in mp.to_portable(mp.Parallel({"a": inner, "a.c": mp.Dense(4, 3, rngs)}))
+
+
+def test_what_is_no_module(engine):
+    with pytest.raises(TypeError, match="to_portable got a int; expected a StatefulModule"):
+        mp.to_portable(3)
+    with pytest.raises(TypeError, match="load_portable got a dict; expected a StatefulModule"):
+        mp.load_portable({}, {})

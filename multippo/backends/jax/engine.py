@@ -19,7 +19,7 @@ from multippo.backends.devices import check_matmul_precision
 from multippo.backends.jax import devices, layers, products
 from multippo.backends.jax.modules import ModuleDict, bound_class, make_variable
 from multippo.backends.jax.optimizer import JaxOptimizer
-from multippo.backends.naming import NATIVE_CORE, bound_attributes, in_order, unescape
+from multippo.backends.naming import NATIVE_CORE, Named, bound_attributes, in_order, unescape
 from multippo.networks.utils import tree_map
 from multippo.random import Random
 
@@ -99,11 +99,11 @@ class JaxEngine(Engine):
         return copied
 
     def leaves(self, module: Any) -> dict[str, Leaf]:
-        found: dict[str, Leaf] = {}
+        found = Named()
         self._collect(module, (), (), found, set())
         return dict(sorted(found.items()))
 
-    def _collect(self, module: Any, path: tuple[str, ...], native: Any, found: Any, seen: set[int]) -> None:
+    def _collect(self, module: Any, path: tuple[str, ...], native: Any, found: Named, seen: set[int]) -> None:
         renamed = layers.PORTABLE_NAMES.get(type(module), {})
         for attribute, value in in_order(vars(module).items()):
             if id(value) in seen or not isinstance(value, nnx.Module | nnx.Variable):
@@ -112,14 +112,13 @@ class JaxEngine(Engine):
             key = int(attribute) if isinstance(module, nnx.List) else attribute
             here = (*native, key)
             if isinstance(value, nnx.Variable):
-                found[".".join((*path, unescape(attribute)))] = _leaf(value, here, self._place)
+                found.add((*path, unescape(attribute)), _leaf(value, here, self._place))
             elif attribute == NATIVE_CORE:
                 self._collect(value, path, here, found, seen)
             else:
                 self._collect(value, (*path, unescape(attribute)), here, found, seen)
         for old, new in renamed.items():
-            if (name := ".".join((*path, *old.split(".")))) in found:
-                found[".".join((*path, new))] = found.pop(name)
+            found.rename((*path, *old.split(".")), (*path, new))
 
     # -- native layers
 

@@ -6,7 +6,7 @@ A ``Module`` is an object whose attributes are its children and variables. ``Mod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableSequence
+from collections.abc import Iterable, MutableSequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from multippo.backends.naming import (
     NATIVE_CORE,
     KeyedChildren,
+    Named,
     check_attribute,
     check_class,
     in_order,
@@ -150,19 +151,19 @@ def bound_class(neutral: type, attributes: dict[str, Any]) -> type:
 
 def named_variables(module: Any) -> dict[str, Held]:
     """Every variable by its portable name, each once, under the first of its names; sorted."""
-    found: dict[str, Held] = {}
+    found = Named()
     seen: set[int] = set()
 
-    def walk(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Held]]:
+    def walk(node: Any, path: tuple[str, ...]) -> None:
         for attribute, value in in_order(vars(node).items()):
             if not isinstance(value, _TRACKED) or id(value) in seen:
                 continue
             seen.add(id(value))
             here = path if attribute == NATIVE_CORE else (*path, unescape(attribute))
             if isinstance(value, Held):
-                yield ".".join(here), value
+                found.add(here, value)
             else:
-                yield from walk(value, here)
+                walk(value, here)
 
-    found.update(walk(module, ()))
+    walk(module, ())
     return dict(sorted(found.items()))

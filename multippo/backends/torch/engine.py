@@ -14,7 +14,7 @@ from torch import nn
 
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
 from multippo.backends.devices import check_matmul_precision
-from multippo.backends.naming import NATIVE_CORE, bound_attributes, in_order, unescape
+from multippo.backends.naming import NATIVE_CORE, Named, bound_attributes, in_order, unescape
 from multippo.backends.torch import devices, exchange, layers, products
 from multippo.backends.torch.compiling import compiled
 from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class
@@ -102,7 +102,7 @@ class TorchEngine(Engine):
         return copied
 
     def leaves(self, module: Any) -> dict[str, Leaf]:
-        found: dict[str, Leaf] = {}
+        found = Named()
         split = self.split(module)
         positions: dict[int, int | str] = {id(p): i for i, p in enumerate(split.params.values())}
         positions |= {id(buffer): name for name, buffer in split.variables.items()}
@@ -113,7 +113,7 @@ class TorchEngine(Engine):
         self,
         module: nn.Module,
         path: tuple[str, ...],
-        found: dict[str, Leaf],
+        found: Named,
         seen: set[int],
         positions: dict[int, int | str],
     ) -> None:
@@ -124,7 +124,7 @@ class TorchEngine(Engine):
             seen.add(id(child))
             here = path if attribute == NATIVE_CORE else (*path, unescape(attribute))
             if isinstance(child, TorchParam | TorchVariable):
-                found[".".join(here)] = _leaf(child.value, None, positions)
+                found.add(here, _leaf(child.value, None, positions))
             else:
                 self._collect(child, here, found, seen, positions)
         renamed = layers.PORTABLE_NAMES.get(type(module), {})
@@ -133,7 +133,7 @@ class TorchEngine(Engine):
                 continue
             seen.add(id(tensor))
             portable, axes = renamed.get(name, (name, None))
-            found[".".join((*path, portable))] = _leaf(tensor, axes, positions)
+            found.add((*path, portable), _leaf(tensor, axes, positions))
 
     # -- native layers
 
