@@ -18,6 +18,7 @@ from multippo.backends import (
     register_backend,
     use_backend,
 )
+from multippo.errors import NonFiniteError
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Concat, Filter, Flattener, Map, Merge, Parallel, Scale, Sequential, Splitter
 from multippo.networks.convolution import Conv
@@ -99,7 +100,12 @@ _LAZY = {
 """What is imported at first use: gymnasium and the training loop take longer than the rest together."""
 
 
+_PARTS = ("algorithms", "conformance", "envs", "nnx", "testing")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return importlib.import_module(f"multippo.{name}")
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
@@ -134,6 +140,7 @@ __all__ = [
     "Map",
     "Merge",
     "MultiCategoricalSampler",
+    "NonFiniteError",
     "NormalSampler",
     "NormalTanhSampler",
     "Normalizer",
