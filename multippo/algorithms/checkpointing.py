@@ -29,28 +29,31 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
-import optree
 
 from multippo.algorithms.atomic import replace_directory
 from multippo.algorithms.checkpoint_manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from multippo.algorithms.checkpoint_steps import latest_checkpoint
 from multippo.algorithms.config import TrainConfig
-from multippo.algorithms.stored_trees import describe, named_arrays, rebuild
-from multippo.algorithms.tensor_files import check_sha256, read_tensors, write_tensors
+from multippo.algorithms.stored_checkpoint import (
+    CARRY,
+    ENVIRONMENT,
+    OPTIMIZER,
+    WEIGHTS,
+    Checkpoint,
+    carry_leaves,
+    teacher_leaf,
+)
+from multippo.algorithms.stored_trees import describe, named_arrays
+from multippo.algorithms.tensor_files import write_tensors
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env
 from multippo.envs.saving import SavedEnvState, read_env_state
-from multippo.errors import DamagedCheckpointError
-from multippo.networks.portable import load_portable, portable_split, to_portable
+from multippo.networks.portable import portable_split
 from multippo.networks.random_state import forget_drawn
 
-__all__ = ["Checkpoint", "load_checkpoint", "save_checkpoint"]
+__all__ = ["load_checkpoint", "save_checkpoint"]
 
-_WEIGHTS, _OPTIMIZER, _CARRY, _ENVIRONMENT = (
-    f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")
-)
-_FILES = {MANIFEST, _WEIGHTS, _OPTIMIZER, _CARRY, _ENVIRONMENT}
-_MOST_LEAVES = 100_000
+_FILES = {MANIFEST, WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT}
 
 
 def save_checkpoint(
@@ -100,12 +103,12 @@ def save_checkpoint(
     )
     write_manifest(manifest)  # refuses what JSON can't hold before anything is written
     files = {
-        _WEIGHTS: portable_split(network, training_state.params, training_state.variables),
-        _OPTIMIZER: _moments(training_state, network),
-        _CARRY: _carry(training_state, network.engine),
+        WEIGHTS: portable_split(network, training_state.params, training_state.variables),
+        OPTIMIZER: _moments(training_state, network),
+        CARRY: _carry(training_state, network.engine),
     }
     if environment is not None:
-        files[_ENVIRONMENT] = environment
+        files[ENVIRONMENT] = environment
     with replace_directory(path) as directory:
         sums = {name: write_tensors(directory / name, arrays) for name, arrays in files.items()}
         (directory / MANIFEST).write_text(write_manifest(dataclasses.replace(manifest, sha256=sums)), "utf-8")
@@ -139,122 +142,6 @@ def load_checkpoint(
     return checkpoint if network is None else checkpoint.restore(network, env)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """A checkpoint on the disk.
-
-    Attributes:
-        path: Its directory.
-        manifest: Everything but its arrays: ``step``, ``iteration``, ``backend``, ``config``, ``extra``, ….
-    """
-
-    path: Path
-    manifest: Manifest
-
-    def weights(self) -> dict[str, np.ndarray]:
-        """Parameters and statistics, as ``to_portable`` returns them."""
-        return self._read(_WEIGHTS)
-
-    def arrays(self) -> dict[str, dict[str, np.ndarray]]:
-        """All that is stored, by part (``weights``, ``optimizer``, ``carry``, ``environment``) and name."""
-        files = (_WEIGHTS, _OPTIMIZER, _CARRY, *([_ENVIRONMENT] if self.manifest.environment else []))
-        return {file.partition(".")[0]: self._read(file) for file in files}
-
-    def restore_weights(self, network: Any) -> None:
-        """Writes parameters and statistics alone into a network.
-
-        Raises:
-            ValueError: If they do not fit.
-        """
-        load_portable(network, self._read(_WEIGHTS, _shapes(network), "parameter or statistic"))
-
-    def restore(self, network: Any, env: Env | None = None) -> TrainingState:
-        """Writes parameters and statistics into a network, and returns everything; see ``load_checkpoint``."""
-        engine = network.engine
-        weights = self._read(_WEIGHTS, _shapes(network), "parameter or statistic")
-        first, second = self._read_moments(network)
-        network_state, episodes, key, teacher_carry = self._read_carry(network)
-        env_state: Any = None
-        if self.manifest.environment:
-            file = self.path / _ENVIRONMENT
-            check_sha256(file, self._sha256(_ENVIRONMENT))  # now, before the network is changed
-            env_state = SavedEnvState(lambda shapes: read_tensors(file, shapes, what="part of the environment's state"))
-            env_state = env_state if env is None else env_state.restore(env)
-        load_portable(network, weights)
-        split = engine.split(network)
-        return TrainingState(
-            definition=split.definition,
-            params=engine.snapshot(split.params),
-            variables=engine.snapshot(split.variables),
-            optimizer_state=(first, second, self.manifest.optimizer_count),
-            network_state=network_state,
-            env_state=env_state,
-            episodes=episodes,
-            key=key,
-            iteration=self.manifest.iteration,
-            step=self.manifest.step,
-            learning_rate=self.manifest.learning_rate,
-            teacher_carry=teacher_carry,
-            planned_steps=self.manifest.planned_steps,
-            eval_return=self.manifest.eval_return,
-        )
-
-    def _read(
-        self, file: str, expected: Mapping[str, tuple[int, ...] | None] | None = None, what: str = "array"
-    ) -> dict[str, np.ndarray]:
-        return read_tensors(self.path / file, expected, what=what, sha256=self._sha256(file))
-
-    def _sha256(self, file: str) -> str | None:
-        sums = self.manifest.sha256
-        if sums is not None and file not in sums:
-            raise DamagedCheckpointError(f"{self.path / MANIFEST} is damaged: sha256 says nothing of {file}.")
-        return None if sums is None else sums[file]
-
-    def _read_moments(self, network: Any) -> tuple[dict[Any, np.ndarray], dict[Any, np.ndarray]]:
-        trained = {name: leaf for name, leaf in network.engine.leaves(network).items() if leaf.trained}
-        shapes = _shapes(network)
-        expected = {f"{moment}/{name}": shapes[name] for moment in ("first", "second") for name in trained}
-        arrays = self._read(_OPTIMIZER, expected, "moment")
-
-        def native(moment: str) -> dict[Any, np.ndarray]:
-            # In the parameter's own order of memory: a fused optimiser walks both at once.
-            return {
-                leaf.native_path: np.array(leaf.from_portable(arrays[f"{moment}/{name}"]), order="C")
-                for name, leaf in trained.items()
-            }
-
-        return native("first"), native("second")
-
-    def _read_carry(self, network: Any) -> tuple[Any, Any, Any, list[np.ndarray] | None]:
-        engine, num_envs = network.engine, self.manifest.num_envs
-        # One environment's carry tells structure, shapes and types; none of full size is made before the file fits.
-        example = network.initialize_state(1)
-        leaves = _carry_leaves(example)
-        try:
-            names = named_arrays(rebuild(self.manifest.episodes, _Anything(), "episodes"), "episodes")
-        except ValueError as error:
-            raise DamagedCheckpointError(f"{self.path / MANIFEST} is damaged: {error}.") from error
-        expected: dict[str, tuple[int, ...] | None] = {
-            **{name: (num_envs, *leaf.shape[1:]) for name, leaf in leaves.items()},
-            **dict.fromkeys(names),
-            "key": (2,),
-        }
-        taught, count = [], self.manifest.teacher_leaves
-        if count is not None:
-            taught = [_teacher_leaf(index) for index in range(min(count, _MOST_LEAVES))]
-            expected |= dict.fromkeys(taught)
-        arrays = self._read(_CARRY, expected, "carry")
-        restored = [_like(engine, arrays[name], leaf) for name, leaf in leaves.items()]
-        float_dtype = engine.to_numpy(engine.zeros(())).dtype
-        sums = {name: engine.asarray(_as_float(arrays[name], float_dtype)) for name in names}
-        return (
-            optree.tree_unflatten(optree.tree_structure(example), restored),
-            rebuild(self.manifest.episodes, sums, "episodes"),
-            engine.random.wrap_key(arrays["key"]),
-            None if count is None else [arrays[name] for name in taught],
-        )
-
-
 # -- writing
 
 
@@ -272,22 +159,12 @@ def _moments(state: TrainingState, network: Any) -> dict[str, np.ndarray]:
 
 
 def _carry(state: TrainingState, engine: Any) -> dict[str, np.ndarray]:
-    leaves = _carry_leaves(forget_drawn(state.network_state))
+    leaves = carry_leaves(forget_drawn(state.network_state))
     leaves |= {**named_arrays(state.episodes, "episodes"), "key": state.key}
     arrays = {name: engine.to_numpy(leaf) for name, leaf in leaves.items()}
-    arrays |= {_teacher_leaf(index): leaf for index, leaf in enumerate(state.teacher_carry or [])}
+    arrays |= {teacher_leaf(index): leaf for index, leaf in enumerate(state.teacher_carry or [])}
     # The words of a key are 32-bit on one engine and 64-bit on another; in a file they are of one kind.
     return {name: array.astype(np.int64) if array.dtype == np.uint32 else array for name, array in arrays.items()}
-
-
-def _teacher_leaf(index: int) -> str:
-    return f"teacher/{index}"
-
-
-def _carry_leaves(network_state: Any) -> dict[str, Any]:
-    """The leaves of a carry by their paths, in the tree's order."""
-    accessors, leaves, _ = optree.tree_flatten_with_accessor(network_state)
-    return {accessor.codify("network_state"): leaf for accessor, leaf in zip(accessors, leaves, strict=True)}
 
 
 def _environment(env_state: Any) -> dict[str, np.ndarray] | None:
@@ -310,31 +187,7 @@ def _refuse_other_things(path: Path) -> None:
         )
 
 
-# -- reading
-
-
-class _Anything(dict[str, Any]):
-    """Has a value under every name; shows which names a description asks for."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __missing__(self, name: str) -> str:
-        return name
-
-
-def _like(engine: Any, array: np.ndarray, leaf: Any) -> Any:
-    """An array of a file as the engine's, of the type of ``leaf``, which NumPy may not have."""
-    array = array.astype(engine.to_numpy(leaf).dtype, copy=False)
-    return engine.xp.astype(engine.asarray(array), leaf.dtype)
-
-
-def _as_float(array: np.ndarray, dtype: Any) -> np.ndarray:
-    return array.astype(dtype, copy=False) if array.dtype.kind == "f" else array
-
-
-def _shapes(network: Any) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(array.shape) for name, array in to_portable(network).items()}
+# -- finding
 
 
 def _find(path: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from multippo.algorithms.checkpoint_manifest import read_manifest
 from multippo.algorithms.checkpoint_steps import step_directories
-from multippo.algorithms.checkpointing import Checkpoint
+from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.algorithms.types import TrainingState
 from multippo.cli.errors import UsageError, one_line
 from multippo.cli.runs import RunDirectory

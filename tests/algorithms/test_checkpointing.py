@@ -17,7 +17,7 @@ from checkpoints import assert_same_state, clock, files_of, saved, table_net
 
 import multippo as mp
 from multippo.algorithms.checkpoint_steps import latest_checkpoint, step_directory
-from multippo.algorithms.checkpointing import Checkpoint
+from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.testing import Clock, CountNet, FunctionalGoal, Goal, NoisyNet, Spy, TableNet
 
 ROOT = Path(__file__).resolve().parents[2]
