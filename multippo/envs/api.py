@@ -66,6 +66,7 @@ class Env(abc.ABC):
         functional: Whether ``reset`` and ``step`` are pure JAX functions of their arguments.
         may_skip: Whether a step may come back with ``valid`` False.
         max_episode_steps: The time limit, or None where it is unknown or there is none.
+        restarts: Whether ``restart`` can begin single episodes anew; None where only a call tells.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Env(abc.ABC):
     functional: bool
     may_skip: bool = False
     max_episode_steps: int | None = None
+    restarts: bool | None = None
 
     @abc.abstractmethod
     def reset(self, key: Any) -> EnvState:

@@ -9,17 +9,21 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from multippo.envs.observations import take_rows
+from multippo.networks.utils import tree_leaves
 
 if TYPE_CHECKING:
     from multippo.envs.observations import ObservationMap
 
-__all__ = ["autoreset_mode", "final_observations"]
+__all__ = ["autoreset_mode", "final_observations", "keep_final_observations", "refuse_ignored_mask"]
 
 
 def autoreset_mode(vector_env: VectorEnv[Any, Any, Any], declared: AutoresetMode | str | None = None) -> AutoresetMode:
@@ -50,11 +54,12 @@ def autoreset_mode(vector_env: VectorEnv[Any, Any, Any], declared: AutoresetMode
     )
 
 
-def final_observations(observations: ObservationMap, infos: dict[str, Any], done: np.ndarray, obs: Any) -> Any:
+def final_observations(observations: ObservationMap, infos: Any, done: np.ndarray, obs: Any) -> Any:
     """Final observations under SAME_STEP: where an episode has ended its last observation, elsewhere ``obs``.
 
     ``infos["final_obs"]`` (``final_observation`` in older environments) comes in two forms: one observation per
-    environment, None where no episode ended; or one batched tree like the observations themselves.
+    environment, None where no episode ended; or one batched tree like the observations themselves. ``infos`` may also
+    be a list with a dict for each environment.
 
     Args:
         observations: Converts raw observations.
@@ -63,17 +68,18 @@ def final_observations(observations: ObservationMap, infos: dict[str, Any], done
         obs: The converted observations of this step.
 
     Raises:
-        ValueError: If an ended episode's final observation is missing.
+        ValueError: If an ended episode's final observation is missing, or there is not one for each environment.
     """
-    rows = np.flatnonzero(done)
-    raw = infos.get("final_obs", infos.get("final_observation"))
+    rows, size = np.flatnonzero(done), len(done)
+    raw, received = _reported(infos, size)
     if raw is None:
         raise ValueError(
             f"The episodes of environments {rows.tolist()} ended, but the step's infos hold no 'final_obs' (received "
-            f"the keys {sorted(infos)}). Without it a truncated episode would be valued by the next episode's first "
+            f"{received}). Without it a truncated episode would be valued by the next episode's first "
             "observation. Make the vector environment report it, or use AutoresetMode.NEXT_STEP."
         )
-    if _is_per_environment(raw):
+    if _is_per_environment(raw, observations.space):
+        _refuse_count(len(raw), size)
         missing = [int(row) for row in rows if raw[row] is None]
         if missing:
             raise ValueError(
@@ -82,12 +88,81 @@ def final_observations(observations: ObservationMap, infos: dict[str, Any], done
             )
         final = observations(observations.stack([raw[row] for row in rows]), len(rows))
         return observations.put(obs, rows, final)
-    final = observations(_without_masks(raw), len(done))
-    return observations.put(obs, rows, take_rows(final, rows))
+    raw = _without_masks(raw)
+    for leaf in tree_leaves(raw):
+        if np.ndim(leaf):
+            _refuse_count(len(leaf), size)
+    return observations.put(obs, rows, take_rows(observations(raw, size), rows))
 
 
-def _is_per_environment(raw: Any) -> bool:
-    return isinstance(raw, list) or (isinstance(raw, np.ndarray) and raw.dtype == object)
+def refuse_ignored_mask(name: str, which: np.ndarray, before: Any, after: Any) -> None:
+    """Refuses a vector environment whose reset of some environments has touched others.
+
+    Args:
+        name: The environment's.
+        which: ``[B]`` bool, the ``reset_mask`` that it was given.
+        before: Converted observations before the reset.
+        after: Converted observations that it returned.
+
+    Raises:
+        ValueError: If an environment outside the mask shows another observation than before.
+    """
+    touched = np.zeros_like(which)
+    for old, new in zip(tree_leaves(before), tree_leaves(after), strict=True):
+        other = (old != new) & ~((old != old) & (new != new))
+        touched |= np.reshape(other, (len(which), -1)).any(axis=1)
+    touched &= ~which
+    if touched.any():
+        raise ValueError(
+            f"{name} was to reset the environments {np.flatnonzero(which).tolist()} by options['reset_mask'], and "
+            f"then showed other observations of {np.flatnonzero(touched).tolist()}, whose episodes go on: it seems to "
+            "ignore the mask. Let reset begin episodes only where the mask holds, and return the latest observations "
+            "of the others; or use AutoresetMode.NEXT_STEP."
+        )
+
+
+def keep_final_observations(base: SyncVectorEnv) -> None:
+    """Makes a ``SyncVectorEnv`` in mode SAME_STEP report copies of its episodes' last observations.
+
+    An environment that writes into one array again and again would overwrite what is reported in the reset that follows
+    in the same step, and the truncated episode would be valued by the next one's first observation. gymnasium hands
+    infos to this method before the reset; nothing else of the user's object is touched.
+    """
+    vars(base)["_add_info"] = functools.partial(_add_copied, base)
+
+
+def _add_copied(base: SyncVectorEnv, infos: dict[str, Any], info: dict[str, Any], place: int) -> dict[str, Any]:
+    if "final_obs" in info:
+        info = {**info, "final_obs": copy.deepcopy(info["final_obs"])}
+    return type(base)._add_info(base, infos, info, place)  # pyright: ignore[reportPrivateUsage]
+
+
+def _reported(infos: Any, size: int) -> tuple[Any, str]:
+    """The final observations in a step's infos, or None; and in words what the infos are."""
+    if isinstance(infos, dict):
+        return _final(infos), f"the keys {sorted(map(str, infos))}"
+    if isinstance(infos, list | tuple) and len(infos) == size and all(isinstance(info, dict) for info in infos):
+        found = [_final(info) for info in infos]
+        return (None if all(final is None for final in found) else found), "one dict for each environment"
+    return None, f"a {type(infos).__name__}, expected a dict"
+
+
+def _final(info: dict[str, Any]) -> Any:
+    return info.get("final_obs", info.get("final_observation"))
+
+
+def _is_per_environment(raw: Any, space: spaces.Space[Any]) -> bool:
+    # Of a Tuple space a tuple is the batch itself.
+    as_tuple = isinstance(raw, tuple) and not isinstance(space, spaces.Tuple)
+    return as_tuple or isinstance(raw, list) or (isinstance(raw, np.ndarray) and raw.dtype == object)
+
+
+def _refuse_count(received: int, size: int) -> None:
+    if received != size:
+        raise ValueError(
+            f"infos['final_obs'] has {received} rows, expected one for each of the {size} environments: leave in those "
+            "whose episodes go on (what stands there is not read), or None in a list."
+        )
 
 
 def _without_masks(raw: Any) -> Any:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorObservationWrapper,
+    VectorWrapper,
+)
 
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
 from multippo.envs.autoreset import autoreset_mode as read_autoreset_mode
-from multippo.envs.autoreset import final_observations
+from multippo.envs.autoreset import final_observations, keep_final_observations, refuse_ignored_mask
 from multippo.envs.keys import host_seed
+from multippo.envs.members import Member
 from multippo.envs.observations import make_observation_map, take_rows
 from multippo.envs.returned import refuse_reward_tree
 from multippo.envs.workers import WORKER_TIMEOUT_S, Workers
@@ -87,7 +95,10 @@ class GymnasiumEnv(Env):
         base = vector_env.unwrapped
         if isinstance(base, SyncVectorEnv):
             self._refuse_one_for_many(base)
-        self._restarts = mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv | AsyncVectorEnv)
+            if mode is AutoresetMode.SAME_STEP and not all(isinstance(env, Member) for env in base.envs):
+                keep_final_observations(base)
+        self._changes_observations = _changes_observations(vector_env)
+        self.restarts = mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         self._workers = Workers(vector_env, base, worker_timeout) if isinstance(base, AsyncVectorEnv) else None
         self._runner = self._workers or vector_env
         self._reward_dtype = np.dtype(reward_dtype)
@@ -99,6 +110,7 @@ class GymnasiumEnv(Env):
         }
         # The latest state's own array, by which it is recognised even after a wrapper has changed other fields.
         self._latest: np.ndarray | None = None
+        self._shown: Any = None
         self._skips = np.zeros(self.num_envs, np.bool_)
         self._any_skips = False
         self._all_valid = np.ones(self.num_envs, np.bool_)
@@ -107,7 +119,7 @@ class GymnasiumEnv(Env):
     def reset(self, key: Any) -> EnvState:
         """See ``Env.reset``. Seeds every environment from the key; later episodes continue their random streams."""
         raw_obs, _ = self._runner.reset(seed=host_seed(key, self.num_envs))
-        obs = self._observations(raw_obs, self.num_envs)
+        obs = self._shown = self._observations(raw_obs, self.num_envs)
         self._skips = np.zeros(self.num_envs, np.bool_)
         self._any_skips = False
         self._latest = np.zeros(self.num_envs, np.bool_)
@@ -129,7 +141,7 @@ class GymnasiumEnv(Env):
             )
         raw_obs, raw_reward, raw_terminated, raw_truncated, infos = self._runner.step(self._actions(action))
         refuse_reward_tree(raw_reward)
-        obs = self._observations(raw_obs, self.num_envs)
+        obs = self._shown = self._observations(raw_obs, self.num_envs)
         reward = np.array(raw_reward, self._reward_dtype)
         terminated = np.array(raw_terminated, np.bool_)
         # Truncated and not terminated.
@@ -147,11 +159,9 @@ class GymnasiumEnv(Env):
 
     def restart(self, env_state: EnvState, which: np.ndarray) -> EnvState | None:
         """See ``Env.restart``. Possible where gymnasium can reset single environments."""
-        if not self._restarts:
+        if not self.restarts:
             return None
-        raw_obs, _ = self._runner.reset(options={"reset_mask": which.copy()})
-        rows = np.flatnonzero(which)
-        fresh = take_rows(self._observations(raw_obs, self.num_envs), rows)
+        rows, fresh = self._reset_some(which)
         self._skips = self._skips & ~which
         self._any_skips = bool(np.count_nonzero(self._skips))
         # In place, since the latest state is recognised by this array.
@@ -197,7 +207,7 @@ class GymnasiumEnv(Env):
                     f"{type(env.unwrapped).__name__}(...) does, and lambda: env does not."
                 )
 
-    def _finish_next_step(self, state: EnvState, ended: np.ndarray, infos: dict[str, Any]) -> EnvState:
+    def _finish_next_step(self, state: EnvState, ended: np.ndarray, infos: Any) -> EnvState:
         del infos
         if self._any_skips:
             if np.any(ended & self._skips):
@@ -212,16 +222,33 @@ class GymnasiumEnv(Env):
         self._skips, self._any_skips = ended, bool(np.count_nonzero(ended))
         return state
 
-    def _finish_same_step(self, state: EnvState, ended: np.ndarray, infos: dict[str, Any]) -> EnvState:
+    def _finish_same_step(self, state: EnvState, ended: np.ndarray, infos: Any) -> EnvState:
         if not np.count_nonzero(ended):
             return state
         return state._replace(final_obs=final_observations(self._observations, infos, ended, state.obs))
 
-    def _finish_disabled(self, state: EnvState, ended: np.ndarray, infos: dict[str, Any]) -> EnvState:
+    def _finish_disabled(self, state: EnvState, ended: np.ndarray, infos: Any) -> EnvState:
         del infos
         if not np.count_nonzero(ended):
             return state
-        raw_obs, _ = self._runner.reset(options={"reset_mask": ended})
-        rows = np.flatnonzero(ended)
-        fresh = take_rows(self._observations(raw_obs, self.num_envs), rows)
+        rows, fresh = self._reset_some(ended)
         return state._replace(obs=self._observations.put(state.obs, rows, fresh))
+
+    def _reset_some(self, which: np.ndarray) -> tuple[np.ndarray, Any]:
+        """Begins new episodes where ``which`` holds; their numbers and first observations."""
+        # A copy: gymnasium takes the mask out of the options and hands it on.
+        raw_obs, _ = self._runner.reset(options={"reset_mask": which.copy()})
+        obs, rows = self._observations(raw_obs, self.num_envs), np.flatnonzero(which)
+        if not self._changes_observations:
+            refuse_ignored_mask(self.id, which, self._shown, obs)
+        self._shown = obs
+        return rows, take_rows(obs, rows)
+
+
+def _changes_observations(vector_env: VectorEnv[Any, Any, Any]) -> bool:
+    """Whether a wrapper of gymnasium's does, which may show the same observation otherwise at another time."""
+    while isinstance(vector_env, VectorWrapper):
+        if isinstance(vector_env, VectorObservationWrapper):
+            return True
+        vector_env = vector_env.env
+    return False

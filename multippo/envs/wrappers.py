@@ -35,7 +35,7 @@ class EnvWrapper(Env):
         self.env, self._options = env, options
         self.id, self.num_envs, self.functional = env.id, env.num_envs, env.functional
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.may_skip, self.max_episode_steps = env.may_skip, env.max_episode_steps
+        self.may_skip, self.max_episode_steps, self.restarts = env.may_skip, env.max_episode_steps, env.restarts
         # A host environment's latest state as it came, for ``restart``.
         self._latest: EnvState | None = None
 
@@ -144,7 +144,7 @@ class EpisodeLimit(EnvWrapper):
         max_episode_steps: The limit.
 
     Raises:
-        ValueError: If the limit is below 1, or the environment is functional.
+        ValueError: If the limit is below 1, or the environment is functional or known not to restart single episodes.
     """
 
     def __init__(self, env: Env, max_episode_steps: int) -> None:
@@ -156,6 +156,8 @@ class EpisodeLimit(EnvWrapper):
                 f"{env.id} is a functional environment: make it with episode_length={max_episode_steps} instead of "
                 "wrapping it in EpisodeLimit."
             )
+        if env.restarts is False:
+            raise _no_restart(self.id)
         self._limit = max_episode_steps
         self.max_episode_steps = min(max_episode_steps, env.max_episode_steps or max_episode_steps)
         self._steps = np.zeros(self.num_envs, np.int64)
@@ -182,10 +184,7 @@ class EpisodeLimit(EnvWrapper):
         last = tree_map(np.array, state.obs)
         restarted = self.env.restart(state, over)
         if restarted is None:
-            raise ValueError(
-                f"{self.id} can't restart single environments, so EpisodeLimit can't cut their episodes: give the "
-                "environment itself a time limit, such as gymnasium.wrappers.TimeLimit around each."
-            )
+            raise _no_restart(self.id)
         return self._show(restarted._replace(final_obs=select(np, over, last, restarted.final_obs)))
 
     def restart(self, env_state: EnvState, which: Any) -> EnvState | None:
@@ -222,6 +221,14 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
             if terminated or truncated:
                 break
         return obs, total, terminated, truncated, info
+
+
+def _no_restart(name: str) -> ValueError:
+    return ValueError(
+        f"{name} can't restart single environments, so EpisodeLimit can't cut their episodes: give the environment "
+        "itself a time limit, such as gymnasium.wrappers.TimeLimit around each; or write it for "
+        "AutoresetMode.DISABLED, where reset heeds options['reset_mask']."
+    )
 
 
 def _kept(tree: Any, paths: list[list[str]]) -> Any:

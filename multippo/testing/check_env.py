@@ -112,6 +112,8 @@ class _Player:
         self._rewards: list[np.ndarray] = []
         self._played: list[Any] = []
         self._outside: dict[str, tuple[spaces.Box, float, float]] = {}
+        # Whether any observation has changed amid an episode, and any last one been another than the next's first.
+        self._moves = self._parts = False
 
     def play(self, num_steps: int) -> EnvReport:
         """Everything."""
@@ -156,6 +158,13 @@ class _Player:
                 f"No episode ended within {num_steps} steps of random actions: returns are only reported when one "
                 "does. Give it a time limit (max_episode_steps=), or check more steps.",
             )
+        elif self._moves and not self._parts and not self.env.may_skip:
+            self.findings.warn(
+                "last observation",
+                "The last observation of every episode was the first one of the next. If these differ in the task, an "
+                "array that is returned again and again was overwritten by the reset (return copies), or the wrong one "
+                "is reported as final_obs; then truncated episodes are valued wrongly.",
+            )
         for name, (space, least, most) in self._outside.items():
             self.findings.warn(
                 f"bounds {name}",
@@ -182,8 +191,10 @@ class _Player:
             if tree_structure(state.reward) != tree_structure(before.reward):
                 self.findings.error("reward tree", "Rewards do not have the same keys in every step and at the reset.")
             self._finite("reward", state.reward, state.valid)
+            self._moves |= bool(_rows_that_differ(before.obs, state.obs)[~ended & state.valid].any())
         if np.any(ended):
             self._fits("final observation", state.final_obs)
+            self._parts |= bool(_rows_that_differ(state.final_obs, state.obs)[ended].any())
         if state.broken is not None and np.any(state.broken > 0):
             # A functional environment's adapter has replaced the value already.
             name = guarded_leaves(state.obs, state.reward)[int(state.broken.max()) - 1]
@@ -275,6 +286,12 @@ class _Player:
         action = self._played[0]
         first, second = self._copy(self.env.step(state, action)), self._copy(self.env.step(state, action))
         self._same("a step repeated from the same state,", first, second, 1)
+
+
+def _rows_that_differ(one: Any, other: Any) -> np.ndarray:
+    """``[B]`` bool."""
+    pairs = zip(tree_leaves(one), tree_leaves(other), strict=True)
+    return np.any([np.reshape(a != b, (len(a), -1)).any(axis=1) for a, b in pairs], axis=0)
 
 
 def _space_leaves(space: spaces.Space[Any]) -> list[tuple[str, Any]]:

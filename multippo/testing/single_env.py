@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from multippo.envs.returned import described, split_reset, split_step
+from multippo.envs.returned import Observations, described, split_reset, split_step
 from multippo.testing.random_actions import mask_in, random_action, to_space
 
 __all__ = ["look_at_single"]
@@ -55,13 +55,18 @@ def _look(
     env: gymnasium.Env[Any, Any], seed: int, error: Callable[[str, str], None], warn: Callable[[str, str], None]
 ) -> bool:
     try:
+        observations = Observations(env.observation_space)
+    except ValueError:  # make_env tells of it
+        return True
+    try:
         first = env.reset(seed=seed)
     except Exception as raised:
         error("reset", f"reset(seed={seed}) raised {type(raised).__name__}: {raised}")
         return False
     try:
         first_obs, _ = split_reset(first)
-    except TypeError as wrong:
+        observations.check(first_obs)
+    except (TypeError, ValueError) as wrong:
         error("reset", str(wrong))
         return False
     _types(first_obs, env.observation_space, "reset", warn)
@@ -73,6 +78,7 @@ def _look(
         return False
     try:
         obs, *_ = split_step(after)
+        observations.check(obs)
     except (TypeError, ValueError) as wrong:
         error("step", str(wrong))
         return False

@@ -153,10 +153,17 @@ def test_limits_that_are_not_possible():
         EpisodeLimit(Clock(3), 0)
     with pytest.raises(ValueError, match="make it with episode_length=4"):
         EpisodeLimit(mp.make_env(FunctionalClock(9)), 4)
-    env = mp.make_env(gymnasium.make_vec("CartPole-v1", 2), max_episode_steps=3)
     with pytest.raises(ValueError, match="can't restart single environments"):
+        mp.make_env(gymnasium.make_vec("CartPole-v1", 2), max_episode_steps=3)
+
+    class Silent(Clock):  # as whoever does not say whether it restarts
+        def restart(self, env_state, which):
+            return None
+
+    env = EpisodeLimit(Silent(9), 3)
+    play(env, 2)
+    with pytest.raises(ValueError, match="Silent can't restart single environments"):
         play(env, 3)
-    env.close()
     # Not below its own limit: nothing to wrap.
     assert not isinstance(mp.make_env(gymnasium.make_vec("CartPole-v1", 2), max_episode_steps=500), EpisodeLimit)
 

@@ -226,6 +226,13 @@ ZEROS = Returning.zeros
     [
         ({"first": ZEROS}, r"^error: reset returned a ndarray; expected \(observation, info\)\."),
         ({"after": (ZEROS, 1.0, True, {})}, "^error: step returned 4 values; expected .*terminated, truncated, info"),
+        ({"first": (ZEROS, None)}, "^error: reset returned None as info; expected a dict"),
+        ({"after": (ZEROS, [1.0], True, False, {})}, "^error: step returned a list as reward; expected a number"),
+        ({"after": (ZEROS, "1", True, False, {})}, "^error: step returned the text '1' as reward"),
+        ({"after": (ZEROS, 1j, True, False, {})}, "^error: step returned a complex as reward"),
+        ({"after": (ZEROS, 1.0, "False", False, {})}, "^error: step returned the text 'False' as terminated"),
+        ({"after": (ZEROS, 1.0, True, False, None)}, "^error: step returned None as info"),
+        ({"after": (None, 1.0, True, False, {})}, "^error: The observation.*received object values"),
         ({"after": None}, "^error: step raised RuntimeError in the first step: boom"),
         ({"after": (ZEROS, None, True, False, {})}, "^error: step returned None as reward; expected a number"),
         ({"after": (ZEROS, {"a": 1.0}, True, False, {})}, r"^error: step returned a dict .*\['a'\].*multippo.envs.Env"),
@@ -263,3 +270,46 @@ def test_the_whole_range_is_told():
             return np.asarray([self.time, -self.time], np.float32), 1.0, self.time == 7, False, {}
 
     assert "it reached -7 to 7" in str(check_env(Growing, num_steps=20))
+
+
+class Overwriting(gymnasium.vector.VectorEnv):
+    """Two environments of three steps, with one array for all that it returns."""
+
+    num_envs = 2
+    single_observation_space = spaces.Box(-100, 100, (2,), np.float32)
+    single_action_space = spaces.Discrete(2)
+
+    def __init__(self, mode: gymnasium.vector.AutoresetMode, copies: bool, constant: bool = False) -> None:
+        self.metadata = {"autoreset_mode": mode}
+        self.array, self.copies, self.constant = np.zeros((2, 2), np.float32), copies, constant
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.array[:], self.time = 0.0, 0
+        return self.array, {}
+
+    def step(self, actions: Any) -> Any:
+        self.time += 1
+        self.array[:] = 0.0 if self.constant else self.time % 4
+        over, infos = np.full(2, self.time == 3), {}
+        if self.time == 3 and self.metadata["autoreset_mode"] is gymnasium.vector.AutoresetMode.SAME_STEP:
+            infos = {"final_obs": self.array.copy() if self.copies else self.array}
+            self.reset()
+        elif self.time == 4:
+            self.reset()
+        return self.array, np.ones(2), over, ~over & over, infos
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (("SAME_STEP", False), True),
+        (("SAME_STEP", True), False),
+        (("SAME_STEP", False, True), False),
+        (("NEXT_STEP", False), False),
+    ],
+)
+def test_a_last_observation_that_is_overwritten(arguments, found):
+    mode, *rest = arguments
+    report = check_env(Overwriting(gymnasium.vector.AutoresetMode[mode], *rest), num_steps=9)
+    assert report and report.episodes > 0, report.errors
+    assert ("last observation of every episode was the first one of the next" in str(report)) is found, str(report)
