@@ -106,7 +106,7 @@ class ModuleEvidence:
         self.doing = "A call" if extras is None else "A call with rollout_extras"
         with self.at() as engine:
             split = engine.split(self.module)
-            arguments = (self._put(tree) for tree in (state, x, extras))
+            arguments = (self.put(tree) for tree in (state, x, extras))
             out, written = self._call(split.params, split.variables, *arguments)
             return mp.StatefulModuleOutput(*to_host(engine, out)), written
 
@@ -123,7 +123,7 @@ class ModuleEvidence:
         with self.at() as engine:
             mp.load_portable(self.module, self.arrays)
             split = engine.split(self.module)
-            arguments = [self._put(tree) for tree in (state, x, extras)]
+            arguments = [self.put(tree) for tree in (state, x, extras)]
             before = to_host(engine, arguments)
             _, written = self._call(split.params, split.variables, *arguments)
             engine.update_module(self.module, *written)
@@ -167,14 +167,14 @@ class ModuleEvidence:
         """``reset_state`` of all environments."""
         self.doing = "reset_state"
         with self.at() as engine:
-            return to_host(engine, self.module.reset_state(self._put(state)))
+            return to_host(engine, self.module.reset_state(self.put(state)))
 
     def written_by_reset(self) -> tuple[dict[str, Any], Any, Any]:
         """The module's arrays after ``reset_state``; and its argument before and after it."""
         state = self.warm_state
         self.doing = "reset_state"
         with self.at() as engine:
-            argument = self._put(state)
+            argument = self.put(state)
             before = to_host(engine, argument)
             self.module.reset_state(argument)
             return self._arrays_then_restored(), before, to_host(engine, argument)
@@ -210,7 +210,7 @@ class ModuleEvidence:
                 mp.load_portable(self.module, arrays)
             split = engine.split(self.module)
             start = self.warm_state if state is None else state
-            arguments = (self._put(tree) for tree in (start, self.xs, self.done, extras))
+            arguments = (self.put(tree) for tree in (start, self.xs, self.done, extras))
             fast, written = self._unroll(split.params, split.variables, *arguments)
             engine.update_module(self.module, *written)
             after = self._arrays_then_restored()
@@ -245,7 +245,7 @@ class ModuleEvidence:
         self.doing = "unroll"
         with self.at():
             split = engine.split(self.module)
-            arguments = (self._put(tree) for tree in (self.warm_state, self.xs, self.done, extras))
+            arguments = (self.put(tree) for tree in (self.warm_state, self.xs, self.done, extras))
             fast, slow, written = self.compiled(run)(split.params, split.variables, *arguments)
             engine.update_module(self.module, *written)
             self.arrays_after["rollout"] = self._arrays_then_restored()
@@ -266,7 +266,7 @@ class ModuleEvidence:
         found = self._gradients
         if step_by_step not in found:
             with self.at():
-                arguments = (self._put(tree) for tree in (self.warm_state, self.xs, self.done, self.extras))
+                arguments = (self.put(tree) for tree in (self.warm_state, self.xs, self.done, self.extras))
                 loss = functools.partial(_loss, step_by_step)
                 found[step_by_step] = gradient_of(self.module, loss, *arguments)
         return found[step_by_step]
@@ -294,7 +294,7 @@ class ModuleEvidence:
             # The number of valid entries, which a module without a mask is given alone, no compiled call can know.
             apart = valid is not None and needs_only_valid(self.module)
             update = self._update if apart else self._compiled_update
-            variables = update(split.params, split.variables, self._put(extras), mask)
+            variables = update(split.params, split.variables, self.put(extras), mask)
             engine.update_module(self.module, split.params, variables)
             return self._arrays_then_restored()
 
@@ -312,7 +312,7 @@ class ModuleEvidence:
         extras = self.extras
         self.doing = "update_statistics"
         with self.at():
-            split, argument = engine.split(self.module), self._put(extras)
+            split, argument = engine.split(self.module), self.put(extras)
             before = to_host(engine, argument)
             engine.shapes(update, split.params, split.variables, argument)
             self._arrays_then_restored()
@@ -331,7 +331,8 @@ class ModuleEvidence:
         mp.load_portable(self.module, self.arrays)
         return after
 
-    def _put(self, tree: Any) -> Any:
+    def put(self, tree: Any) -> Any:
+        """NumPy arrays as the engine's."""
         return to_engine(self.engine, tree, self.precision)
 
 

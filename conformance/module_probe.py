@@ -21,7 +21,7 @@ from .measure import Deviation, compare, worst_of
 from .module_evidence import ModuleEvidence, Unrolled
 from .specimens import ModuleSpecimen
 
-__all__ = ["ModuleProbe", "ProtocolError", "named_parts", "still_statistics"]
+__all__ = ["ModuleProbe", "ProtocolError", "named_parts", "neutral", "still_statistics"]
 
 _LIBRARY = "multippo.networks."
 
@@ -129,12 +129,19 @@ class ModuleProbe(ModuleEvidence):
         again = self.call(state, x)[0]
         return compare((again.output, again.next_state), (first.output, first.next_state), axes=("env",))
 
+    def untracked_arrays(self) -> dict[str, np.ndarray]:
+        """Arrays of the frameworks' own modules that have no portable name, such as buffers."""
+        split, leaves = self.engine.split(self.module), self.engine.leaves(self.module)
+        tracked = {leaf.native_path for leaf in leaves.values()}
+        held = self.engine.native_arrays(*split[1:])
+        return {str(name): np.array(array) for name, array in held.items() if name not in tracked}
+
     def written_uncompiled(self) -> set[str]:
         """Attributes that a call writes to, of a module whose call can't be compiled."""
         with self.at() as engine:
             before = plain_attributes(self.module)
             with contextlib.suppress(Exception), engine.no_grad():
-                self.module(self.module.initialize_state(self.num_envs), self._put(self.at_step(0)))
+                self.module(self.module.initialize_state(self.num_envs), self.put(self.at_step(0)))
             return written_attributes(self.module, before)
 
     # -- gradients
@@ -167,7 +174,7 @@ class ModuleProbe(ModuleEvidence):
                 ((_, fast), of_fast), ((_, slow), of_slow) = (gradient(params, *arguments) for gradient in gradients)
                 return fast, slow[0], of_fast, of_slow
 
-            arguments = [self._put(tree) for tree in (state, self.xs, self.done, extras)]
+            arguments = [self.put(tree) for tree in (state, self.xs, self.done, extras)]
             (fast, written), slow, *gradients = self.compiled(run)(split.params, split.variables, *arguments)
             engine.update_module(nudged, *written)
             self.arrays_after["replay"] = self._arrays_then_restored()
@@ -193,7 +200,7 @@ class ModuleProbe(ModuleEvidence):
         for replay in (False, True):
             self.doing = "draw_ahead"
             with self.at() as engine:
-                arguments = (self._put(state), self._put(extras), _AHEAD, replay)
+                arguments = (self.put(state), self.put(extras), _AHEAD, replay)
                 drawn = to_host(engine, self.module.draw_ahead(*arguments))
             if any(_equal(drawn, other) for other in (state, *tried)):
                 continue

@@ -166,10 +166,14 @@ class _Checker:
 
     def _first_call(self) -> None:
         state, x = self.evidence.fresh_state(), self.evidence.at_step(0)
+        before = self.evidence.untracked_arrays()
         out = self.evidence.call(state, x)[0]
-        if self.evidence.python_writes:
-            written = min(self.evidence.python_writes)
-            self._error(_ERRORS["call/writes_nothing"].format(f"it changed the attribute {written}"))
+        after = self.evidence.untracked_arrays()
+        written = self.evidence.python_writes or {
+            name for name, held in after.items() if not np.array_equal(held, before[name], equal_nan=True)
+        }
+        if written:
+            self._error(_ERRORS["call/writes_nothing"].format(f"it changed the attribute {min(written)}"))
             return
         for field in ("output", "rollout_extras"):
             for name, leaf in named_leaves(getattr(out, field)):
@@ -234,6 +238,10 @@ class _Checker:
             found = self.evidence.drawn_ahead()
             if found.worst > self._scaled():
                 self._error(_ERRORS["noise/drawn_ahead"].format(self._said(found)))
+        for path in suite("lost_losses").lost_losses(self.evidence):
+            self.warnings.append(
+                f"The regularization_loss of {path} is not part of the one that comes out. Return it, added to others."
+            )
         for path, held in untracked_arrays(self.evidence.own, self.engine):
             self.warnings.append(
                 f"The attribute {path} holds {held} that is no Param and no Variable: it is neither trained nor saved. "
