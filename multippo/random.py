@@ -6,7 +6,8 @@ distributions are ours, since frameworks differ in theirs: a normal is Box-Mulle
 formula serves every engine, and float32 and float64 draws from one key are the same number up to rounding.
 
 A key is an array of two 32-bit words on its last axis, shape ``[..., 2]``. Every function takes keys with leading axes:
-``normal(keys, (3,))`` with keys of ``[B, 2]`` returns ``[B, 3]``, row by row what each key alone would give.
+``normal(keys, (3,))`` with keys of ``[B, 2]`` returns ``[B, 3]``, row by row what each key alone would give. On JAX
+they take typed keys (``jax.random.key``) of threefry too; what they return are words.
 
 The functions of this module work on keys of any engine. Inside a module use ``self.random``, which is bound to the
 module's engine.
@@ -35,16 +36,24 @@ class Random:
         asarray: Makes an array on the right device from a NumPy array.
         default_float: Callable that returns the floating-point type of draws without a ``dtype``.
         wrap: Decorates the generator's hundred operations, such as with a compiler for those who call it eagerly.
+        words_of: Makes the words of a key of the framework's own kind; None where there is no such kind.
     """
 
     def __init__(
-        self, xp: Any, word_dtype: Any, asarray: Any, default_float: Any, wrap: Callable[..., Any] | None = None
+        self,
+        xp: Any,
+        word_dtype: Any,
+        asarray: Any,
+        default_float: Any,
+        wrap: Callable[..., Any] | None = None,
+        words_of: Callable[[Any], Any] | None = None,
     ) -> None:
         self._xp = xp
         self._word_dtype = word_dtype
         self._asarray = asarray
         self._default_float = default_float
         self._wraps = "uint32" in str(word_dtype)
+        self._words_of = words_of
         self._word: Any = np.uint32 if self._wraps else int
         self._threefry = wrap(self._rounds) if wrap else self._rounds
 
@@ -77,6 +86,8 @@ class Random:
             data = self._word(int(data))
         else:
             data = self._xp.astype(data, self._word_dtype)
+        if self._words_of is not None:
+            key = self._words_of(key)
         k0, k1 = key[..., 0], key[..., 1]
         word0, word1 = self._threefry(k0, k1, self._xp.zeros_like(k0), data)
         return self._xp.stack((word0, word1), axis=-1)
@@ -136,6 +147,8 @@ class Random:
 
     def _blocks(self, key: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
         """The two words of one Threefry block for each element, counted from 0 in row-major order."""
+        if self._words_of is not None:
+            key = self._words_of(key)
         counter = self._xp.reshape(self.words_to(math.prod(shape), key), shape)
         lead = key.shape[:-1]
         k0 = self._xp.reshape(key[..., 0], lead + (1,) * len(shape))

@@ -10,6 +10,7 @@ from support import both_at, each_engine, on, to_numpy
 
 import multippo as mp
 from multippo.random import host
+from multippo.testing import Clock
 
 SEEDS = (0, 1, 42, 2**31, 2**32 - 1)
 
@@ -229,3 +230,27 @@ def test_numpy_words_wrap_without_a_warning():
     assert host.uniform(key).shape == ()
     assert host.fold_in(key, 2**32 - 1).shape == (2,)
     assert host.normal(host.split(key), (3,)).shape == (2, 3)
+
+
+def test_typed_keys_of_jax():
+    with on("jax"):
+        typed, plain = jax.random.key(5), mp.random.key(5)
+        for draw in (
+            lambda key: mp.random.split(key, 3),
+            lambda key: mp.random.fold_in(key, 7),
+            lambda key: mp.random.bits(key, (2,)),
+            lambda key: mp.random.uniform(key, (2,)),
+            lambda key: mp.random.normal(key, (2,)),
+            lambda key: mp.random.permutation(key, 4),
+        ):
+            np.testing.assert_array_equal(draw(typed), draw(plain))
+            np.testing.assert_array_equal(jax.jit(draw)(typed), draw(plain))
+        rows = jax.random.split(typed, 3)
+        np.testing.assert_array_equal(mp.random.normal(rows, (2,)), mp.random.normal(mp.random.split(plain, 3), (2,)))
+        with pytest.raises(ValueError, match="A random key of rbg is not possible here: expected one of threefry2x32"):
+            mp.random.normal(jax.random.key(0, impl="rbg"))
+        env, net = Clock(2, num_envs=1), mp.make_mlp_actor_critic(3, 1, (), (), mp.Rngs(0))
+        assert mp.eval_rollout(env, net, key=typed) == mp.eval_rollout(env, net, key=5)
+        assert mp.eval_rollout(env, net, key=np.int64(5)) == mp.eval_rollout(env, net, key=5)
+        seen, same = (mp.record_activations_rollout(env, net, 2, k, deterministic=False) for k in (typed, plain))
+        jax.tree.map(np.testing.assert_array_equal, seen.activations, same.activations)

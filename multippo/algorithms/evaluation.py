@@ -71,8 +71,8 @@ def eval_rollout(
         num_episodes=num_episodes or env.num_envs, deterministic=deterministic, max_episode_steps=max_episode_steps
     )
     split = network.engine.split(network)
-    if key is None or isinstance(key, int):
-        key = network.engine.random.key(key or 0)
+    if key is None or isinstance(key, int | np.integer):
+        key = network.engine.random.key(int(key or 0))
     leaves = network.engine.named_params(split.params)
     widest = max((size for _, leaf in leaves for size in leaf.shape), default=1)
     with network.engine.training(env.num_envs, widest):

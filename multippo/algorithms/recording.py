@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from multippo.algorithms.config import DEFAULT_NUM_ENVS
 from multippo.algorithms.evaluation import evaluation_mode
 from multippo.algorithms.replay import gather_time, valid_first
@@ -65,7 +67,7 @@ def record_activations_rollout(
     if num_steps < 1:
         raise ValueError(f"num_steps={num_steps!r} is not possible: expected at least 1.")
     engine, xp = network.engine, network.xp
-    keys = engine.random.split(engine.random.key(key) if isinstance(key, int) else key, 3)
+    keys = engine.random.split(engine.random.key(int(key)) if isinstance(key, int | np.integer) else key, 3)
     with evaluation_mode(network, deterministic), engine.no_grad():
         start = reseed(engine.random, network.initialize_state(env.num_envs), keys[0])
         env_state = env.reset(engine.to_numpy(keys[1]))

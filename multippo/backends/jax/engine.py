@@ -47,7 +47,7 @@ class JaxEngine(Engine):
         self._float_dtype: Any = jnp.float32
         self._bfloat16 = False
         as_words = lambda words: self._place(jnp.asarray(words))  # noqa: E731
-        self.random = Random(jnp, jnp.uint32, as_words, lambda: self._float_dtype, jax.jit)
+        self.random = Random(jnp, jnp.uint32, as_words, lambda: self._float_dtype, jax.jit, _plain_key)
         self._bound: dict[type, type] = {}
         self._compile_seconds = 0.0
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
@@ -334,6 +334,18 @@ def _leaf(variable: Any, native: tuple[Any, ...], place: Callable[[Any], Any]) -
         from_portable=same,
         holder=variable,
     )
+
+
+def _plain_key(key: Any) -> Any:
+    """The words of a typed key of threefry; any other array as it is."""
+    if not _is_key(key):
+        return key
+    if (kind := str(jax.random.key_impl(key))) != "threefry2x32":
+        raise ValueError(
+            f"A random key of {kind} is not possible here: expected one of threefry2x32, of two words, such as "
+            "jax.random.key(seed, impl='threefry2x32') or multippo.random.key(seed)."
+        )
+    return jax.random.key_data(key)
 
 
 def _words(value: Any) -> np.ndarray:
