@@ -204,7 +204,7 @@ def _statistics_only_in_update(evidence: ModuleEvidence) -> Deviation:
         return Deviation(np.inf, min(evidence.python_writes), "unroll changed an attribute of the module")
     attributes, before, after = evidence.written_by_update()
     if attributes:
-        return Deviation(np.inf, "", f"update_statistics changed the attribute {min(attributes)}, which is none")
+        return Deviation(np.inf, "", f"update_statistics changed the attribute {min(attributes)}, no Variable")
     if (snapshots := compare(after, before)).worst:
         return Deviation(np.inf, snapshots.where, "update_statistics changed rollout_extras in place")
     trained = {name for name, leaf in evidence.engine.leaves(evidence.module).items() if leaf.trained}

@@ -121,6 +121,10 @@ class ModuleProbe(ModuleEvidence):
             return self.learnt[0]
         return self.replayed(self.extras) if slow_emits(self.rollout[1]) else self.rollout[0]
 
+    def starts_anew(self) -> Deviation:
+        """How far a second first carry is from the first one."""
+        return compare(super().fresh_state(self.num_envs), self.fresh_state(), axes=("env",))
+
     def traced_anew(self) -> Deviation:
         """How far the first step is from what it was, if the call is traced once more."""
         state, x = self.warm_state, self.at_step(0)
@@ -205,7 +209,12 @@ class ModuleProbe(ModuleEvidence):
             if any(_equal(drawn, other) for other in (state, *tried)):
                 continue
             tried.append(drawn)
-            found.append(compare(self._steps_from(drawn), plain, axes=("step", "env")))
+            try:
+                steps = self._steps_from(drawn)
+            except Exception:
+                self.doing = "A call after draw_ahead"
+                raise
+            found.append(compare(steps, plain, axes=("step", "env")))
         return worst_of(found)
 
     def _steps_from(self, state: Any) -> Any:

@@ -161,8 +161,11 @@ class _Checker:
                 f"{type(self.module).__name__}.__call__ can't be given three arguments; it must take "
                 "(self, state, x, rollout_extras=None), and is given rollout_extras in replay."
             )
-        else:
-            self._holds("carry/batch_axis")
+        elif self._holds("carry/batch_axis") and (found := self.evidence.starts_anew()).worst:
+            self._error(
+                f"initialize_state gives another carry each time: {self._said(found)}. Make a key in the constructor, "
+                "a Variable of rngs.key(), and split it."
+            )
 
     def _first_call(self) -> None:
         state, x = self.evidence.fresh_state(), self.evidence.at_step(0)
@@ -314,7 +317,7 @@ class _Checker:
             self._error(str(error))
             return
         doing = self.evidence.doing
-        said = f"{doing} failed: {type(error).__name__}: {' '.join(str(error).split())}"
+        said = f"{doing} failed: {type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
         if type(error).__name__ in _NOT_TRACED:
             written = self.evidence.written_uncompiled() if doing == "A call" else ()
             if written:

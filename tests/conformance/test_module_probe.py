@@ -112,7 +112,7 @@ ERRORS = {
         "update_statistics failed|never moves the statistics of inner",
     ),
     "draws other noise ahead": (lambda: DrawsOtherNoiseAhead(code()), "After draw_ahead something else comes out"),
-    "draws ahead for the other": (lambda: DrawsAheadForTheOther(code()), "A call failed"),
+    "draws ahead for the other": (lambda: DrawsAheadForTheOther(code()), "A call after draw_ahead failed"),
     "can't draw ahead": (lambda: CannotDrawAhead(code()), "^error: draw_ahead failed: KeyError: 'no noise'$"),
     "loses the inputs' gradient": (LosesTheInputsGradient, "unroll has another gradient .* by the inputs or the carry"),
 }

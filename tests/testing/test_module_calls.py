@@ -99,6 +99,11 @@ class KeepsAnArrayInTheUpdate(Learns):
         self.last = self.xp.mean(rollout_extras, axis=(0, 1))
 
 
+class StartsAtRandom(Mean):
+    def initialize_state(self, batch_size):
+        return self.engine.asarray(np.random.default_rng().normal(size=(batch_size, 3)).astype(np.float32))
+
+
 class FailsInTheUpdate(Learns):
     def update_statistics(self, rollout_extras):
         raise KeyError("count")
@@ -187,12 +192,13 @@ ERRORS = {
     "counts on an object": (CountsOnAnObject, f"^{WRITES}: it changed the attribute tally"),
     "counts in the update": (
         CountsInTheUpdate,
-        "^Only update_statistics may .*changed the attribute updates, which is n",
+        "^Only update_statistics may .*changed the attribute updates, no Variable",
     ),
     "keeps an array": (
         KeepsAnArrayInTheUpdate,
-        "^Only update_statistics may .*changed the attribute last, which is non",
+        "^Only update_statistics may .*changed the attribute last, no Variable",
     ),
+    "starts at random": (StartsAtRandom, "^initialize_state gives another carry each time: off by .* at env="),
     "fails in the update": (FailsInTheUpdate, "^update_statistics failed: KeyError: 'count'$"),
     "fails in unroll": (FailsInUnroll, "^unroll failed: KeyError: 'time'$"),
     "fails in the reset": (FailsInTheReset, "^reset_state failed: KeyError: 'h'$"),
