@@ -14,6 +14,7 @@ import numpy as np
 from multippo.backends.registry import computes_in_float64
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
+from multippo.envs.arguments import whole
 from multippo.envs.functional_spaces import as_declared, functional_action_space, functional_observation_space
 from multippo.envs.guard import broken_leaf
 from multippo.envs.keys import raw_jax_key
@@ -107,17 +108,13 @@ class FunctionalEnv(Env):
             "reward_dtype": reward_dtype,
         }
         self.id = id or type(env).__name__
-        self.num_envs = num_envs
         self.env = env
-        self._pool_size = max(num_envs, _MIN_POOL) if pool_size is None else pool_size
-        for name, value, least in (
-            ("num_envs", num_envs, 1),
-            ("action_repeat", action_repeat, 1),
-            ("episode_length", episode_length, 1),
-            ("pool_size", self._pool_size, num_envs),
-        ):
-            if value is not None and value < least:
-                raise ValueError(f"{name}={value} is not possible for {self.id}: expected at least {least}.")
+        self.num_envs = num_envs = whole("num_envs", num_envs, of=self.id)
+        least_pool = max(num_envs, _MIN_POOL)
+        self._pool_size = least_pool if pool_size is None else whole("pool_size", pool_size, num_envs, self.id)
+        action_repeat = whole("action_repeat", action_repeat, of=self.id)
+        if episode_length is not None:
+            episode_length = whole("episode_length", episode_length, of=self.id)
         self._stride = _stride(num_envs, self._pool_size)
         self._episode_length, self._action_repeat = episode_length, action_repeat
         # Without 64-bit mode JAX has no float64.

@@ -16,6 +16,7 @@ from gymnasium.vector import (
 
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
+from multippo.envs.arguments import time_limit
 from multippo.envs.autoreset import autoreset_mode as read_autoreset_mode
 from multippo.envs.autoreset import final_observations, keep_final_observations, refuse_ignored_mask
 from multippo.envs.keys import host_seed
@@ -50,7 +51,7 @@ class GymnasiumEnv(Env):
 
     Raises:
         ValueError: If a space or the autoreset mode is not supported, two environments are the same object, or
-            ``max_episode_steps`` is below 1.
+            ``max_episode_steps`` is no whole number of at least 1.
     """
 
     functional = False
@@ -70,11 +71,7 @@ class GymnasiumEnv(Env):
         self.id = id or (spec.id if spec else type(vector_env.unwrapped).__name__)
         self.num_envs = vector_env.num_envs
         self.vector_env = vector_env
-        if max_episode_steps is not None and max_episode_steps < 1:
-            raise ValueError(
-                f"max_episode_steps={max_episode_steps} is not possible for {self.id}: expected at least 1, or None "
-                "for what its registration says."
-            )
+        max_episode_steps = time_limit(max_episode_steps, self.id)
         if not worker_timeout > 0:
             raise ValueError(f"worker_timeout={worker_timeout!r} is not possible: expected seconds, more than 0.")
         if max_episode_steps is None and spec is not None:

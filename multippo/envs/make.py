@@ -13,14 +13,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from multippo.envs import novel
 from multippo.envs.api import Env
+from multippo.envs.arguments import check_wrappers, time_limit, whole
 from multippo.envs.host import GymnasiumEnv
 from multippo.envs.registry import is_installed, unknown_env
-from multippo.envs.vectorize import Vectorization, vectorize, vectorize_id
+from multippo.envs.vectorize import Vectorization, first_made, vectorize, vectorize_id
 from multippo.envs.workers import WORKER_TIMEOUT_S
 from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, ScaleReward
 from multippo.keywords import did_you_mean
@@ -128,13 +129,11 @@ _INTERNAL = {"env", "env_id", "gymnasium_id", "name", "constructors", "can_repea
 
 
 def _make(env: Any, num_envs: int | None, kwargs: dict[str, Any]) -> Env:
-    if num_envs is not None and (not isinstance(num_envs, int | np.integer) or num_envs < 1):
-        raise ValueError(f"num_envs={num_envs!r} is not possible: expected an integer of at least 1.")
-    limit = kwargs.get("max_episode_steps")
-    if isinstance(limit, int | float | np.number) and limit < 1:
-        raise ValueError(f"max_episode_steps={limit} is not possible: expected at least 1, or None for no limit.")
+    num_envs = None if num_envs is None else whole("num_envs", num_envs)
+    if "max_episode_steps" in kwargs:
+        kwargs["max_episode_steps"] = time_limit(kwargs["max_episode_steps"])
     if isinstance(env, str):
-        return _make_named(env, int(num_envs or 1), kwargs)
+        return _make_named(env, num_envs or 1, kwargs)
     if isinstance(env, Env | VectorEnv):
         if num_envs not in (None, env.num_envs):
             raise ValueError(
@@ -165,9 +164,9 @@ def _make(env: Any, num_envs: int | None, kwargs: dict[str, Any]) -> Env:
         from multippo.envs.brax import without_batching
         from multippo.envs.functional import FunctionalEnv
 
-        return FunctionalEnv(without_batching(env), int(num_envs or 1), **kwargs)
+        return FunctionalEnv(without_batching(env), num_envs or 1, **kwargs)
     if callable(env):
-        return _make_constructed([env] * int(num_envs or 1), num_envs, **kwargs)
+        return _make_constructed([env] * (num_envs or 1), num_envs, **kwargs)
     raise TypeError(
         f"An environment can't be made from {env!r} of type {type(env).__name__}: expected a name, a "
         "gymnasium.vector.VectorEnv, a function (or a list of functions) that makes a gymnasium.Env, or a functional "
@@ -216,6 +215,8 @@ def _make_gymnasium(
     **kwargs: Any,
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
+    check_wrappers(wrappers)
+    action_repeat = whole("action_repeat", action_repeat)
     wrappers = (*wrappers, *_repeating(action_repeat))
     novel.register()
     spec = gymnasium.registry.get(gymnasium_id)
@@ -259,6 +260,7 @@ def _make_constructed(
     **kwargs: Any,
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
+    action_repeat = whole("action_repeat", action_repeat)
     wrappers = list(_repeating(action_repeat))
     if max_episode_steps is not None:
         wrappers.insert(0, functools.partial(TimeLimit, max_episode_steps=max_episode_steps))
@@ -280,13 +282,10 @@ def _make_constructed(
         return vectorize(members, vectorization, worker_timeout)
 
     vector_env = remake(len(constructors))
-    if isinstance(vector_env, SyncVectorEnv):
-        first = vector_env.envs[0]
-        kwargs.setdefault("id", type(first.unwrapped).__name__)
-        limit = max_episode_steps or (first.spec and first.spec.max_episode_steps)
-        kwargs["max_episode_steps"] = math.ceil(limit / action_repeat) if limit else None
-    else:
-        kwargs.setdefault("id", getattr(constructors[0], "__name__", type(constructors[0]).__name__))
+    made = first_made(vector_env)
+    kwargs.setdefault("id", made.name)
+    limit = max_episode_steps or made.max_episode_steps
+    kwargs["max_episode_steps"] = math.ceil(limit / action_repeat) if limit else None
     return GymnasiumEnv(vector_env, remake=remake if can_repeat else None, worker_timeout=worker_timeout, **kwargs)
 
 
@@ -303,10 +302,6 @@ class _Wrapped:
             for wrapper in self.wrappers:
                 env = wrapper(env)
         return env
-
-    @property
-    def __name__(self) -> str:
-        return getattr(self.make, "__name__", type(self.make).__name__)
 
 
 def _repeating(action_repeat: int) -> tuple[Callable[[Any], Any], ...]:

@@ -9,7 +9,7 @@ import pickle
 import signal
 import traceback
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 from gymnasium.vector.async_vector_env import _async_worker  # pyright: ignore[reportPrivateUsage]
@@ -19,7 +19,7 @@ from multippo.envs.returned import RESET_AND_STEP, Observations, split_reset, sp
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Member", "MemberConstructor", "run_member"]
+__all__ = ["MadeMember", "Member", "MemberConstructor", "run_member"]
 
 
 class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -69,6 +69,22 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, info
 
 
+class MadeMember(NamedTuple):
+    """What there is to know of a member that has been made.
+
+    Attributes:
+        name: The environment's class.
+        max_episode_steps: The registered time limit, if it has one and is the first of the batch.
+        observation_space: Its space of observations.
+        action_space: Its space of actions.
+    """
+
+    name: str
+    max_episode_steps: int | None
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+
+
 @dataclasses.dataclass(frozen=True)
 class MemberConstructor:
     """Makes one member: a class rather than a closure, so that it reaches a worker process and can be recognised."""
@@ -76,6 +92,8 @@ class MemberConstructor:
     make: Callable[[], gymnasium.Env[Any, Any]]
     index: int
     in_worker: bool
+    made: list[MadeMember] = dataclasses.field(default_factory=list["MadeMember"], compare=False)
+    """What it has made in this process; a vector environment makes the first one here even if workers run them."""
 
     def __call__(self) -> Member:
         """A new environment.
@@ -93,6 +111,11 @@ class MemberConstructor:
                 f"The constructor of environment {self.index} returned a {type(env).__name__}, expected a "
                 "gymnasium.Env: pass functions without arguments that make one environment each."
             )
+        # One speaks for all, and gymnasium copies a lot to answer.
+        spec = env.spec if self.index == 0 else None
+        limit = spec.max_episode_steps if spec else None
+        made = MadeMember(type(env.unwrapped).__name__, limit, env.observation_space, env.action_space)
+        self.made[:] = [made]
         return Member(env, self.index, self.in_worker)
 
 

@@ -11,9 +11,10 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from multippo.envs.members import MemberConstructor, run_member
+from multippo.envs.members import MadeMember, MemberConstructor, run_member
 from multippo.envs.workers import (
     WORKER_TIMEOUT_S,
+    DifferentSpacesError,
     TimedVectorEnv,
     stop_workers,
     unwrapped_error,
@@ -23,7 +24,7 @@ from multippo.envs.workers import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Vectorization", "vectorize", "vectorize_id"]
+__all__ = ["Vectorization", "first_made", "vectorize", "vectorize_id"]
 
 Vectorization = Literal["auto", "native", "sync", "async"]
 
@@ -43,13 +44,18 @@ def vectorize(
         worker_timeout: Seconds that workers may take to make their environments; see ``TimedVectorEnv``.
 
     Raises:
+        ValueError: If their spaces differ.
         RuntimeError: If a worker dies meanwhile, or they take longer. No process is left behind.
     """
     in_worker = vectorization == "async"
     members = [MemberConstructor(make, index, in_worker) for index, make in enumerate(constructors)]
     if not in_worker:
-        # No copy: the adapter copies.
-        return SyncVectorEnv(members, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        try:
+            # No copy: the adapter copies.
+            return SyncVectorEnv(members, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        except AssertionError:
+            _refuse_different([member.made[0] for member in members if member.made])
+            raise
     context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     # Made before it is filled in, so that its processes can be ended where that fails.
     vector_env = TimedVectorEnv.__new__(TimedVectorEnv)
@@ -72,12 +78,42 @@ def vectorize(
             "script without "
             'if __name__ == "__main__":'
         ) from error
+    except DifferentSpacesError as error:
+        stop_workers(vector_env)
+        first = members[0].made[0]
+        raise ValueError(
+            f"The environments {error.places} have other spaces than environment 0, {first.name}, with observations "
+            f"{first.observation_space} and actions {first.action_space}: {_ONE_SPACE}"
+        ) from None
     except BaseException as error:
         stop_workers(vector_env)
         own = unwrapped_error(error)
         if own is not error:
             raise own from None
         raise
+
+
+def first_made(vector_env: VectorEnv[Any, Any, Any]) -> MadeMember:
+    """What the first member of a vector environment from ``vectorize`` is."""
+    constructor: Any = vector_env.env_fns[0]  # type: ignore[attr-defined]
+    return constructor.made[0]
+
+
+_ONE_SPACE = (
+    "environments that run side by side must have equal spaces, down to bounds and types. Declare the same, or wrap "
+    "them, for example in gymnasium.wrappers.TransformObservation."
+)
+
+
+def _refuse_different(made: Sequence[MadeMember]) -> None:
+    for index, member in enumerate(made):
+        for kind in ("observation_space", "action_space"):
+            own, first = getattr(member, kind), getattr(made[0], kind)
+            if own != first:
+                raise ValueError(
+                    f"Environment {index}, {member.name}, has the {kind} {own}, and environment 0, {made[0].name}, "
+                    f"has {first}: {_ONE_SPACE}"
+                ) from None
 
 
 def vectorize_id(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WORKER_TIMEOUT_S",
+    "DifferentSpacesError",
     "TimedPipe",
     "TimedVectorEnv",
     "Workers",
@@ -45,6 +46,18 @@ WORKER_TIMEOUT_S = 20.0
 
 _STARTS_PER_CORE = 4
 """How many processes one core is trusted to start, imports included, within the time that a worker has."""
+
+
+class DifferentSpacesError(RuntimeError):
+    """The environments of a batch have different spaces.
+
+    Attributes:
+        places: The numbers of those that differ from the first.
+    """
+
+    def __init__(self, places: list[int]) -> None:
+        super().__init__(f"The environments {places} have other spaces than the first.")
+        self.places = places
 
 
 class TimedVectorEnv(AsyncVectorEnv):
@@ -70,12 +83,18 @@ class TimedVectorEnv(AsyncVectorEnv):
         limit_s = self._timeout_s + time.monotonic() - self._began
         limit_s *= max(1.0, self.num_envs / (_STARTS_PER_CORE * (os.cpu_count() or 1)))
         awaited = dict(enumerate(self.parent_pipes))
-        self.parent_pipes: list[Any] = [TimedPipe(pipe, awaited, limit_s) for pipe in self.parent_pipes]
+        timed = [TimedPipe(pipe, awaited, limit_s) for pipe in self.parent_pipes]
+        self.parent_pipes: list[Any] = list(timed)
         try:
             super()._check_spaces()
+        except RuntimeError:
+            # gymnasium's says which space differs, but not whose.
+            if places := [place for place, pipe in enumerate(timed) if pipe.answer and not all(pipe.answer)]:
+                raise DifferentSpacesError(places) from None
+            raise
         finally:
             # gymnasium forgets the pipe of a worker that has failed.
-            self.parent_pipes = [None if timed is None else timed.pipe for timed in self.parent_pipes]
+            self.parent_pipes = [None if pipe is None else pipe.pipe for pipe in self.parent_pipes]
 
 
 class TimedPipe:
@@ -90,6 +109,8 @@ class TimedPipe:
     def __init__(self, pipe: Connection, awaited: dict[int, Connection], limit_s: float) -> None:
         self.pipe, self._awaited, self._limit_s = pipe, awaited, limit_s
         self.send, self.close = pipe.send, pipe.close
+        # Whether its spaces are those of the first environment, once it has said so.
+        self.answer: Any = None
 
     def recv(self) -> Any:
         """As ``Connection.recv``."""
@@ -106,7 +127,9 @@ class TimedPipe:
             silent = {number: pipe for number, pipe in silent.items() if pipe not in ready}
         for number in [number for number, pipe in self._awaited.items() if pipe is self.pipe]:
             del self._awaited[number]
-        return self.pipe.recv()
+        message = self.pipe.recv()
+        self.answer = message[0] if isinstance(message, tuple) else None
+        return message
 
 
 class Workers:

@@ -7,7 +7,6 @@ and functional ones have ``FunctionalEnv(action_repeat=)``. ``make_env`` takes a
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
 from multippo.envs.api import Env, EnvState
+from multippo.envs.arguments import whole
 from multippo.envs.returned import split_step
 from multippo.networks.utils import select, tree_map
 
@@ -89,12 +89,13 @@ class ScaleReward(EnvWrapper):
         scale: The constant; or one for each key of a reward that is a dict.
 
     Raises:
-        ValueError: If a scale is not finite.
+        ValueError: If a scale is no finite number.
     """
 
     def __init__(self, env: Env, scale: float | Mapping[str, float]) -> None:
         super().__init__(env, scale=scale)
-        if not all(np.isfinite(value) for value in (scale.values() if isinstance(scale, Mapping) else [scale])):
+        scales = list(scale.values()) if isinstance(scale, Mapping) else [scale]
+        if not all(isinstance(value, int | float | np.number) and np.isfinite(value) for value in scales):
             raise ValueError(f"ScaleReward(scale={scale!r}) is not possible: expected finite numbers.")
         self._scale = scale
 
@@ -149,8 +150,7 @@ class EpisodeLimit(EnvWrapper):
 
     def __init__(self, env: Env, max_episode_steps: int) -> None:
         super().__init__(env, max_episode_steps=max_episode_steps)
-        if max_episode_steps < 1:
-            raise ValueError(f"max_episode_steps={max_episode_steps} is not possible: expected at least 1.")
+        max_episode_steps = whole("max_episode_steps", max_episode_steps, of=env.id)
         if env.functional:
             raise ValueError(
                 f"{env.id} is a functional environment: make it with episode_length={max_episode_steps} instead of "
@@ -201,15 +201,13 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         repeats: How many times.
 
     Raises:
-        ValueError: If ``repeats`` is below 1.
+        ValueError: If ``repeats`` is no whole number of at least 1.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], repeats: int) -> None:
         RecordConstructorArgs.__init__(self, repeats=repeats)
         super().__init__(env)
-        if operator.index(repeats) < 1:
-            raise ValueError(f"action_repeat={repeats} is not possible: expected at least 1.")
-        self._repeats = repeats
+        self._repeats = whole("action_repeat", repeats)
 
     def step(self, action: Any) -> Any:
         """As ``gymnasium.Env.step``."""

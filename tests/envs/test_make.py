@@ -1,3 +1,4 @@
+import functools
 import subprocess
 import sys
 
@@ -61,9 +62,12 @@ def test_arguments_reach_their_places():
         make_env("Pendulum-v1", colour="red")
 
 
-def test_asynchronous():
-    env = make_env("CartPole-v1", num_envs=2, vectorization="async")
+def test_asynchronous(clock):
+    # Its name and limit are those of what the function makes.
+    make = functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=7)
+    env = make_env(make, num_envs=2, vectorization="async", action_repeat=2)
     assert isinstance(env.vector_env, AsyncVectorEnv)
+    assert (env.id, env.max_episode_steps) == ("CartPoleEnv", 4)
     env.close()
 
 
@@ -211,3 +215,78 @@ def _environment():
     import os
 
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"action_repeat": 0}, ValueError, "action_repeat=0 is not possible: expected a whole number of at least 1"),
+        ({"action_repeat": 1.5}, ValueError, "action_repeat=1.5 is not possible"),
+        ({"action_repeat": True}, ValueError, "action_repeat=True is not possible"),
+        ({"max_episode_steps": float("nan")}, ValueError, "max_episode_steps=nan is not possible.*, or None"),
+        ({"max_episode_steps": 2.5}, ValueError, "max_episode_steps=2.5 is not possible"),
+        ({"max_episode_steps": float("inf")}, ValueError, "max_episode_steps=inf is not possible"),
+        ({"max_episode_steps": "9"}, ValueError, "max_episode_steps='9' is not possible"),
+        ({"num_envs": True}, ValueError, "num_envs=True is not possible"),
+        ({"reward_scale": "a"}, ValueError, r"ScaleReward\(scale='a'\) is not possible: expected finite numbers"),
+        ({"reward_scale": {"a": None}}, ValueError, r"ScaleReward\(scale={'a': None}\)"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["name", "class"])
+def test_numbers_that_are_not_possible(clock, kind, arguments, error, message):
+    with pytest.raises(error, match=message):
+        make_env("CartPole-v1" if kind == "name" else clock, **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"action_repeat": 0}, {"episode_length": 2.5}, {"episode_length": float("nan")}, {"pool_size": 1}],
+)
+def test_numbers_that_are_not_possible_for_a_functional_environment(jax_goal, arguments):
+    ((name, value),) = arguments.items()
+    with pytest.raises(ValueError, match=f"{name}={value} is not possible for JaxGoal: expected a whole number"):
+        make_env(jax_goal(), num_envs=2, **arguments)
+
+
+def test_whole_numbers_in_another_type(clock):
+    env = make_env(clock, num_envs=np.int64(2), max_episode_steps=np.float32(4), action_repeat=2.0)
+    assert (env.num_envs, env.max_episode_steps) == (2, 2)
+    assert type(env.max_episode_steps) is type(env.num_envs) is int
+
+
+@pytest.mark.parametrize("wrappers", [gymnasium.wrappers.FlattenObservation, [3], "ab", None])
+def test_wrappers_are_a_list_of_functions(wrappers):
+    with pytest.raises(TypeError, match=r"expected a list of functions that take a gymnasium\.Env") as caught:
+        make_env("CartPole-v1", wrappers=wrappers)
+    assert ("Pass [FlattenObservation]" in str(caught.value)) is callable(wrappers)
+
+
+def other_spaces(clock):
+    """A clock with another observation space, and one with another action space."""
+
+    class Shy(clock):
+        def __init__(self):
+            super().__init__()
+            self.action_space = gymnasium.spaces.Discrete(4)
+
+    return [lambda: clock(size=9), Shy]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (0, r"Environment 2, Clock, has the observation_space Box.*\(9,\).*Clock, has Box.*\(10,\)"),
+        (1, r"2, Shy, has the action_space Discrete\(4\), and environment 0, Clock, has Discrete\(5\)"),
+    ],
+)
+def test_members_with_other_spaces_are_named(clock, other, message):
+    with pytest.raises(ValueError, match=message):
+        make_env([clock, clock, other_spaces(clock)[other]])
+
+
+def test_an_assertion_of_the_environments_own_passes(clock):
+    def broken():
+        raise AssertionError("no licence")
+
+    with pytest.raises(AssertionError, match="no licence"):
+        make_env([clock, broken])

@@ -93,6 +93,17 @@ def test_a_constructor_that_hangs_in_its_worker_is_named():
     assert not multiprocessing.active_children()
 
 
+def test_members_with_other_spaces_are_named():
+    class Other(make_class()):
+        action_space = spaces.Discrete(3)
+
+    with pytest.raises(
+        ValueError, match=r"environments \[1\] have other spaces than environment 0, Counter, .*Discrete"
+    ):
+        make_env_by_name([make_class(), Other], vectorization="async")
+    assert not multiprocessing.active_children()
+
+
 def test_a_slow_worker_has_the_time_that_others_still_need():
     ours, theirs = zip(*(multiprocessing.Pipe() for _ in range(2)), strict=True)
     for pipe, seconds in zip(theirs, (2.0, 4.0), strict=True):
