@@ -90,8 +90,11 @@ def check_child(engine: Any, where: str, child: Any) -> None:
             "A stateless module of the framework, or a function, can be wrapped: multippo.Lift(...)."
         )
     if child.engine is not engine:
+        own, others = engine.name, child.engine.name
+        if own == others:
+            own, others = (f"{one.name} ({one.device_name()})" for one in (engine, child.engine))
         raise TypeError(
-            f"{where} is a {child.engine.name} module, but its container is made on {engine.name}. "
+            f"{where} is a {others} module, but its container is made on {own}. "
             "Make both under one multippo.use_backend(...)."
         )
 
