@@ -15,6 +15,7 @@ LONG = (
     "tests/algorithms/test_options.py::test_with_nothing_learnt_targets_anew_are_the_old_ones[jax]",
     "tests/algorithms/test_shared_weights.py::test_it_is_trained_as_one_place_would_be[jax]",
     "tests/algorithms/test_update.py::test_statistics_rest_on_every_valid_step_once[jax]",
+    "tests/backends/test_products.py::test_a_run_that_was_saved_goes_on_bit_for_bit[jax]",
     "tests/backends/test_products.py::test_over_time_it_is_the_step_by_step_scan_with_its_gradients[jax-gru]",
     "tests/backends/test_products.py::test_over_time_it_is_the_step_by_step_scan_with_its_gradients[jax-rnn]",
     "tests/backends/test_products.py::test_replay_repeats_the_rollout[jax-gru]",

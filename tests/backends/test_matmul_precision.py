@@ -43,6 +43,7 @@ def test_products_for_gpus_are_traced_in_full_float32(jax_engine: Any, monkeypat
     make, shape = LAYERS[name]
     layer, x = make(mp.Rngs(0)), np.ones(shape, np.float32)
     # Nothing is said on the CPU, where there is no other way.
+    monkeypatch.setattr(products, "platform", lambda: "cpu")
     assert "HIGHEST" not in jaxprs(layer, x)
     monkeypatch.setattr(products, "platform", lambda: "gpu")
     jax.clear_caches()
@@ -73,6 +74,7 @@ def test_products_of_bfloat16_for_gpus_take_them_and_sum_in_float32(jax_engine: 
 def test_jax_is_told_on_other_devices_alone(jax_engine: Any, monkeypatch: pytest.MonkeyPatch):
     import jax
 
+    monkeypatch.setattr(type(jax_engine), "_here", jax.devices("cpu")[0])
     with mp.matmul_precision("high"):
         assert jax.config.jax_default_matmul_precision is None
         assert jax_engine.numerics()["jax_default_matmul_precision"] == "None"
@@ -134,7 +136,7 @@ def test_acting_differentiating_and_a_whole_run_enter_it(torch_engine: Any, monk
         seen.append(switches._read())
     weight = torch.ones((), requires_grad=True)
     torch_engine.value_and_grad(lambda params: (params["w"] * 2, seen.append(switches._read())))({"w": weight})
-    assert entered == ["cpu"] * 3
+    assert entered == [torch_engine.device.type] * 3
     assert seen == [("highest", False)] * 3
 
 
