@@ -53,7 +53,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
     out = run_once(network, network_state, obs)
     if not isinstance(out.output, PPONetworkOutput):
         raise TypeError(
-            f"The network's output is a {type(out.output).__name__}; train_ppo needs a PPONetworkOutput. "
+            f"The network's output is a {type(out.output).__name__}; training needs a PPONetworkOutput. "
             "Put a PPOAdapter(action=..., value=...) at its end."
         )
     _check_values(out.output, env_state, env.num_envs)

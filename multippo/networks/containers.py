@@ -14,7 +14,7 @@ from typing import Any
 from multippo.networks.parent import Parent, Run
 from multippo.networks.structure import Filter, Flattener, Scale
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import check_size
+from multippo.networks.utils import check_size, describe
 
 __all__ = [
     "Concat",
@@ -47,6 +47,11 @@ class Container(Parent):
         kind = type(self).__name__
         if not named:
             raise ValueError(f"{kind} got no child; it needs at least one.")
+        if len({type(key) for key in named}) > 1:
+            raise ValueError(
+                f"{kind} got the keys {list(named)}, of several types; expected strings alone, or integers alone, "
+                "since a tree's keys are put in order."
+            )
         for key, child in named.items():
             check_child(self.engine, f"{kind}.{attribute}[{key!r}]", child)
         # A tuple of keys, since NNX sorts attributes when it splits and merges a module.
@@ -229,7 +234,14 @@ class Concat(Container):
 
     def _route(self, run: Run, x: Any) -> Any:
         check_entries("Concat", self.keys, x)
-        return self.xp.concat([run(key, x[key]).output for key in self.keys], axis=-1)
+        outputs = [run(key, x[key]).output for key in self.keys]
+        for key, output in zip(self.keys, outputs, strict=True):
+            if not hasattr(output, "shape") or output.shape[:-1] != outputs[0].shape[:-1]:
+                raise ValueError(
+                    f"Concat.components[{key!r}] yielded {describe(output)}; expected an array that differs from "
+                    f"components[{self.keys[0]!r}]'s, {describe(outputs[0])}, in its last axis alone."
+                )
+        return self.xp.concat(outputs, axis=-1)
 
 
 class Map(Container):
@@ -264,7 +276,9 @@ def check_entries(kind: str, keys: Iterable[Any], x: Any) -> None:
         raise TypeError(f"{kind} got a {type(x).__name__}; expected a dict with the entries {list(keys)}.")
     missing = [key for key in keys if key not in x]
     if missing:
-        raise ValueError(f"{kind} got an input with entries {sorted(x)}, but has modules for {missing} as well.")
+        raise ValueError(
+            f"{kind} got an input with entries {sorted(x, key=str)}, but has modules for {missing} as well."
+        )
 
 
 class Splitter(StatefulModule):
@@ -285,6 +299,8 @@ class Splitter(StatefulModule):
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Cuts ``[B, F]`` into a dict of ``[B, size]``."""
         needed = sum(size for _, size in self.sizes)
+        if not getattr(x, "shape", ()):
+            raise TypeError(f"Splitter got {describe(x)}; expected an array with {needed} features on the last axis.")
         if x.shape[-1] < needed:
             raise ValueError(f"Splitter got {x.shape[-1]} features, but its sizes {dict(self.sizes)} need {needed}.")
         pieces, start = {}, 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from multippo.networks.arguments import check_flag, drawn
 from multippo.networks.feedforward import Activation, resolve_activation
 from multippo.networks.initializers import Initializer, lecun_normal
 from multippo.networks.padding import Padding, output_size
@@ -65,9 +66,10 @@ class Conv(StatefulModule):
         check_rngs("Conv", rngs)
         self.activation = resolve_activation(self.engine, activation)
         height, width = self.kernel_size
-        rows = (kernel_init or lecun_normal())(rngs, (height * width * self.in_channels, self.out_channels))
+        shape = (height * width * self.in_channels, self.out_channels)
+        rows = drawn("Conv", "kernel_init", lecun_normal() if kernel_init is None else kernel_init, rngs, shape)
         kernel = np.reshape(rows, (height, width, self.in_channels, self.out_channels))
-        bias = np.zeros(self.out_channels) if use_bias else None
+        bias = np.zeros(self.out_channels) if check_flag("Conv", "use_bias", use_bias) else None
         self.core = self.engine.conv(kernel, bias, self.stride, self.padding)
 
     def output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, int, int]:

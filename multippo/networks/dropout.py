@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from multippo.networks import random_state
+from multippo.networks.arguments import is_number
 from multippo.networks.carries import check_steps
 from multippo.networks.random_state import RandomState
 from multippo.networks.structure import as_float
@@ -34,7 +35,7 @@ class Dropout(StatefulModule):
     """
 
     def __init__(self, rate: float, rngs: Rngs) -> None:
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+        if not is_number(rate) or not 0 <= rate < 1:
             raise ValueError(f"Dropout(rate={rate!r}) is not possible: expected a number of at least 0 and below 1.")
         self.rate = float(rate)
         self.base_key = random_state.base_key(check_rngs("Dropout", rngs))

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from multippo.keywords import known_keywords
 from multippo.networks.action_layers import ActionLayers, Distribution, SamplerOptions, action_layers, mask_layer
 from multippo.networks.adapter import PPOAdapter
+from multippo.networks.arguments import check_sizes
 from multippo.networks.containers import Filter, Parallel, Sequential
 from multippo.networks.feedforward import Activation, Dense
 from multippo.networks.initializers import Initializer, orthogonal
@@ -48,8 +49,9 @@ def make_mlp_layers(
         kernel_init: Initialiser of the kernels; orthogonal with gain sqrt(2) by default.
         last_kernel_init: Initialiser of the last kernel; like the others by default.
     """
+    sizes = check_sizes("make_mlp", "sizes", sizes)
     if len(sizes) < 2:
-        raise ValueError(f"sizes={list(sizes)} is not possible: expected an input and an output size at least.")
+        raise ValueError(f"sizes={sizes} is not possible: expected an input and an output size at least.")
     kernel_init = kernel_init or orthogonal(_HIDDEN_GAIN)
     layers: list[Dense] = []
     for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
@@ -135,6 +137,8 @@ def make_mlp_actor_critic(
         ValueError: If a space is not supported, or the mask does not fit the action; the error names it.
     """
     rngs = rngs or Rngs(0)
+    actor_hidden_sizes = check_sizes("make_mlp_actor_critic", "actor_hidden_sizes", actor_hidden_sizes)
+    critic_hidden_sizes = check_sizes("make_mlp_actor_critic", "critic_hidden_sizes", critic_hidden_sizes)
     options = SamplerOptions(entropy_weight, distribution, min_std, std_scale)
     ends = _ends(observation, action, rngs, normalize_obs, options, mask_key)
     actor = make_mlp_layers(
@@ -205,6 +209,10 @@ def make_recurrent_actor_critic(
     rngs = rngs or Rngs(0)
     if cell not in _CELLS:
         raise ValueError(f"Unknown recurrent cell {cell!r}; expected one of {', '.join(sorted(_CELLS))}.")
+    kind = "make_recurrent_actor_critic"
+    encoder_sizes = check_sizes(kind, "encoder_sizes", encoder_sizes)
+    actor_hidden_sizes = check_sizes(kind, "actor_hidden_sizes", actor_hidden_sizes)
+    critic_hidden_sizes = check_sizes(kind, "critic_hidden_sizes", critic_hidden_sizes)
     options = SamplerOptions(entropy_weight, distribution, min_std, std_scale)
     ends = _ends(observation, action, rngs, normalize_obs, options, mask_key)
 

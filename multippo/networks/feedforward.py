@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from multippo.networks.arguments import check_flag, check_number, drawn
 from multippo.networks.initializers import Initializer, lecun_normal, zeros
 from multippo.networks.structure import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
@@ -46,8 +46,9 @@ class Dense(StatefulModule):
         use_bias: Whether there is a bias.
 
     Raises:
-        ValueError: If a size is no integer of at least 1, or the activation unknown.
-        TypeError: If ``rngs`` is no ``Rngs``.
+        ValueError: If a size is no integer of at least 1, the activation unknown, or an initialiser makes an array of
+            another shape.
+        TypeError: If ``rngs`` is no ``Rngs``, or another argument of the wrong kind.
     """
 
     def __init__(
@@ -65,9 +66,15 @@ class Dense(StatefulModule):
         self.out_features = check_size("Dense", "out_features", out_features)
         check_rngs("Dense", rngs)
         self.activation = resolve_activation(self.engine, activation)
-        kernel = (kernel_init or lecun_normal())(rngs, (self.in_features, self.out_features))
-        bias = (bias_init or zeros())(rngs, (self.out_features,)) if use_bias else None
-        self.core = self.engine.linear(np.asarray(kernel), bias)
+        has_bias = check_flag("Dense", "use_bias", use_bias)
+        shape = (self.in_features, self.out_features)
+        kernel = drawn("Dense", "kernel_init", lecun_normal() if kernel_init is None else kernel_init, rngs, shape)
+        bias = (
+            drawn("Dense", "bias_init", zeros() if bias_init is None else bias_init, rngs, shape[1:])
+            if has_bias
+            else None
+        )
+        self.core = self.engine.linear(kernel, bias)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, in]`` to ``[B, out]``."""
@@ -94,11 +101,10 @@ class LayerNorm(StatefulModule):
 
     def __init__(self, features: int, *, epsilon: float = 1e-5, use_scale: bool = True, use_bias: bool = True) -> None:
         self.features = check_size("LayerNorm", "features", features)
-        if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf:
-            raise ValueError(f"LayerNorm(epsilon={epsilon!r}) is not possible: expected a number above 0.")
-        scale = np.ones(self.features) if use_scale else None
-        bias = np.zeros(self.features) if use_bias else None
-        self.core = self.engine.layer_norm(self.features, scale, bias, float(epsilon))
+        epsilon = check_number("LayerNorm", "epsilon", epsilon, above=0)
+        scale = np.ones(self.features) if check_flag("LayerNorm", "use_scale", use_scale) else None
+        bias = np.zeros(self.features) if check_flag("LayerNorm", "use_bias", use_bias) else None
+        self.core = self.engine.layer_norm(self.features, scale, bias, epsilon)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, features]`` to the same shape."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from multippo.networks.arguments import is_number
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import map_named, named_leaves
+from multippo.networks.utils import describe, map_named, named_leaves
 from multippo.networks.variables import Variable
 
 __all__ = ["Normalizer"]
@@ -39,14 +41,15 @@ class Normalizer(StatefulModule):
     """
 
     def __init__(self, shape: Any, *, epsilon: float = 1e-8, clip: float | None = 10.0) -> None:
-        if epsilon <= 0 or (clip is not None and clip <= 0):
+        if not all(is_number(number) and number > 0 for number in (epsilon, *(() if clip is None else (clip,)))):
             raise ValueError(f"Normalizer(epsilon={epsilon!r}, clip={clip!r}) is not possible: expected both above 0.")
         self.shape = _freeze(shape, top=True)
-        self.epsilon, self.clip = epsilon, clip
+        self.epsilon, self.clip = float(epsilon), None if clip is None else float(clip)
         held = _flatten(self.shape)
         shapes = {name: size for name, size in held.items() if size is not None}
-        if not shapes:
-            raise ValueError(f"Normalizer(shape={shape!r}) is not possible: expected at least one shape in it.")
+        # A leaf may hold no number, as an empty entry of a Dict observation does; all of them may not.
+        if not any(math.prod(size) for size in shapes.values()):
+            raise ValueError(f"Normalizer(shape={shape!r}) is not possible: expected at least one number in it.")
         self.names = tuple(shapes)
         self.passed = tuple(name for name in held if name not in shapes)
         if self.names == ("",):
@@ -73,6 +76,8 @@ class Normalizer(StatefulModule):
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Normalises ``[B, *shape]``, leaf by leaf."""
         if self.names == ("",):
+            if not hasattr(x, "shape"):
+                raise TypeError(f"Normalizer got {describe(x)}; expected an array, a batch of {self.shape}.")
             return StatefulModuleOutput(state, self._normalize("", x), rollout_extras=x)
         received, expected = {name for name, _ in named_leaves(x)}, {*self.names, *self.passed}
         if received != expected:
@@ -157,18 +162,26 @@ def _freeze(shape: Any, *, top: bool = False) -> Any:
     if shape is None and not top:
         return None
     if isinstance(shape, int | np.integer) and not isinstance(shape, bool):
-        return (int(shape),)
+        return _sizes((shape,))
     if isinstance(shape, tuple | list) and all(isinstance(size, int | np.integer) for size in shape):
-        return tuple(int(size) for size in shape)
+        return _sizes(shape)
     if isinstance(shape, Mapping):
         if not shape:
             raise ValueError("Normalizer(shape={}) is not possible: expected at least one entry.")
-        return tuple(("key", str(key), _freeze(value)) for key, value in sorted(shape.items()))
+        return tuple(
+            ("key", str(key), _freeze(value)) for key, value in sorted(shape.items(), key=lambda item: str(item[0]))
+        )
     if isinstance(shape, tuple | list):
         return tuple(("key", str(place), _freeze(value)) for place, value in enumerate(shape))
     raise TypeError(
         f"Normalizer(shape={shape!r}) is not possible: expected an int, a tuple of ints, or a dict or tuple of them."
     )
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    if any(size < 0 for size in shape):
+        raise ValueError(f"Normalizer(shape={tuple(shape)}) is not possible: expected sizes of at least 0.")
+    return tuple(int(size) for size in shape)
 
 
 def _flatten(frozen: Any, prefix: str = "") -> dict[str, tuple[int, ...] | None]:

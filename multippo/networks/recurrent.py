@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from multippo.networks.arguments import check_flag, check_number
 from multippo.networks.carries import check_steps, take_carry
 from multippo.networks.feedforward import Activation, resolve_activation
 from multippo.networks.initializers import lecun_normal, orthogonal
@@ -38,6 +39,10 @@ class LSTM(StatefulModule):
         trainable_initial_state: Learn the carry an episode starts from, instead of zeros. Its gradient comes from the
             episodes that start inside a training sequence.
         forget_bias: Initial bias of the forget gate (Jozefowicz et al., 2015).
+
+    Raises:
+        ValueError: If a size is no integer of at least 1, or ``forget_bias`` no finite number.
+        TypeError: If ``rngs`` is no ``Rngs``, or ``trainable_initial_state`` neither True nor False.
     """
 
     scans_in_replay = True
@@ -58,9 +63,9 @@ class LSTM(StatefulModule):
         input_kernel = lecun_normal()(rngs, (self.in_features, 4 * hidden))
         recurrent_kernel = np.concatenate([orthogonal()(rngs, (hidden, hidden)) for _ in range(4)], axis=1)
         bias = np.zeros(4 * hidden)
-        bias[hidden : 2 * hidden] = forget_bias
+        bias[hidden : 2 * hidden] = check_number("LSTM", "forget_bias", forget_bias)
         self.core = self.engine.lstm(input_kernel, recurrent_kernel, bias)
-        self.trainable_initial_state = trainable_initial_state
+        self.trainable_initial_state = check_flag("LSTM", "trainable_initial_state", trainable_initial_state)
         if trainable_initial_state:
             self.initial_h = Param(np.zeros(hidden))
             self.initial_c = Param(np.zeros(hidden))
@@ -102,7 +107,7 @@ class _HiddenState(StatefulModule):
     scans_in_replay = True
 
     def _adopt_initial(self, hidden_features: int, trainable: bool) -> None:
-        self.trainable_initial_state = bool(trainable)
+        self.trainable_initial_state = check_flag(type(self).__name__, "trainable_initial_state", trainable)
         if trainable:
             self.initial_h = Param(np.zeros(hidden_features))
 

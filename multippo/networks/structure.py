@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from multippo.networks.arguments import is_number
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import canonical_leaves, describe, map_named, named_leaves
 
@@ -88,6 +89,9 @@ class Flattener(StatefulModule):
         leaves = canonical_leaves(x)
         if not leaves:
             raise ValueError(f"Flattener got {x!r}; expected a tree with at least one array.")
+        for leaf in leaves:
+            if not getattr(leaf, "shape", ()):
+                raise TypeError(f"Flattener got {describe(leaf)} in its input; expected arrays with a batch axis.")
         # Not -1: a leaf may hold no number.
         sizes = [(leaf.shape[0], math.prod(leaf.shape[1:])) for leaf in leaves]
         flat = [self.xp.reshape(as_float(self, leaf), size) for leaf, size in zip(leaves, sizes, strict=True)]
@@ -168,11 +172,11 @@ def _take(spec: tuple[str, Any], x: Any) -> Any:
 
 
 def _freeze_factors(factor: Any) -> Any:
-    if isinstance(factor, int | float) and not isinstance(factor, bool):
+    if is_number(factor):
         return float(factor)
     named = _named_factors(factor, "")
     if not all(_is_factor(value) for _, value in named) or all(value is None for _, value in named):
-        raise TypeError(f"Scale({factor!r}) is not possible: expected a number, or a tree of numbers and None.")
+        raise TypeError(f"Scale({factor!r}) is not possible: expected a finite number, or a tree of such and None.")
     names = [name for name, _ in named]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"Scale got two factors by the name {twice[0]!r}; rename a key that holds a dot.")
@@ -180,7 +184,7 @@ def _freeze_factors(factor: Any) -> Any:
 
 
 def _is_factor(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    return value is None or is_number(value)
 
 
 def _named_factors(factor: Any, path: str) -> list[tuple[str, Any]]:
@@ -189,5 +193,5 @@ def _named_factors(factor: Any, path: str) -> list[tuple[str, Any]]:
     elif isinstance(factor, tuple | list):
         pairs = list(enumerate(factor))
     else:
-        return [(path, factor)]
+        return [(path, float(factor) if is_number(factor) else factor)]
     return [item for key, value in pairs for item in _named_factors(value, f"{path}.{key}" if path else str(key))]

@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from multippo.networks import random_state
+from multippo.networks.arguments import check_flag, check_number
 from multippo.networks.carries import check_steps
 from multippo.networks.random_state import RandomState
 from multippo.networks.samplers.distributions import Gaussian, gaussian_kl, softplus
@@ -28,8 +29,8 @@ class _Bottleneck(StatefulModule):
     def __init__(self, latent_size: int, rngs: Rngs, kl_weight: float = 1.0, min_std: float = 1e-6) -> None:
         kind = type(self).__name__
         self.latent_size = check_size(kind, "latent_size", latent_size)
-        self.kl_weight = _check_weight(kind, "kl_weight", kl_weight)
-        self.min_std = _check_weight(kind, "min_std", min_std)
+        self.kl_weight = check_number(kind, "kl_weight", kl_weight, least=0)
+        self.min_std = check_number(kind, "min_std", min_std, least=0)
         self.base_key = random_state.base_key(check_rngs(kind, rngs))
         self.deterministic = False
 
@@ -174,9 +175,9 @@ class AR1VariationalBottleneck(_Bottleneck):
     ) -> None:
         super().__init__(latent_size, rngs, kl_weight, min_std)
         kind = type(self).__name__
-        self.ar1_weight = _check_weight(kind, "ar1_weight", ar1_weight)
-        self.backprop_through_time = bool(backprop_through_time)
-        self.prior_correlation = _check_weight(kind, "prior_correlation", prior_correlation)
+        self.ar1_weight = check_number(kind, "ar1_weight", ar1_weight, least=0)
+        self.backprop_through_time = check_flag(kind, "backprop_through_time", backprop_through_time)
+        self.prior_correlation = check_number(kind, "prior_correlation", prior_correlation, least=0)
         if self.prior_correlation >= 1.0:
             raise ValueError(f"{kind}(prior_correlation={prior_correlation!r}) is not possible: expected less than 1.")
 
@@ -237,9 +238,3 @@ class AR1VariationalBottleneck(_Bottleneck):
         """The carry with the noise of the next steps, which a replay needs as well."""
         random = random_state.draw_ahead(self, self._draw, state.random, num_steps, (self.latent_size,))
         return state._replace(random=random)
-
-
-def _check_weight(kind: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{kind}({name}={value!r}) is not possible: expected a number of at least 0.")
-    return float(value)

@@ -141,7 +141,7 @@ def test_what_is_wrong_is_refused(engine):
     with pytest.raises(TypeError, match=r"Dropout\(rngs=0\) is not possible"):
         mp.Dropout(0.5, 0)
     layer = mp.Dropout(0.5, mp.Rngs(0))
-    with pytest.raises(TypeError, match="Dropout got a dict; expected an array"):
+    with pytest.raises(TypeError, match=r"Dropout got a dict with the entries \['x'\]; expected an array"):
         layer(layer.initialize_state(1), {"x": engine.zeros((1, 2))})
 
 

@@ -201,7 +201,7 @@ def test_a_shape_that_is_none_is_refused(engine, shape):
 def test_other_impossible_arguments_are_refused(engine):
     with pytest.raises(ValueError, match=r"Normalizer\(shape=\{\}\) is not possible"):
         mp.Normalizer({})
-    with pytest.raises(ValueError, match=r"shape=\{'mask': None\}.*expected at least one shape in it"):
+    with pytest.raises(ValueError, match=r"shape=\{'mask': None\}.*expected at least one number in it"):
         mp.Normalizer({"mask": None})
     with pytest.raises(ValueError, match=r"two leaves by the name 'a\.b'"):
         mp.Normalizer({"a.b": 1, "a": {"b": 1}})

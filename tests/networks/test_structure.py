@@ -101,7 +101,7 @@ def test_scale_multiplies_once_and_leaves_alone_what_it_is_told_to(engine):
 
 def test_scale_refuses_what_does_not_fit(engine):
     for bad in (None, "2", True, {}, {"a": "2"}):
-        with pytest.raises(TypeError, match=r"expected a number, or a tree of numbers and None"):
+        with pytest.raises(TypeError, match=r"expected a finite number, or a tree of such and None"):
             mp.Scale(bad)
     with pytest.raises(ValueError, match=r"Scale got two factors by the name 'a.b'; rename a key that holds a dot"):
         mp.Scale({"a": {"b": 1.0}, "a.b": 2.0})

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from multippo.networks import random_state
+from multippo.networks.arguments import check_number
 from multippo.networks.carries import check_steps
 from multippo.networks.random_state import RandomState
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.rngs import Rngs
+from multippo.rngs import Rngs, check_rngs
 
 __all__ = ["ActionSampler", "check_action_shape"]
 
@@ -28,14 +29,19 @@ class ActionSampler(StatefulModule):
     Args:
         rngs: Where the sampler's key comes from.
         entropy_weight: Weight of the entropy in the loss.
+
+    Raises:
+        ValueError: If ``entropy_weight`` is no number of at least 0.
+        TypeError: If ``rngs`` is no ``Rngs``.
     """
 
     estimates_entropy = False
     """Whether the entropy has no closed form, so that a gradient of it takes noise in replay too."""
 
     def __init__(self, rngs: Rngs, entropy_weight: float = 0.0) -> None:
-        self.entropy_weight = float(entropy_weight)
-        self.base_key = random_state.base_key(rngs)
+        kind = type(self).__name__
+        self.entropy_weight = check_number(kind, "entropy_weight", entropy_weight, least=0)
+        self.base_key = random_state.base_key(check_rngs(kind, rngs))
         self.deterministic = False
 
     @abc.abstractmethod

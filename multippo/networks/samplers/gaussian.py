@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from multippo.networks.arguments import check_flag, check_number, is_number
 from multippo.networks.samplers.base import ActionSampler, check_action_shape
 from multippo.networks.samplers.distributions import (
     Gaussian,
@@ -38,7 +39,7 @@ class _GaussianSampler(ActionSampler):
     ) -> None:
         super().__init__(rngs, entropy_weight)
         kind = type(self).__name__
-        if min_std < 0 or std_scale <= 0:
+        if not is_number(min_std) or not is_number(std_scale) or min_std < 0 or std_scale <= 0:
             raise ValueError(
                 f"{kind}(min_std={min_std!r}, std_scale={std_scale!r}) is not possible: expected min_std of at least 0 "
                 "and std_scale above 0."
@@ -108,7 +109,7 @@ class NormalSampler(_GaussianSampler):
         std_scale: Multiplies the standard deviation.
         action_shape: Shape of one action, of A numbers in all; None: one axis of as many as the input says.
         state_dependent_std: Whether the standard deviation is part of the input.
-        initial_std: First standard deviation, before scaling, where it is not.
+        initial_std: First standard deviation, before scaling, where it is not; None for 1.
 
     Raises:
         ValueError: If a number is out of range, or ``action_shape`` is missing where there is no input for the standard
@@ -124,20 +125,24 @@ class NormalSampler(_GaussianSampler):
         *,
         action_shape: int | tuple[int, ...] | None = None,
         state_dependent_std: bool = True,
-        initial_std: float = 1.0,
+        initial_std: float | None = None,
     ) -> None:
         super().__init__(rngs, entropy_weight, min_std, std_scale, action_shape)
-        self.state_dependent_std = bool(state_dependent_std)
+        self.state_dependent_std = check_flag("NormalSampler", "state_dependent_std", state_dependent_std)
         if self.state_dependent_std:
+            if initial_std is not None:
+                raise ValueError(
+                    f"NormalSampler(initial_std={initial_std!r}) has no effect where the standard deviation is part of "
+                    "the input; leave it out, or pass state_dependent_std=False."
+                )
             return
         if self.action_shape is None:
             raise ValueError(
                 "NormalSampler(state_dependent_std=False) needs action_shape, to make one log_std for each dimension; "
                 "got None."
             )
-        if not 0 < initial_std < math.inf:
-            raise ValueError(f"NormalSampler(initial_std={initial_std!r}) is not possible: expected a number above 0.")
-        self.log_std = Param(np.full(math.prod(self.action_shape), math.log(initial_std)))
+        first = check_number("NormalSampler", "initial_std", 1.0 if initial_std is None else initial_std, above=0)
+        self.log_std = Param(np.full(math.prod(self.action_shape), math.log(first)))
 
     def distribution(self, x: Any) -> Gaussian:
         """Mean and standard deviation ``[..., A]`` from ``[..., 2 A]``, or from ``[..., A]`` and ``log_std``."""
