@@ -55,7 +55,7 @@ class TorchEngine(Engine):
 
     def make_variable(self, kind: str, value: Any) -> Any:
         tensor = value.detach().clone() if isinstance(value, torch.Tensor) else self.asarray(value)
-        if tensor.is_floating_point():
+        if tensor.is_floating_point() or (kind == "Param" and not tensor.is_complex()):
             tensor = tensor.to(self._float_dtype)
         return TorchParam(tensor) if kind == "Param" else TorchVariable(tensor)
 
@@ -267,7 +267,9 @@ class TorchEngine(Engine):
         for t in range(length):
             carry, y = body(carry, tree_map(lambda x, t=t: x[t], xs))
             stacked.append(y)
-        return carry, tree_map(lambda *leaves: torch.stack([torch.as_tensor(leaf) for leaf in leaves]), *stacked)
+        return carry, tree_map(
+            lambda *leaves: torch.stack([torch.as_tensor(leaf, device=self.device) for leaf in leaves]), *stacked
+        )
 
     def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
         return if_true() if bool(predicate) else if_false()
