@@ -107,7 +107,7 @@ def remedy(leaf: str, nonfinite: str) -> str:
     """What to do about a value that is not finite, with which a run has stopped."""
     if leaf == "loss" or leaf.startswith("gradient"):
         return "lower the learning rate, or look for huge values in the environment."
-    looked = "look for its cause in the environment."
+    looked = "look for its cause in the environment (in float32 whatever is beyond 3.4e38 is not finite)."
     if nonfinite == "stop":
         return looked + " nonfinite='restart' begins a new episode instead."
     return looked + " A single environment is restarted; not all at once, nor where a restart is impossible or in vain."

@@ -5,6 +5,9 @@ cut there and a new one started, and the step enters no loss and no return. The 
 observation between the two was finite and so was its value. The other environments notice nothing.
 
 Where it is the next episode's first observation, only that start is replaced: the step before it is sound.
+
+Not finite is also what does not fit into the type that networks compute in: of 1e299 in ``float64`` a network in single
+precision would be shown an infinity, or the number itself, as its engine casts.
 """
 
 from __future__ import annotations
@@ -13,12 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from multippo.backends.registry import computes_in_float64
 from multippo.networks.utils import named_leaves, select, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from multippo.envs.api import Env, EnvState
 
-__all__ = ["broken_leaf", "guarded_leaves", "restart_broken", "restart_unsound", "unsound_starts"]
+__all__ = ["LARGEST", "broken_leaf", "fits", "guarded_leaves", "restart_broken", "restart_unsound", "unsound_starts"]
+
+
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest number of single precision."""
+
+
+def fits(leaf: np.ndarray) -> np.ndarray:
+    """Where a NumPy array is finite in the type that networks compute in."""
+    if leaf.dtype.kind != "f" or leaf.dtype.itemsize <= 4 or computes_in_float64():
+        return np.isfinite(leaf)
+    return np.abs(leaf) <= LARGEST
 
 
 def guarded_leaves(obs: Any, reward: Any) -> list[str]:
@@ -42,7 +57,8 @@ def broken_leaf(xp: Any, obs: Any, reward: Any, seen: Any, valid: Any) -> Any:
     """
     code = xp.zeros(valid.shape, xp.int32)
     for position, (name, leaf) in enumerate(_leaves(obs, reward)):
-        wrong = ~xp.all(xp.reshape(xp.isfinite(leaf), (leaf.shape[0], -1)), axis=1)
+        finite = fits(leaf) if xp is np else xp.isfinite(leaf)
+        wrong = ~xp.all(xp.reshape(finite, (leaf.shape[0], -1)), axis=1)
         wrong = wrong & valid if name.startswith("reward") else wrong & seen
         code = xp.where(wrong & (code == 0), xp.asarray(position + 1, dtype=xp.int32), code)
     return code
@@ -57,7 +73,7 @@ def restart_broken(env: Env, env_state: EnvState) -> EnvState:
         return env_state
     # In every step: without the leaves' names, and no array twice.
     looked_at = (env_state.reward, env_state.obs, () if env_state.final_obs is env_state.obs else env_state.final_obs)
-    if all(leaf.dtype.kind != "f" or np.isfinite(leaf).all() for leaf in tree_leaves(looked_at)):
+    if all(leaf.dtype.kind != "f" or fits(leaf).all() for leaf in tree_leaves(looked_at)):
         return env_state._replace(broken=np.zeros(env_state.valid.shape, np.int32))
     # Copies: a restart may write into the environment's own.
     terminated, truncated = np.array(env_state.terminated), np.array(env_state.truncated)
@@ -65,7 +81,7 @@ def restart_broken(env: Env, env_state: EnvState) -> EnvState:
     which = (code > 0) | (start > 0)
     restarted = env.restart(env_state, which) if which.any() else None
     if restarted is None:
-        return env_state._replace(broken=np.zeros_like(code))
+        return _as_shown(env_state)._replace(broken=np.zeros_like(code))
     blown, begun = code > 0, start > 0
     if (terminated & begun).any():
         # In place, since the environment may know its latest state by this array.
@@ -102,6 +118,17 @@ def _step_and_start(env: Env, env_state: EnvState) -> tuple[np.ndarray, np.ndarr
     return code, start
 
 
+def _as_shown(env_state: EnvState) -> EnvState:
+    """The state with an infinity for what no network can be shown, so that every engine stops at it."""
+
+    def shown(leaf: np.ndarray) -> np.ndarray:
+        beyond = ~fits(leaf) & np.isfinite(leaf)
+        return np.where(beyond, np.copysign(np.inf, leaf), leaf) if beyond.any() else leaf
+
+    parts = {name: tree_map(shown, getattr(env_state, name)) for name in ("obs", "reward", "final_obs")}
+    return env_state._replace(**parts)
+
+
 def restart_unsound(env: Env, env_state: EnvState) -> EnvState:
     """A host environment's first state, with the episodes begun once more whose first observation is not finite.
 
@@ -113,7 +140,7 @@ def restart_unsound(env: Env, env_state: EnvState) -> EnvState:
     code = broken_leaf(np, env_state.obs, env_state.reward, every, ~every)
     restarted = env.restart(env_state, code > 0) if code.any() else None
     if restarted is None:
-        return env_state
+        return _as_shown(env_state)
     # No episode has ended.
     return restarted._replace(truncated=~every, final_obs=restarted.obs, broken=-code)
 

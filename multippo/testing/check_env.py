@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multippo.envs.api import Env, EnvState
-from multippo.envs.guard import guarded_leaves
+from multippo.envs.guard import LARGEST, fits, guarded_leaves
 from multippo.networks.utils import named_leaves, tree_leaves, tree_map, tree_structure
 from multippo.testing.random_actions import mask_in, random_action
 from multippo.testing.single_env import look_at_single
@@ -221,6 +221,12 @@ class _Player:
                 )
             elif leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
                 self.findings.error(f"{what} finite {name}", f"{called} is not finite in step {self.findings.steps}.")
+            elif leaf.dtype.kind == "f" and not fits(leaf).all():
+                self.findings.error(
+                    f"{what} finite {name}",
+                    f"{called} reaches {np.abs(leaf).max():g} in step {self.findings.steps}. In float32, in which "
+                    f"networks compute, what is beyond {LARGEST:.2g} is not finite.",
+                )
             elif isinstance(space, spaces.Box) and (name in self._outside or not _inside(leaf, space)):
                 _, least, most = self._outside.get(name, (space, leaf.min(), leaf.max()))
                 self._outside[name] = space, float(min(least, leaf.min())), float(max(most, leaf.max()))
