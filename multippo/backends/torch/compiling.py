@@ -20,6 +20,9 @@ from multippo.networks.utils import tree_map
 
 __all__ = ["compiled"]
 
+_KNOWS_UNSAFE = hasattr(torch.Tag, "cudagraph_unsafe")
+"""Whether operators that wait for the host can be marked."""
+
 
 def compiled(function: Callable[..., Any], graphs: bool, on_compiled: Callable[[float], None]) -> Callable[..., Any]:
     """``function`` compiled as one graph without breaks.
@@ -28,7 +31,15 @@ def compiled(function: Callable[..., Any], graphs: bool, on_compiled: Callable[[
         function: Of trees of tensors, to a tree of tensors.
         graphs: Whether CUDA graphs are to save the launches ("reduce-overhead"). Without CUDA nothing comes of it.
         on_compiled: Gets the seconds of each call in which something was compiled.
+
+    Raises:
+        ValueError: If graphs are asked of a torch that can't keep operators out of them.
     """
+    if graphs and not _KNOWS_UNSAFE:
+        raise ValueError(
+            f"compile='reduce-overhead' needs torch 2.9 or later, and this is {torch.__version__}: take compile='on', "
+            "or upgrade torch."
+        )
     options: dict[str, Any] = {"mode": "reduce-overhead"} if graphs else {}
     run = _timed(torch.compile(_with_own_code(function), fullgraph=True, dynamic=False, **options), on_compiled)
     return _copied_out(run) if graphs else run

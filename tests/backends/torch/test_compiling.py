@@ -106,6 +106,12 @@ def test_a_new_step_is_announced_before_each_call_and_results_are_copies(monkeyp
     assert compiling.compiled(function, False, lambda seconds: None)(torch.ones(1)) is kept
 
 
+def test_an_early_torch_is_refused(torch_engine: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compiling, "_KNOWS_UNSAFE", False)
+    with pytest.raises(ValueError, match=r"needs torch 2\.9 or later, and this is .*compile='on'"):
+        torch_engine.kernel(lambda x: x, "reduce-overhead")
+
+
 def test_a_gradient_goes_through_the_copy(torch_engine: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch, "compile", overwriting)
     kernel = torch_engine.kernel(lambda params, x: (params["w"] * x, {"seen": x.detach() + 0}), "reduce-overhead")
