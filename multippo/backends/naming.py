@@ -13,6 +13,7 @@ __all__ = [
     "RESERVED",
     "KeyedChildren",
     "Named",
+    "ReadFirst",
     "bound_attributes",
     "check_attribute",
     "check_class",
@@ -139,6 +140,28 @@ class Named(dict[str, Any]):
         """Moves what is at one path, if there is anything, to another."""
         if ".".join(old) in self:
             self.add(new, self.pop(".".join(old)))
+
+
+class ReadFirst:
+    """A variable that is no array: arithmetic on it says how to read it, instead of naming types nobody wrote."""
+
+    __array_ufunc__ = None  # NumPy's arrays leave the operation to the methods below
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(self: Any, *others: Any) -> Any:
+        del others
+        kind = type(self).__name__.removeprefix("Torch").removeprefix("Numpy")
+        raise TypeError(f"{name} got a {kind} itself; read its value first: self.weight[...] in place of self.weight.")
+
+    return refuse
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
+    for _method in (f"__{_name}__", f"__r{_name}__"):
+        setattr(ReadFirst, _method, _refused(_method))
+for _method in ("__neg__", "__abs__", "__lt__", "__le__", "__gt__", "__ge__"):
+    setattr(ReadFirst, _method, _refused(_method))
 
 
 def contains_tracked(value: Any, tracked: tuple[type, ...]) -> bool:

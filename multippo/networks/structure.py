@@ -139,7 +139,15 @@ def _map_entries(function: Callable[[Any], Any], x: Any) -> Any:
 def as_float(module: StatefulModule, x: Any) -> Any:
     """An array of any number type in the engine's floating-point type."""
     dtype = module.engine.float_dtype
-    return x if x.dtype == dtype else module.xp.astype(x, dtype)
+    if x.dtype == dtype:
+        return x
+    try:
+        return module.xp.astype(x, dtype)
+    except AttributeError:
+        raise TypeError(
+            f"{type(module).__name__} got a {type(x).__module__}.{type(x).__name__}; expected an array of the "
+            f"{module.engine.name} engine, such as network.engine.asarray(x) makes it."
+        ) from None
 
 
 def _freeze(spec: Any, path: str = "") -> tuple[str, Any]:

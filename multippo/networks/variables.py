@@ -12,6 +12,8 @@ __all__ = ["Param", "Variable"]
 class Param(metaclass=VariableMeta):
     """A trained array: ``Param(value)``, read as ``p[...]``, written as ``p[...] = new``.
 
+    Integers become numbers of the engine's floating-point type, since nothing else can be trained.
+
     Calling it returns the active engine's native object (``flax.nnx.Param``, or a ``torch.nn.Module`` that holds one
     ``torch.nn.Parameter``), for which ``isinstance(p, Param)`` holds. A value read is not changed by a later write.
     """

@@ -89,3 +89,54 @@ def test_only_params_have_a_gradient(engine):
     net = Scaled()
     leaves = engine.leaves(net)
     assert {name: leaf.trained for name, leaf in leaves.items()} == {"offset": False, "scale": True}
+
+
+@KINDS
+def test_arrays_of_numpy_can_be_written(engine, kind):
+    variable = kind(np.zeros((2, 2)))
+    variable[...] = np.asarray([[1.0, 2.0], [3.0, 4.0]])
+    variable[1] = np.asarray([5, 6])
+    assert to_numpy(variable[...]).tolist() == [[1.0, 2.0], [5.0, 6.0]]
+
+
+@pytest.mark.parametrize("name", ["torch", "numpy"])  # JAX's own does arithmetic
+@KINDS
+def test_arithmetic_on_one_says_how_to_read_it(name, kind):
+    with mp.use_backend(name) as engine:
+        weight, x = kind(np.ones(3)), engine.asarray(np.ones((2, 3)))
+        for run in (
+            lambda: x * weight,
+            lambda: weight * x,
+            lambda: x + weight,
+            lambda: 1.0 - weight,
+            lambda: x @ weight,
+            lambda: x / weight,
+            lambda: -weight,
+            lambda: weight > 0,
+        ):
+            with pytest.raises(TypeError, match=rf"got a {kind.__name__} itself; read its value first: self.weight\["):
+                run()
+
+
+@pytest.mark.parametrize("name", ["jax", "torch", "numpy"])
+def test_a_param_of_integers_is_one_of_numbers_that_can_be_trained(name):
+    with mp.use_backend(name) as engine:
+        for given in ([1, 2], np.asarray([1, 2], np.uint8), np.asarray([True, False])):
+            held = mp.Param(given)[...]
+            assert held.dtype == engine.float_dtype
+            assert to_numpy(held).tolist() == [float(given[0]), float(given[1])]
+        assert "int" in str(mp.Variable([1, 2])[...].dtype)
+
+
+def test_layers_given_arrays_of_numpy(torch_engine):
+    x, rngs = np.ones((2, 3), np.float64), mp.Rngs(0)
+    lstm, gru = mp.LSTM(3, 2, rngs), mp.GRU(3, 2, rngs)
+    for run in (
+        lambda: mp.Dense(3, 2, rngs)((), x),
+        lambda: lstm(lstm.initialize_state(2), x),
+        lambda: gru(gru.initialize_state(2), x),
+        lambda: mp.LayerNorm(3)((), x),
+        lambda: mp.Scale(2.0)((), x),
+    ):
+        with pytest.raises(TypeError, match=r"got a numpy.ndarray; expected .* such as network.engine.asarray\(x\)"):
+            run()

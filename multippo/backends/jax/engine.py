@@ -61,7 +61,7 @@ class JaxEngine(Engine):
 
     def make_variable(self, kind: str, value: Any) -> Any:
         value = np.asarray(value) if not isinstance(value, jax.Array) else value
-        floats = not _is_key(value) and value.dtype.kind == "f"
+        floats = not _is_key(value) and value.dtype.kind in ("fiub" if kind == "Param" else "f")
         return make_variable(kind, self._place(value.astype(self._float_dtype) if floats else value))
 
     def split(self, module: Any) -> SplitModule:
@@ -77,7 +77,8 @@ class JaxEngine(Engine):
     ) -> Any:
         # Rebuilt here, since NNX refuses to write a variable that an enclosing trace (of a branch, say) has made.
         module = nnx.merge(definition, *jax.tree.map(lambda x: x, (params, variables)))
-        module.update_statistics(rollout_extras, valid=valid)
+        with _selecting_by_where(type(module).__name__):
+            module.update_statistics(rollout_extras, valid=valid)
         updated = nnx.split(module, nnx.Param, ...)[2]
         return jax.tree.map(lambda new, old: jnp.where(skip, old, new), updated, variables)
 
@@ -309,6 +310,19 @@ class JaxEngine(Engine):
 @jax.jit
 def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
     return [jnp.copy(array) for array in arrays]
+
+
+@contextlib.contextmanager
+def _selecting_by_where(name: str) -> Generator[None]:
+    """Says in words what an update can't do while it is compiled."""
+    try:
+        yield
+    except jax.errors.NonConcreteBooleanIndexError as error:
+        raise TypeError(
+            f"An update_statistics in {name} selects entries by a boolean index, such as rollout_extras[valid], whose "
+            "shape depends on the data; a method with the argument valid is compiled. Select with self.xp.where, or "
+            "leave the argument out, and be given the valid entries alone."
+        ) from error
 
 
 def _leaf(variable: Any, native: tuple[Any, ...], place: Callable[[Any], Any]) -> Leaf:

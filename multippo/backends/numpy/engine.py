@@ -54,7 +54,7 @@ class NumpyEngine(Engine):
 
     def make_variable(self, kind: str, value: Any) -> Any:
         array = np.array(value)
-        array = array.astype(np.float64) if array.dtype.kind == "f" else array
+        array = array.astype(np.float64) if array.dtype.kind in ("fiub" if kind == "Param" else "f") else array
         return NumpyParam(array) if kind == "Param" else NumpyVariable(array)
 
     def split(self, module: Any) -> SplitModule:

@@ -15,6 +15,7 @@ from multippo.backends.naming import (
     NATIVE_CORE,
     KeyedChildren,
     Named,
+    ReadFirst,
     check_attribute,
     check_class,
     in_order,
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 
-class Held:
+class Held(ReadFirst):
     """An array under one address for good: a write fills it, a read copies it."""
 
     def __init__(self, value: np.ndarray) -> None:

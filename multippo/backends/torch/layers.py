@@ -54,6 +54,16 @@ PORTABLE_NAMES: dict[type, dict[str, tuple[str, tuple[int, ...] | None]]] = {
 """Native parameter names of a wrapped layer: portable name, and which native axes the portable layout has in turn."""
 
 
+def _typed(x: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of the weights' type."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(
+            f"A layer got a {type(x).__module__}.{type(x).__name__}; expected a torch.Tensor, such as "
+            "network.engine.asarray(x) makes it."
+        )
+    return x.to(dtype)
+
+
 class LinearCore(nn.Linear):
     """``nn.Linear`` that takes any number type, as flax's does; with ``bfloat16``, in products of such operands."""
 
@@ -62,7 +72,7 @@ class LinearCore(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``[..., in]`` to ``[..., out]``."""
         linear = products.linear_bfloat16 if self.bfloat16_operands else products.linear
-        return linear(input.to(self.weight.dtype), self.weight, self.bias)
+        return linear(_typed(input, self.weight.dtype), self.weight, self.bias)
 
 
 PORTABLE_NAMES[LinearCore] = PORTABLE_NAMES[nn.Linear]
@@ -105,8 +115,8 @@ class LSTMCore(nn.LSTMCell):
     def step(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
         """One step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""
         if self.bfloat16_operands:
-            return lstm_step(x.to(h.dtype), h, c, self._weights())
-        return self(x.to(h.dtype), (h, c))
+            return lstm_step(_typed(x, h.dtype), h, c, self._weights())
+        return self(_typed(x, h.dtype), (h, c))
 
     def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
         """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds, by the fused kernel.
@@ -115,7 +125,7 @@ class LSTMCore(nn.LSTMCell):
         taken one by one.
         """
         unroll = stepped_lstm if self.bfloat16_operands else segmented_lstm
-        return unroll(xs.to(h.dtype), h, c, done, h0, c0, self._weights())
+        return unroll(_typed(xs, h.dtype), h, c, done, h0, c0, self._weights())
 
     def _weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         return self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
@@ -161,13 +171,13 @@ class GRUCore(nn.GRUCell):
     def step(self, x: Any, h: Any) -> Any:
         """One step: ``[B, in]`` and ``[B, H]`` to the new ``h``."""
         if self.bfloat16_operands:
-            return gru_step(x.to(h.dtype), h, self._weights())
-        return self(x.to(h.dtype), h)
+            return gru_step(_typed(x, h.dtype), h, self._weights())
+        return self(_typed(x, h.dtype), h)
 
     def unroll(self, xs: Any, h: Any, done: Any, h0: Any) -> tuple[Any, Any]:
         """T steps, reset to ``h0`` after each step where ``done`` holds; as ``LSTMCore`` does."""
         unroll = stepped_gru if self.bfloat16_operands else segmented_gru
-        return unroll(xs.to(h.dtype), h, done, h0, self._weights())
+        return unroll(_typed(xs, h.dtype), h, done, h0, self._weights())
 
     def _weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         bias_hh = functional.pad(self.recurrent_bias, (2 * self.hidden_size, 0))
@@ -227,7 +237,7 @@ class ConvCore(nn.Conv2d):
         around = zip(input.shape[1:3], self.kernel_size, self.stride, pads, strict=True)
         (top, bottom), (left, right) = (pad_sizes(*axis) for axis in around)
         # Axes change their order, not their memory: torch calls that layout channels_last.
-        images = functional.pad(input.to(self.weight.dtype), (0, 0, left, right, top, bottom)).permute(0, 3, 1, 2)
+        images = functional.pad(_typed(input, self.weight.dtype), (0, 0, left, right, top, bottom)).permute(0, 3, 1, 2)
         convolve = products.convolve_bfloat16 if self.bfloat16_operands else products.convolve
         return convolve(images, self.weight, self.bias, self.stride).permute(0, 2, 3, 1)
 

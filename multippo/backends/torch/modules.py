@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from multippo.backends.naming import KeyedChildren, check_attribute, check_class, track, track_late
+from multippo.backends.naming import KeyedChildren, ReadFirst, check_attribute, check_class, track, track_late
 from multippo.networks.binding import StatefulMeta
 from multippo.networks.variables import Param, Variable
 
 __all__ = ["ModuleDict", "TorchModule", "TorchParam", "TorchVariable"]
 
 
-class TorchParam(nn.Module):
+class TorchParam(ReadFirst, nn.Module):
     """A trained array. Reading copies, so that neither a write nor the optimiser changes what was read."""
 
     value: nn.Parameter
@@ -28,10 +29,10 @@ class TorchParam(nn.Module):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         with torch.no_grad():
-            self.value[index] = value
+            self.value[index] = torch.tensor(value) if isinstance(value, np.ndarray) else value
 
 
-class TorchVariable(nn.Module):
+class TorchVariable(ReadFirst, nn.Module):
     """A tracked array that is not trained: a buffer, written in place, so that its address stays."""
 
     value: torch.Tensor
@@ -45,7 +46,7 @@ class TorchVariable(nn.Module):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         with torch.no_grad():
-            self.value[index] = value
+            self.value[index] = torch.tensor(value) if isinstance(value, np.ndarray) else value
 
 
 _OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
