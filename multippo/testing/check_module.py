@@ -323,11 +323,9 @@ class _Checker:
             if written:
                 self._error(_ERRORS["call/writes_nothing"].format(f"it changed the attribute {min(written)}"))
                 return
-            valid = " A method with the argument valid is compiled: select with xp.where, not by e[valid]; or leave "
-            valid += "the argument out, and be given the valid entries alone."
             said = (
                 f"{doing} can't be compiled: {type(error).__name__}. No float(), if or NumPy on an array's numbers, "
-                f"and no shape that depends on them; use xp.where.{valid if doing == 'update_statistics' else ''}"
+                "and no shape that depends on them; use xp.where."
             )
         elif doing == "A call":
             said += ". (sample_input is one environment's, without a batch axis.)"

@@ -214,7 +214,8 @@ ON_JAX = {
     "branches": (Branches, "^A call can't be compiled: ConcretizationTypeError. No float"),
     "selects by index": (
         SelectsByIndex,
-        "^update_statistics can't be compiled: NonConcreteBool.* xp.where, not by e.val",
+        "^update_statistics failed: TypeError: An update_statistics in SelectsByIndex selects entries by a boolean "
+        r"index, such as rollout_extras\[valid\].* Select with self\.xp\.where",
     ),
     "mean loss": ERRORS["mean loss"],
     "counts in the update": ERRORS["counts in the update"],
