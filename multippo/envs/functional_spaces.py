@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from multippo.networks.observation_layers import check_keys
+
 __all__ = ["as_declared", "functional_action_space", "functional_observation_space"]
 
 
@@ -30,7 +32,7 @@ def functional_observation_space(env: Any, declared: spaces.Space[Any] | None, o
     """
     space = declared if declared is not None else getattr(env, "observation_space", None)
     if not isinstance(space, spaces.Space):
-        return _infer(obs)
+        return _infer(obs, "observation")
     _check(space, obs, "observation", type(env).__name__)
     return space
 
@@ -63,11 +65,13 @@ def as_declared(space: spaces.Space[Any], obs: Any) -> Any:
     return jax.lax.convert_element_type(obs, jax.dtypes.canonicalize_dtype(space.dtype))
 
 
-def _infer(obs: Any) -> spaces.Space[Any]:
+def _infer(obs: Any, path: str) -> spaces.Space[Any]:
     if isinstance(obs, Mapping):
-        return spaces.Dict({key: _infer(value) for key, value in obs.items()})
+        space = spaces.Dict({key: _infer(value, f"{path}[{key!r}]") for key, value in obs.items()})
+        check_keys(space, path)
+        return space
     if isinstance(obs, tuple | list):
-        return spaces.Tuple([_infer(value) for value in obs])
+        return spaces.Tuple([_infer(value, f"{path}[{index}]") for index, value in enumerate(obs)])
     if jnp.issubdtype(obs.dtype, jnp.integer):
         info = np.iinfo(obs.dtype)
         # gymnasium rounds the largest 64-bit integers up beyond their type.
@@ -78,6 +82,7 @@ def _infer(obs: Any) -> spaces.Space[Any]:
 
 def _check(space: spaces.Space[Any], obs: Any, path: str, name: str) -> None:
     if isinstance(space, spaces.Dict):
+        check_keys(space, path)
         if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
             received = f"the keys {sorted(obs)}" if isinstance(obs, Mapping) else f"a {type(obs).__name__}"
             raise _mismatch(path, name, received, f"a dict with the keys {sorted(space.spaces)}")

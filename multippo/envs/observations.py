@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from multippo.networks.observation_layers import check_keys
+
 __all__ = ["ObservationMap", "make_observation_map", "take_rows"]
 
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those"
@@ -58,7 +60,7 @@ def make_observation_map(space: spaces.Space[Any], path: str = "observation") ->
     """The map for one environment's observation space.
 
     Raises:
-        ValueError: If the space is not supported; the message names it and those that are.
+        ValueError: If the space is not supported, or a Dict's keys are not; the message names it and those that are.
     """
     if isinstance(space, spaces.Box):
         return _BoxMap(space, path)
@@ -69,6 +71,7 @@ def make_observation_map(space: spaces.Space[Any], path: str = "observation") ->
     if isinstance(space, spaces.MultiDiscrete):
         return _OneHotMap(space.nvec.ravel(), space.start.ravel(), space.nvec.shape, path)
     if isinstance(space, spaces.Dict):
+        check_keys(space, path)
         return _DictMap({key: make_observation_map(sub, f"{path}[{key!r}]") for key, sub in space.spaces.items()}, path)
     if isinstance(space, spaces.Tuple):
         return _TupleMap(

@@ -149,6 +149,8 @@ def _of_numbers(action: Size, rngs: Rngs, options: SamplerOptions, path: str) ->
     advice = "Wrap the environment, or compose a network with the samplers you need."
     if isinstance(action, spaces.Box) and action.dtype.kind != "f":
         advice = "Declare it as Discrete or MultiDiscrete, or as a Box of floats."
+    elif isinstance(action, spaces.Dict | spaces.Box):
+        advice = "It is empty: it needs at least one entry."
     raise ValueError(
         f"The ready-made networks do not take the {path} {action!r} of type {type(action).__name__}; supported are "
         f"{_SUPPORTED}. {advice}"

@@ -18,7 +18,7 @@ from multippo.networks.normalizer import Normalizer
 from multippo.networks.structure import Flattener, Scale
 from multippo.networks.types import StatefulModule
 
-__all__ = ["Size", "is_size", "num_features", "observation_layers"]
+__all__ = ["Size", "check_keys", "is_size", "num_features", "observation_layers"]
 
 Size = int | gymnasium.Space[Any]
 """A space, or the number of features (or of continuous actions) of a flat one."""
@@ -72,12 +72,34 @@ def num_features(space: Any, path: str = "observation") -> int:
         return int(space.n)
     if isinstance(space, spaces.MultiDiscrete):
         return int(space.nvec.sum())
-    if isinstance(space, spaces.Dict | spaces.Tuple) and space.spaces:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        if not space.spaces:
+            raise ValueError(
+                f"The {path} space {space} is empty: it holds no number; expected at least one entry in every Dict and "
+                "Tuple. Leave it out of the observation space."
+            )
+        check_keys(space, path)
         return sum(num_features(sub, f"{path}[{key!r}]") for key, sub in _entries(space))
     raise ValueError(
         f"The ready-made networks do not take the {path} {space!r} of type {type(space).__name__}; supported are "
         f"{_SUPPORTED}. Wrap the environment, or compose a network of containers."
     )
+
+
+def check_keys(space: Any, path: str) -> None:
+    """Refuses keys of a Dict space that can't be keys of a network's trees.
+
+    Raises:
+        ValueError: If a key is empty, or there are keys of several types, which can't be put in order.
+    """
+    if not isinstance(space, spaces.Dict):
+        return
+    keys = list(space.spaces)
+    if "" in keys or len({type(key) for key in keys}) > 1:
+        raise ValueError(
+            f"The {path} space has the keys {keys}; expected strings that are not empty, or integers alone, since a "
+            "tree's entries are named and put in order by them."
+        )
 
 
 def _is_image(space: Any) -> bool:

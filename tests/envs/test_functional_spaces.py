@@ -47,6 +47,13 @@ def test_declared_spaces_are_kept_and_checked():
         functional_observation_space(env, spaces.Discrete(2), shaped())
 
 
+def test_keys_that_name_no_entry_are_refused():
+    obs = {"a": ({"": shaped(1)},)}
+    for declared in (None, spaces.Dict(a=spaces.Tuple([spaces.Dict({"": spaces.Box(0, 1, (1,))})]))):
+        with pytest.raises(ValueError, match=r"observation\['a'\]\[0\] space has the keys \[''\]"):
+            functional_observation_space(Bare(), declared, obs)
+
+
 def test_action_spaces():
     env = Bare()
     with pytest.raises(ValueError, match="Bare does not say which actions it takes"):

@@ -94,3 +94,13 @@ def test_other_spaces_are_refused_by_name(space):
         ValueError, match=r"observation\['x'\] = .*not supported; supported are Box.*FlattenObservation"
     ):
         make_observation_map(spaces.Dict({"x": space}))
+
+
+@pytest.mark.parametrize("keys", [("", "x"), (1, "x")])
+def test_keys_that_name_no_entry_are_refused(keys):
+    inner = spaces.Dict(dict.fromkeys(keys, spaces.Discrete(2)))
+    with pytest.raises(
+        ValueError, match=r"observation\['a'\] space has the keys \[.*expected strings that are not empty"
+    ):
+        make_observation_map(spaces.Dict(a=inner))
+    assert make_observation_map(spaces.Dict({1: spaces.Discrete(2), 0: spaces.Discrete(2)})).space[1].shape == (2,)
