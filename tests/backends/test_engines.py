@@ -137,6 +137,42 @@ def test_statistics_are_left_alone_where_skip_holds(engine, skip):
     assert net.count == (0 if skip else 1)
 
 
+class SelectsByIndex(mp.StatefulModule):
+    def __init__(self):
+        self.mean = mp.Variable(np.zeros(1))
+
+    def __call__(self, state, x, rollout_extras=None):
+        return mp.StatefulModuleOutput(state, x - self.mean[...], rollout_extras=x)
+
+    def update_statistics(self, rollout_extras, valid=None):
+        self.mean[...] = self.xp.mean(rollout_extras[valid], axis=0)
+
+
+def test_an_update_with_a_boolean_index_is_refused_in_words_where_it_is_compiled(engine):
+    net = mp.Sequential([SelectsByIndex()])
+    definition, params, variables = engine.split(net)
+    never, valid = (engine.asarray(np.asarray(value)) for value in (False, [[True], [False]]))
+    extras = [array(engine, 3.0, 5.0)[:, None, None]]
+
+    def update(params, variables, extras, valid):
+        return engine.update_statistics(definition, params, variables, extras, valid, never)
+
+    if engine.name == "torch":  # which runs it as it is
+        update(params, variables, extras, valid)
+        assert float(net[0].mean[...][0]) == 3.0
+    else:
+        with pytest.raises(
+            TypeError, match=r"in Sequential selects entries by a boolean index.*Select with self\.xp\.whe"
+        ):
+            engine.jit(update)(params, variables, extras, valid)
+
+
+def test_a_draft_computes_what_the_function_does(engine):
+    x = array(engine, 1.0, 2.0)
+    drafted = engine.draft(lambda x: {"y": x * x + 1})
+    np.testing.assert_array_equal(engine.to_numpy(drafted(x)["y"]), [2.0, 5.0])
+
+
 CONFIG = OptimizerConfig(adam_epsilon=1e-5, weight_decay=0.1, gradient_clipping=1.0)
 
 
