@@ -6,6 +6,7 @@ of the number. Products of two are exact in float32, which has 24 bits.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import ml_dtypes
@@ -221,6 +222,15 @@ def test_a_users_own_product(bfloat16: Any):
     with mp.precision("float32"):
         found = bfloat16.product()(bfloat16.asarray(x), bfloat16.asarray(kernel))
     np.testing.assert_array_equal(support.to_numpy(found), [[3.0 + 3 * 2**-8]])
+
+
+@pytest.mark.parametrize("name", ["dense", "rnn"])
+def test_a_copy_computes_alike(bfloat16: Any, name: str):
+    layer, _ = made(LAYERS[name])
+    again = copy.deepcopy(layer)
+    x, state = bfloat16.asarray(inputs()[0]), bfloat16.stop_gradient(layer.initialize_state(BATCH))
+    found, expected = (support.to_numpy(net(state, x).output) for net in (again, layer))
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_the_reference_refuses_it_by_name():

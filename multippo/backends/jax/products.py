@@ -37,14 +37,18 @@ def product(x: Any, kernel: Any) -> Any:
     return jnp.matmul(x, kernel, precision=_full())
 
 
-@jax.custom_vjp
 def product_bfloat16(x: Any, kernel: Any) -> Any:
     """``product`` of the operands' nearest bfloat16 numbers, summed in float32."""
+    return _product(x, kernel)  # a plain function, which modules can hold, copy and pickle
+
+
+@jax.custom_vjp
+def _product(x: Any, kernel: Any) -> Any:
     return _contract(x, kernel, ((x.ndim - 1,), (0,)))
 
 
 def _forward(x: Any, kernel: Any) -> tuple[Any, Any]:
-    return product_bfloat16(x, kernel), (x, kernel)
+    return _product(x, kernel), (x, kernel)
 
 
 def _backward(kept: tuple[Any, Any], grad: Any) -> tuple[Any, Any]:
@@ -53,7 +57,7 @@ def _backward(kept: tuple[Any, Any], grad: Any) -> tuple[Any, Any]:
     return _contract(grad, kernel, ((grad.ndim - 1,), (1,))), _contract(x, grad, (rows, rows))
 
 
-product_bfloat16.defvjp(_forward, _backward)
+_product.defvjp(_forward, _backward)
 
 
 def _contract(a: Any, b: Any, axes: Any) -> Any:
