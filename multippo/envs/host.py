@@ -22,7 +22,7 @@ from multippo.envs.autoreset import final_observations, keep_final_observations,
 from multippo.envs.keys import host_seed
 from multippo.envs.members import Member
 from multippo.envs.observations import make_observation_map, take_rows
-from multippo.envs.returned import refuse_reward_tree
+from multippo.envs.returned import refuse_no_numbers, refuse_reward_tree
 from multippo.envs.workers import WORKER_TIMEOUT_S, Workers
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class GymnasiumEnv(Env):
         Raises:
             ValueError: If ``env_state`` is not the latest one, an action does not fit, or the environment returns what
                 its spaces or its autoreset mode do not allow.
-            TypeError: If the reward is a dict.
+            TypeError: If the reward is a dict, or it or a flag is no number.
         """
         if env_state.terminated is not self._latest:
             raise ValueError(
@@ -138,6 +138,9 @@ class GymnasiumEnv(Env):
             )
         raw_obs, raw_reward, raw_terminated, raw_truncated, infos = self._runner.step(self._actions(action))
         refuse_reward_tree(raw_reward)
+        refuse_no_numbers(self.id, "rewards", raw_reward)
+        refuse_no_numbers(self.id, "terminations", raw_terminated)
+        refuse_no_numbers(self.id, "truncations", raw_truncated)
         obs = self._shown = self._observations(raw_obs, self.num_envs)
         reward = np.array(raw_reward, self._reward_dtype)
         terminated = np.array(raw_terminated, np.bool_)

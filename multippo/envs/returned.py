@@ -21,6 +21,7 @@ __all__ = [
     "as_flag",
     "as_reward",
     "described",
+    "refuse_no_numbers",
     "refuse_reward_tree",
     "split_reset",
     "split_step",
@@ -89,6 +90,17 @@ def refuse_reward_tree(reward: Any) -> None:
         raise TypeError(
             f"step returned a dict as reward, with the keys {sorted(map(str, reward))}; expected a number: {ONE_REWARD}"
         )
+
+
+def refuse_no_numbers(name: str, what: str, batch: Any) -> None:
+    """Refuses rewards or flags of a vector environment that NumPy would cast: None to NaN, ``"False"`` to True.
+
+    Raises:
+        TypeError: If their type is neither bool nor that of real numbers.
+    """
+    dtype = (batch if isinstance(batch, np.ndarray) else np.asarray(batch)).dtype
+    if dtype.kind not in "biuf":
+        raise TypeError(f"{name} returned {what} of type {dtype.name}; expected an array of numbers or bools.")
 
 
 def as_reward(reward: Any) -> Any:

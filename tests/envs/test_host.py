@@ -276,6 +276,23 @@ def test_a_vector_environment_with_rewards_for_several_keys_is_refused():
         env.step(state, no_action())
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"reward": (1.0, None)}, "Scripted returned rewards of type object; expected an array of numbers"),
+        ({"reward": ("1", "2")}, "rewards of type str"),
+        ({"reward": (1j, 0)}, "rewards of type complex128"),
+        ({"terminated": ("False", "False")}, "terminations of type str"),
+        ({"truncated": (None, False)}, "truncations of type object"),
+    ],
+)
+def test_what_numpy_would_cast_is_refused(changed, message):
+    env = GymnasiumEnv(Scripted(steps=[scripted_step(**changed)]))
+    state = env.reset(0)
+    with pytest.raises(TypeError, match=message):
+        env.step(state, no_action())
+
+
 def test_seeds(goal):
     env = GymnasiumEnv(SyncVectorEnv([goal] * 4, autoreset_mode=AutoresetMode.SAME_STEP))
 
