@@ -43,6 +43,8 @@ def record_activations_rollout(
 ) -> ActivationRollout:
     """Lets a network act for some steps from the start of an episode, and records every layer at every step.
 
+    Of a ``PopulationGraph`` it records every population, and no layers inside them.
+
     All of ``num_steps * num_envs * units`` numbers are held at once; record few environments, or in parts.
 
     Args:

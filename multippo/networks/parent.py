@@ -38,6 +38,11 @@ class Parent(StatefulModule):
     def children_by_key(self) -> dict[Any, StatefulModule]:
         """The children in order."""
 
+    @property
+    def stepped_children(self) -> frozenset[Any]:
+        """The keys of those children that a replay takes step by step though they could run at once."""
+        return frozenset()
+
     def _start(self, apply: Apply, state: Any, extras: Any) -> tuple[Run, Outs]:
         """A function that runs one child, and the dict in which it leaves what came out."""
         children = self.children_by_key

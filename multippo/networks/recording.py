@@ -45,8 +45,11 @@ def with_recording(net: Any) -> Any:
         net: A StatefulModule. Containers hand on their children's records; any other module is recorded as a whole,
             and those of its children whose metrics it hands on as well.
 
+    Of a ``PopulationGraph`` the outputs of its populations are recorded, and not those of the layers inside them.
+
     Raises:
         TypeError: If ``net`` is no StatefulModule.
+        ValueError: If a child is called "activations".
     """
     if not isinstance(net, StatefulModule):
         raise TypeError(f"with_recording got a {type(net).__name__}; expected a StatefulModule.")
@@ -64,11 +67,21 @@ def with_recording(net: Any) -> Any:
             copied = engine.copy_module(module, lambda child: child)
             setattr(copied, _FLAG, True)
             return copied
+        _check_names(module)
         neutral = type(module).__mro__[1]
         records = isinstance(module, Parent) or neutral.__dict__.get("_records", False)
         return engine.copy_module(module, copy, None if records else _recording(neutral))
 
     return copy(net)
+
+
+def _check_names(module: Any) -> None:
+    """Refuses a child whose metrics would be taken for a record."""
+    if isinstance(module, Parent) and ACTIVATION_KEY in module.keys:
+        raise ValueError(
+            f"with_recording got a {type(module).__name__} with a child called {ACTIVATION_KEY!r}, which would be "
+            "taken for a record itself; rename it."
+        )
 
 
 @functools.cache
@@ -97,15 +110,17 @@ def extract_activations(metrics: Any) -> Any:
         metrics: ``out.metrics`` of a call (``[B, ...]``) or an ``unroll`` (``[T, B, ...]``).
 
     Returns:
-        A nested dict with the keys of the network's carry: positions of a ``Sequential`` as integers, names elsewhere;
-        at each layer its output. Where a module that is no container has handed on its children's, its own is the
-        entry ``"output"`` beside them. None if nothing was recorded.
+        A nested dict with the keys of the network's carry: positions of a ``Sequential`` as integers, names
+        elsewhere (names that are all digits are taken for positions, too); at each layer its output. Where a module
+        that is no container has handed on its children's, its own is the entry ``"output"`` beside them. None if
+        nothing was recorded.
     """
     if not isinstance(metrics, Mapping):
         return None
     below = {key: extract_activations(value) for key, value in metrics.items() if key != ACTIVATION_KEY}
     # Metrics are named by strings, whatever the container's keys are.
-    found = {int(key) if str(key).isdigit() else key: value for key, value in below.items() if value is not None}
+    positions = all(str(key).isdigit() for key in below)
+    found = {int(key) if positions else key: value for key, value in below.items() if value is not None}
     if ACTIVATION_KEY not in metrics:
         return found or None
     return {_OWN: metrics[ACTIVATION_KEY], **found} if found else metrics[ACTIVATION_KEY]

@@ -100,9 +100,15 @@ def _rows(module: Any, path: str, outputs: dict[int, Any], stepped: bool) -> lis
     carry = sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(module.initialize_state(1)))
     default = type(module).unroll is StatefulModule.unroll
     steps = stepped or (carry > 0 if default else module.scans_in_replay)
-    inside = steps and not isinstance(module, Parent)
-    below = [row for name, child in _modules_below(module) for row in _rows(child, _join(path, name), outputs, inside)]
-    kinds = {row.replay for row in below} if isinstance(module, Parent) else set[str]()
+    parent = isinstance(module, Parent)
+    # A module that runs its children itself calls them as often as it is called; a parent hands them all steps.
+    looped = module.stepped_children if parent else frozenset[Any]()
+    below: list[ModuleRow] = []
+    for name, child in engine.children(module):
+        if isinstance(child, StatefulModule):
+            inside = stepped or name in looped if parent else steps
+            below += _rows(child, _join(path, _bracketed(name)), outputs, inside)
+    kinds = {row.replay for row in below} if parent else set[str]()
     kinds |= {"scan"} if steps else (set[str]() if kinds else {"parallel"})
     sizes = {True: 0, False: 0}
     for leaf in engine.leaves(module).values():
@@ -119,15 +125,10 @@ def _rows(module: Any, path: str, outputs: dict[int, Any], stepped: bool) -> lis
     return [own, *below]
 
 
-def _modules_below(module: Any) -> list[tuple[str, Any]]:
-    """The nearest StatefulModules below a module, with their paths from it."""
-    found: list[tuple[str, Any]] = []
-    for name, child in module.engine.children(module):
-        attribute, _, key = name.partition(".")
-        here = attribute + (f"[{key if key.isdigit() else repr(key)}]" if key else "")
-        if isinstance(child, StatefulModule):
-            found.append((here, child))
-    return found
+def _bracketed(name: str) -> str:
+    """A child's name in its engine's words, ``layers.1``, as Python has it: ``layers[1]``."""
+    attribute, _, key = name.partition(".")
+    return attribute + (f"[{key if key.isdigit() else repr(key)}]" if key else "")
 
 
 def _join(path: str, name: str) -> str:

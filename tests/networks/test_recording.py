@@ -132,7 +132,7 @@ def test_modules_of_users(engine):
     rngs = mp.Rngs(0)
     net = mp.with_recording(mp.Sequential([mp.Parallel({"0": Inner(), "a.b": TwoLayers(rngs)})]))
     found = mp.extract_activations(call(net).metrics)[0]
-    assert_trees_close(found[0], {"squared": X[0] ** 2, "doubled": 2 * X[0]}, 0.0)
+    assert_trees_close(found["0"], {"squared": X[0] ** 2, "doubled": 2 * X[0]}, 0.0)
     assert sorted(found["a.b"]) == ["first", "output"]
     assert to_numpy(found["a.b"]["first"]).shape == (B, 4) and to_numpy(found["a.b"]["output"]).shape == (B, 2)
     alone = mp.with_recording(TwoLayers(rngs).second)
@@ -164,3 +164,15 @@ def test_a_graph_records_its_populations(engine):
     assert_trees_close(found[0]["in"], X[0], 0.0)
     assert_trees_close(found[0]["hidden"], out.output["out"], 0.0)
     assert not graph.record_activations and graph(graph.initialize_state(B), x).metrics == {}
+
+
+def test_names_that_would_be_taken_for_something_else(engine):
+    layer = mp.Dense(5, 2, mp.Rngs(0))
+    with pytest.raises(
+        ValueError, match="a Parallel with a child called 'activations', which would be taken for a record"
+    ):
+        mp.with_recording(mp.Sequential([mp.Parallel(activations=layer)]))
+    net = mp.with_recording(mp.Sequential([mp.Parallel({"1": layer, "a": layer})]))
+    out = net(net.initialize_state(1), engine.zeros((1, 5)))
+    found = mp.extract_activations(out.metrics)
+    assert list(found) == [0] and sorted(found[0]) == ["1", "a"]

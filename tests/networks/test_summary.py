@@ -87,6 +87,16 @@ def test_a_graph_with_and_without_feedback(engine):
         table = mp.summary(graph, {"x": np.zeros(2)})
         assert table.rows[0].replay == ("mixed" if feedback else "parallel")
         assert table.rows[0].output == {"out": (2,)}
+        # A replay steps through the loop alone, the Dense layers of its connections included.
+        looped = {
+            "populations['hidden']",
+            "connections['hidden->hidden@1']",
+            "connections['hidden->hidden@1'].transform",
+        }
+        stepped = {row.path for row in table.rows[1:] if row.replay == "scan"}
+        assert stepped == (looped if feedback else set())
+        around = mp.summary(mp.Sequential([mp.Filter("x"), mp.Residual(mp.Sequential([mp.Dense(2, 2, mp.Rngs(0))]))]))
+        assert {row.replay for row in around.rows} == {"parallel"}
 
 
 def test_what_does_not_fit_is_told(engine):

@@ -85,6 +85,14 @@ class PopulationGraph(Builder):
         """Whether there is feedback, so that a replay goes through a part of the graph step by step."""
         return self.plan is not None and any(component.feedback for component in self.plan.components)
 
+    @property
+    def stepped_children(self) -> frozenset[Any]:
+        """The populations that what they put out comes back to, and the connections between them."""
+        loops = [component for component in self._ready().components if component.feedback]
+        populations = {f"populations.{name}" for component in loops for name in component.populations}
+        edges = {edge for component in loops for step in component.steps for edge in step.incoming}
+        return frozenset(populations | {f"connections.{edge.key}" for edge in edges if edge.inside})
+
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """An observation, tree of ``[B, ...]``, to a dict of ``[B, ...]``."""
         plan, populations = self._ready(), self._held("populations")
