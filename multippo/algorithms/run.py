@@ -124,6 +124,11 @@ class Run:
         if initial is not None:
             check_initial_state(self.network, initial, self.env, self.ppo)
         self.key = random.key(self.config.seed) if initial is None else initial.key
+        if (engine.to_numpy(self.key) != engine.to_numpy(random.key(self.config.seed))).any() and self.config.seed:
+            _LOG.warning(
+                "seed=%d has no effect on a run that goes on: its random numbers are those it began with. Leave it out.",
+                self.config.seed,
+            )
         self.iteration = 0 if initial is None else initial.iteration
         self.step = 0 if initial is None else initial.step
         self.planned_steps = planned_steps(self.ppo, initial)

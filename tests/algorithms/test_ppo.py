@@ -126,6 +126,17 @@ def test_what_has_no_effect_is_named(torch_engine, caplog):
     assert not caplog.records
 
 
+def test_another_seed_does_not_change_a_run_that_goes_on(torch_engine, caplog):
+    network = goal_net()
+    first = go(make_env("host"), network, iterations=1, config={"seed": 3})
+    caplog.clear()
+    go(make_env("host"), network, iterations=2, config={"seed": 3}, initial_state=first.state)
+    go(make_env("host"), network, iterations=2, initial_state=first.state)  # the default says nothing
+    assert not caplog.records
+    go(make_env("host"), network, iterations=2, config={"seed": 4}, initial_state=first.state)
+    assert caplog.records[0].getMessage().startswith("seed=4 has no effect on a run that goes on")
+
+
 # -- what is logged
 
 
