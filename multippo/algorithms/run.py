@@ -126,7 +126,7 @@ class Run:
         self.key = random.key(self.config.seed) if initial is None else initial.key
         if (engine.to_numpy(self.key) != engine.to_numpy(random.key(self.config.seed))).any() and self.config.seed:
             _LOG.warning(
-                "seed=%d has no effect on a run that goes on: its random numbers are those it began with. Leave it out.",
+                "seed=%d has no effect on a run that goes on with the random numbers it began with; leave it out.",
                 self.config.seed,
             )
         self.iteration = 0 if initial is None else initial.iteration
