@@ -6,13 +6,23 @@ Each has a shorter relative in ``make test``: the same on torch, other parameter
 __all__ = ["LONG"]
 
 LONG = (
+    "tests/algorithms/test_broken_steps.py::test_every_environment_at_once_is_no_accident[jax]",
     "tests/algorithms/test_checkpointing.py::test_a_checkpoint_of_one_engine_is_the_same_on_the_other[jax]",
     "tests/algorithms/test_checkpointing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit",
+    "tests/algorithms/test_checkpointing.py::test_saving_does_not_write_to_the_network_even_for_a_moment[jax]",
+    "tests/algorithms/test_compile.py::test_jax_traces_only_at_first[functional]",
+    "tests/algorithms/test_distillation.py::test_a_gaussian_by_hand[jax]",
     "tests/algorithms/test_distillation.py::test_dict_actions_are_taught_key_by_key[jax]",
     "tests/algorithms/test_distillation.py::test_several_iterations_in_one_call_are_those_one_by_one",
     "tests/algorithms/test_distillation.py::test_the_first_loss_by_hand[jax-jax-functional]",
+    "tests/algorithms/test_distillation.py::test_the_first_loss_by_hand[jax-jax-host]",
+    "tests/algorithms/test_interrupts.py::test_a_long_call_is_saved_from_before_it[jax-functional]",
     "tests/algorithms/test_options.py::test_a_weight_of_all_samplers_is_that_of_each[jax]",
+    "tests/algorithms/test_options.py::test_the_rate_is_carried_from_iteration_to_iteration[jax]",
+    "tests/algorithms/test_options.py::test_the_weight_of_the_entropy_falls_in_a_line[jax]",
     "tests/algorithms/test_options.py::test_with_nothing_learnt_targets_anew_are_the_old_ones[jax]",
+    "tests/algorithms/test_ppo.py::test_a_run_that_has_nothing_left_to_do_says_so[jax]",
+    "tests/algorithms/test_ppo.py::test_a_state_prints_counters_and_shapes[jax]",
     "tests/algorithms/test_shared_weights.py::test_it_is_trained_as_one_place_would_be[jax]",
     "tests/algorithms/test_update.py::test_statistics_rest_on_every_valid_step_once[jax]",
     "tests/backends/test_products.py::test_a_run_that_was_saved_goes_on_bit_for_bit[jax]",
@@ -21,6 +31,7 @@ LONG = (
     "tests/backends/test_products.py::test_replay_repeats_the_rollout[jax-gru]",
     "tests/backends/test_products.py::test_replay_repeats_the_rollout[jax-mlp]",
     "tests/backends/test_products.py::test_training_keeps_the_first_ratio_at_1_and_everything_in_float32[jax]",
+    "tests/cli/test_train.py::test_a_functional_run_goes_on_as_if_nothing_had_happened",
     "tests/docs/test_docs.py::test_a_page_runs[jax-asymmetric_critics]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-brax]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-checkpoints]",
@@ -41,6 +52,8 @@ LONG = (
     "tests/networks/test_factories.py::test_networks_of_everything_train[jax-mlp]",
     "tests/networks/test_image_factories.py::test_it_trains[jax]",
     "tests/networks/test_recording.py::test_over_time_in_parallel_and_step_by_step[jax]",
+    "tests/networks/test_unrolling.py::test_unroll_is_the_scan[jax-leaves, replayed]",
     "tests/networks/test_unrolling.py::test_unroll_is_the_scan[jax-leaves, sampled]",
+    "tests/networks/test_variational.py::test_a_replay_repeats_a_rollout_with_codes_and_delays[jax-same_step]",
 )
 """Beginnings of node ids."""

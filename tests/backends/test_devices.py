@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -211,7 +212,9 @@ def test_a_device_chosen_on_jax_binds_what_is_made_for_it(jax_engine: Any):
 @pytest.mark.parametrize("kind", ["host", "functional"])
 def test_a_run_on_the_second_device_is_there_and_the_same_bit_for_bit(kind: str):
     program = Path(__file__).with_name("two_devices.py")
-    done = subprocess.run([sys.executable, str(program), kind], capture_output=True, text=True, check=False)
+    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(program), kind]
+    done = subprocess.run(command, env=os.environ | two, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

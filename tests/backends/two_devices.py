@@ -1,16 +1,12 @@
 """A program of its own, for JAX counts devices once in a process: the same training on each of two.
 
-Told to train on a functional environment with ``functional``. Prints nothing and fails if a number or a place differs.
+``test_devices.py`` runs it with two devices. Told to train on a functional environment with ``functional``. Prints
+nothing and fails if a number or a place differs.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-os.environ["JAX_PLATFORMS"] = "cpu"
-
 from typing import Any
 
 import jax
@@ -57,16 +53,21 @@ def train(device: str) -> tuple[dict[str, np.ndarray], list[dict[str, float]]]:
     return mp.to_portable(network), logs
 
 
-other, default = train("cpu:1"), train("cpu:0")
-for name, value in default[0].items():
-    np.testing.assert_array_equal(other[0][name], value, err_msg=name)
-for one, two in zip(other[1], default[1], strict=True):
-    for name in one:
-        if not name.startswith(("time/", "throughput/")):
-            np.testing.assert_array_equal(one[name], two[name], err_msg=name)
-with mp.use_backend("jax") as engine:
-    assert engine.devices() == ("cpu:0", "cpu:1")
-    assert mp.backends.load_engine("jax", "cpu") is engine
-    assert mp.backends.load_engine("jax", "cpu:1") is mp.backends.load_engine("jax", "cpu:1") is not engine
-    with mp.use_backend("jax", device="cpu:1"):
-        assert mp.backends.load_engine("jax", "auto") is engine
+def main() -> None:
+    other, default = train("cpu:1"), train("cpu:0")
+    for name, value in default[0].items():
+        np.testing.assert_array_equal(other[0][name], value, err_msg=name)
+    for one, two in zip(other[1], default[1], strict=True):
+        for name in one:
+            if not name.startswith(("time/", "throughput/")):
+                np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    with mp.use_backend("jax") as engine:
+        assert engine.devices() == ("cpu:0", "cpu:1")
+        assert mp.backends.load_engine("jax", "cpu") is engine
+        assert mp.backends.load_engine("jax", "cpu:1") is mp.backends.load_engine("jax", "cpu:1") is not engine
+        with mp.use_backend("jax", device="cpu:1"):
+            assert mp.backends.load_engine("jax", "auto") is engine
+
+
+if __name__ == "__main__":
+    main()
