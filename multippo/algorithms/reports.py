@@ -108,6 +108,12 @@ def remedy(leaf: str, nonfinite: str) -> str:
     if leaf == "loss" or leaf.startswith("gradient"):
         return "lower the learning rate, or look for huge values in the environment."
     looked = "look for its cause in the environment (in float32 whatever is beyond 3.4e38 is not finite)."
+    if leaf.startswith("reward"):
+        looked = (
+            "look for its cause in the environment (in float32 whatever is beyond 3.4e38 is not finite, and what "
+            "scale_rewards makes of rewards above some 1e18, whose squares are beyond it: make_env(reward_scale=...) "
+            "makes them smaller)."
+        )
     if nonfinite == "stop":
         return looked + " nonfinite='restart' begins a new episode instead."
     return looked + " A single environment is restarted; not all at once, nor where a restart is impossible or in vain."
