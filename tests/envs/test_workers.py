@@ -88,8 +88,8 @@ def test_a_constructor_that_hangs_in_its_worker_is_named():
 
     began = time.monotonic()
     with pytest.raises(RuntimeError, match=r"workers of environments \[1, 2\] did not make.*larger worker_timeout"):
-        make_env_by_name([make_class(), hanging, hanging], vectorization="async", worker_timeout=8.0)
-    assert time.monotonic() - began < 30
+        make_env_by_name([make_class(), hanging, hanging], vectorization="async", worker_timeout=10.0)
+    assert time.monotonic() - began < 35
     assert not multiprocessing.active_children()
 
 
