@@ -43,13 +43,14 @@ class Deadline:
         self.last_words, self._seconds = last_words, seconds
         self._left = threading.Event()
         self._previous: int | None = None
+        self._thread = threading.Thread(target=self._listen, name="deadline", daemon=True)
 
     def __enter__(self) -> Deadline:
         if threading.current_thread() is threading.main_thread():
             self._listening, self._written = socket.socketpair()
             self._written.setblocking(False)
             self._previous = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
-            threading.Thread(target=self._listen, name="deadline", daemon=True).start()
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,6 +58,8 @@ class Deadline:
         if self._previous is not None:
             signal.set_wakeup_fd(self._previous)
             self._written.close()  # which ends the thread
+            # One that is still on its way when Python ends is ended in its midst, and with it, by C++, the process.
+            self._thread.join()
 
     @contextlib.contextmanager
     def terminable(self) -> Generator[None]:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -126,3 +127,9 @@ def test_the_previous_listener_is_put_back():
         signal.set_wakeup_fd(before)
         os.close(reading)
         os.close(writing)
+
+
+def test_no_thread_is_left_to_be_ended_with_the_process():
+    with Deadline():
+        assert any(thread.name == "deadline" for thread in threading.enumerate())
+    assert not any(thread.name == "deadline" for thread in threading.enumerate())
