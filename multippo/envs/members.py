@@ -120,9 +120,9 @@ class MemberConstructor:
 
 
 def run_member(index: int, make: Callable[[], Any], pipe: Any, parent_pipe: Any, *rest: Any) -> None:
-    """What a worker process runs: gymnasium's own worker, which an exception of the environment's constructor ends.
+    """What a worker process runs: gymnasium's own worker, which first says whether its environment is made.
 
-    Such an exception is the answer to the first question that the worker is asked, as one of ``step`` would be.
+    It sends True, or False after it has put the constructor's exception into the queue of errors; then it ends.
     """
     try:
         env = make()
@@ -130,10 +130,10 @@ def run_member(index: int, make: Callable[[], Any], pipe: Any, parent_pipe: Any,
         explained = _explained(error, index, in_worker=True)
         error_queue = rest[1]
         parent_pipe.close()
-        pipe.recv()
         error_queue.put((index, type(explained), explained, traceback.format_exc()))
-        pipe.send((None, False))
+        pipe.send(False)
         return
+    pipe.send(True)
     _async_worker(index, lambda: env, pipe, parent_pipe, *rest)
 
 

@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from multippo.envs.members import MadeMember, MemberConstructor, run_member
 from multippo.envs.workers import (
     WORKER_TIMEOUT_S,
+    DiedAtStartError,
     DifferentSpacesError,
     TimedVectorEnv,
     stop_workers,
@@ -72,12 +73,8 @@ def vectorize(
         return vector_env
     except (EOFError, ConnectionError) as error:
         stop_workers(vector_env)
-        raise RuntimeError(
-            "A worker process died while it made its environment. The first environment was made in this process "
-            "without fault, so look for what differs in a new process: files, environment variables, memory, or a "
-            "script without "
-            'if __name__ == "__main__":'
-        ) from error
+        # The server that starts them, or one that was to answer.
+        raise DiedAtStartError from error
     except DifferentSpacesError as error:
         stop_workers(vector_env)
         first = members[0].made[0]

@@ -25,16 +25,17 @@ from gymnasium.vector import AsyncVectorEnv
 from multippo.envs.members import MemberConstructor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from multiprocessing.connection import Connection
 
+    import gymnasium
     import numpy as np
     from gymnasium.vector import VectorEnv
 
 __all__ = [
     "WORKER_TIMEOUT_S",
+    "DiedAtStartError",
     "DifferentSpacesError",
-    "TimedPipe",
     "TimedVectorEnv",
     "Workers",
     "stop_workers",
@@ -44,8 +45,11 @@ __all__ = [
 
 WORKER_TIMEOUT_S = 20.0
 
-_STARTS_PER_CORE = 4
-"""How many processes one core is trusted to start, imports included, within the time that a worker has."""
+_STARTS_PER_CORE = 2
+"""How many workers are started at a time for each core; each must import its environment's packages."""
+
+_ERROR_TIMEOUT_S = 5.0
+"""For an exception that a worker has announced; it comes through a thread of the worker's."""
 
 
 class DifferentSpacesError(RuntimeError):
@@ -60,76 +64,134 @@ class DifferentSpacesError(RuntimeError):
         self.places = places
 
 
+class DiedAtStartError(RuntimeError):
+    """A worker died before its environment was made.
+
+    Args:
+        number: The environment's, if it is known.
+    """
+
+    def __init__(self, number: int | None = None) -> None:
+        name = "A worker process" if number is None else f"The worker process of environment {number}"
+        super().__init__(
+            f"{name} died while it made its environment. The first environment was made in this process without fault, "
+            "so look for what differs in a new process: files, environment variables, memory, or a script without "
+            'if __name__ == "__main__":'
+        )
+
+
 class TimedVectorEnv(AsyncVectorEnv):
     """An ``AsyncVectorEnv`` whose workers may not take for ever to make their environments.
 
+    Only so many are started at a time as the cores can serve, so that the time that one takes says something about
+    that one, however many there are.
+
     Args:
+        env_fns: The constructors of the environments, for workers that run ``run_member``.
         *args: For ``AsyncVectorEnv``.
-        timeout_s: Seconds in which at least one more worker must have made its environment. It is longer by what the
-            first environment took, which is made in this process, and where there are many workers for each core.
+        timeout_s: Seconds from its start in which a worker must have made its environment. It is longer by what the
+            first environment took, which is made in this process.
         **kwargs: For ``AsyncVectorEnv``.
 
     Raises:
-        RuntimeError: If none of the remaining workers gives an answer in time. The processes go on; ``stop_workers``
-            ends them.
+        RuntimeError: If a worker has not made its environment in time. The processes go on; ``stop_workers`` ends them.
+        DiedAtStartError: If a worker died meanwhile.
+        Exception: What the constructor of an environment raised in a worker.
     """
 
-    def __init__(self, *args: Any, timeout_s: float, **kwargs: Any) -> None:
-        self._timeout_s, self._began = timeout_s, time.monotonic()
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]], *args: Any, timeout_s: float, **kwargs: Any
+    ) -> None:
+        self._limit_s, self._began = timeout_s, time.monotonic()
+        self._deadlines: dict[int, float] = {}
+        """When a worker that has been started must have made its environment, by its number."""
+        announced: Any = _Announced(env_fns, self._expect)
+        super().__init__(announced, *args, **kwargs)
+        self.env_fns = env_fns
+
+    def _expect(self, number: int) -> None:
+        """Waits until another worker can be started, which will be the one of this number."""
+        if number == 0:
+            self._limit_s += time.monotonic() - self._began
+        self._wait_until_at_most(_STARTS_PER_CORE * _num_cores() - 1)
+        self._deadlines[number] = time.monotonic() + self._limit_s
+
+    def _wait_until_at_most(self, num_starting: int) -> None:
+        while len(self._deadlines) > num_starting:
+            starting: dict[Any, int] = {self.parent_pipes[number]: number for number in self._deadlines}
+            left_s = min(self._deadlines.values()) - time.monotonic()
+            ready: list[Any] = multiprocessing.connection.wait(list(starting), max(left_s, 0.0))
+            if not ready:
+                # Those that were started at the same time likely wait for the same.
+                late = [number for number, deadline in self._deadlines.items() if deadline < time.monotonic() + 1.0]
+                raise RuntimeError(
+                    f"The workers of environments {late} did not make their environments within {self._limit_s:.3g} s "
+                    "of their start, and all workers were ended. The first environment was made in this process "
+                    "without fault, so look for what an environment waits for in a new process: a lock, a port, a "
+                    "display, a download. If it may take longer, pass a larger worker_timeout."
+                )
+            for pipe in ready:
+                number = starting[pipe]
+                try:
+                    made = pipe.recv()
+                except (EOFError, ConnectionError) as error:
+                    raise DiedAtStartError(number) from error
+                if not made:
+                    raise self.error_queue.get(timeout=_ERROR_TIMEOUT_S)[2]
+                del self._deadlines[number]
 
     def _check_spaces(self) -> None:
-        # The first question to the workers, which they answer when their environments are made.
-        limit_s = self._timeout_s + time.monotonic() - self._began
-        limit_s *= max(1.0, self.num_envs / (_STARTS_PER_CORE * (os.cpu_count() or 1)))
-        awaited = dict(enumerate(self.parent_pipes))
-        timed = [TimedPipe(pipe, awaited, limit_s) for pipe in self.parent_pipes]
-        self.parent_pipes: list[Any] = list(timed)
+        # What comes first after the last start.
+        self._wait_until_at_most(0)
+        pipes = [_RememberingPipe(pipe) for pipe in self.parent_pipes]
+        self.parent_pipes: list[Any] = list(pipes)
         try:
             super()._check_spaces()
         except RuntimeError:
             # gymnasium's says which space differs, but not whose.
-            if places := [place for place, pipe in enumerate(timed) if pipe.answer and not all(pipe.answer)]:
+            if places := [place for place, pipe in enumerate(pipes) if not all(pipe.same_spaces)]:
                 raise DifferentSpacesError(places) from None
             raise
         finally:
-            # gymnasium forgets the pipe of a worker that has failed.
-            self.parent_pipes = [None if pipe is None else pipe.pipe for pipe in self.parent_pipes]
+            self.parent_pipes = [pipe.pipe for pipe in pipes]
 
 
-class TimedPipe:
-    """A worker's pipe whose ``recv`` gives up when for some time none of the workers that are waited for answers.
+class _Announced:
+    """Constructors of which each is announced, by its number, before the loop that starts the workers gets it."""
 
-    Args:
-        pipe: The worker's.
-        awaited: The pipes of all workers that owe an answer, by number; those of one vector environment share it.
-        limit_s: Seconds without a further answer after which to give up.
-    """
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], announce: Callable[[int], None]) -> None:
+        self._env_fns, self._announce = env_fns, announce
 
-    def __init__(self, pipe: Connection, awaited: dict[int, Connection], limit_s: float) -> None:
-        self.pipe, self._awaited, self._limit_s = pipe, awaited, limit_s
-        self.send, self.close = pipe.send, pipe.close
-        # Whether its spaces are those of the first environment, once it has said so.
-        self.answer: Any = None
+    def __len__(self) -> int:
+        return len(self._env_fns)
+
+    def __getitem__(self, index: int) -> Callable[[], Any]:
+        return self._env_fns[index]
+
+    def __iter__(self) -> Iterator[Callable[[], Any]]:
+        for number, env_fn in enumerate(self._env_fns):
+            self._announce(number)
+            yield env_fn
+
+
+class _RememberingPipe:
+    """A worker's pipe that keeps the worker's answer to whether its spaces are those of the first environment."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.send = pipe.send
+        self.same_spaces: tuple[bool, ...] = ()
 
     def recv(self) -> Any:
         """As ``Connection.recv``."""
-        silent = {number: pipe for number, pipe in self._awaited.items() if not pipe.poll(0)}
-        while self.pipe in silent.values():
-            ready = multiprocessing.connection.wait(silent.values(), self._limit_s)
-            if not ready:
-                raise RuntimeError(
-                    f"The workers of environments {list(silent)} did not make their environments: none gave an answer "
-                    f"within {self._limit_s:.3g} s, and all were ended. The first environment was made in this process "
-                    "without fault, so look for what an environment waits for in a new process: a lock, a port, a "
-                    "display, a download. If it may take longer, pass a larger worker_timeout."
-                )
-            silent = {number: pipe for number, pipe in silent.items() if pipe not in ready}
-        for number in [number for number, pipe in self._awaited.items() if pipe is self.pipe]:
-            del self._awaited[number]
         message = self.pipe.recv()
-        self.answer = message[0] if isinstance(message, tuple) else None
+        self.same_spaces = message[0]
         return message
+
+
+def _num_cores() -> int:
+    """The cores that this process may use, of which a container often has fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Workers:

@@ -18,7 +18,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from multippo.envs.host import GymnasiumEnv
 from multippo.envs.make import make_env as make_env_by_name
 from multippo.envs.vectorize import vectorize
-from multippo.envs.workers import TimedPipe
 
 
 def make_class(fault=None):
@@ -80,16 +79,38 @@ def test_a_worker_that_hangs_is_named():
     assert not any(process.is_alive() for process in processes(env))
 
 
-def test_a_constructor_that_hangs_in_its_worker_is_named():
-    def hanging():
+def hanging():
+    if multiprocessing.parent_process() is not None:
+        time.sleep(60)
+    return make_class()()
+
+
+def test_constructors_that_hang_in_their_workers_are_named_however_many_there_are():
+    makers = [*[make_class()] * 30, hanging, hanging]
+    pattern = r"workers of environments \[30, 31\] did not make.*within 1\S+ s.*larger worker_timeout"
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=pattern):
+        make_env_by_name(makers, vectorization="async", worker_timeout=10.0)
+    assert time.monotonic() - began < 35
+    assert not multiprocessing.active_children()
+
+
+def test_one_that_dies_or_fails_is_found_before_all_are_started():
+    def dying():
         if multiprocessing.parent_process() is not None:
-            time.sleep(60)
+            os._exit(3)
         return make_class()()
 
-    began = time.monotonic()
-    with pytest.raises(RuntimeError, match=r"workers of environments \[1, 2\] did not make.*larger worker_timeout"):
-        make_env_by_name([make_class(), hanging, hanging], vectorization="async", worker_timeout=10.0)
-    assert time.monotonic() - began < 35
+    def failing():
+        if multiprocessing.parent_process() is not None:
+            raise OSError("no display")
+        return make_class()()
+
+    rest = [make_class()] * 10_000
+    with pytest.raises(RuntimeError, match="process of environment 1 died while it made"):
+        make_env_by_name([make_class(), dying, *rest], vectorization="async")
+    with pytest.raises(OSError, match="no display"):
+        make_env_by_name([make_class(), failing, *rest], vectorization="async")
     assert not multiprocessing.active_children()
 
 
@@ -102,19 +123,6 @@ def test_members_with_other_spaces_are_named():
     ):
         make_env_by_name([make_class(), Other], vectorization="async")
     assert not multiprocessing.active_children()
-
-
-def test_a_slow_worker_has_the_time_that_others_still_need():
-    ours, theirs = zip(*(multiprocessing.Pipe() for _ in range(2)), strict=True)
-    for pipe, seconds in zip(theirs, (2.0, 4.0), strict=True):
-        threading.Timer(seconds, pipe.send, ("made",)).start()
-    # The second answer is later than the limit, and not so late after the first.
-    awaited = dict(enumerate(ours))
-    timed = [TimedPipe(pipe, awaited, limit_s=3.0) for pipe in ours]
-    assert [timed[1].recv(), timed[0].recv()] == ["made", "made"]
-    assert not awaited
-    with pytest.raises(RuntimeError, match=r"environments \[4\] .* within 0.1 s"):
-        TimedPipe(ours[0], {4: ours[0]}, limit_s=0.1).recv()
 
 
 def test_a_limit_that_is_no_time_is_refused():
