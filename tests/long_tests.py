@@ -36,7 +36,7 @@ LONG = (
     "tests/backends/test_products.py::test_replay_repeats_the_rollout[jax-gru]",
     "tests/backends/test_products.py::test_replay_repeats_the_rollout[jax-mlp]",
     "tests/backends/test_products.py::test_training_keeps_the_first_ratio_at_1_and_everything_in_float32[jax]",
-    "tests/cli/test_train.py::test_a_functional_run_goes_on_as_if_nothing_had_happened",
+    "tests/cli/test_resuming.py::test_a_functional_run_goes_on_as_if_nothing_had_happened",
     "tests/docs/test_docs.py::test_a_page_runs[jax-asymmetric_critics]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-brax]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-checkpoints]",

@@ -1,0 +1,239 @@
+"""An episode that begins with a number that is not finite is begun anew, and counted; a strict run names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import support
+import training
+
+import multippo as mp
+from multippo.errors import NonFiniteError
+from multippo.testing import CountNet, FunctionalClock, TableNet
+
+STEPS = 12
+
+
+def roll(env: Any, network: Any) -> Any:
+    engine = network.engine
+    before = network.initialize_state(env.num_envs)
+    return support.to_numpy(mp.unroll_env(env, env.reset(0), network, before, STEPS, engine.random.key(1))[2])
+
+
+class FunctionalBadStarts(FunctionalClock):
+    """A clock whose second feature is the episode's number; one start in three is NaN."""
+
+    def reset(self, key: Any) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        number = jax.random.uniform(key)
+        state = super().reset(key)
+        return self._with(state, number, jnp.where(number < 0.33, jnp.nan, number))
+
+    def step(self, state: Any, action: Any) -> Any:
+        number = state.info["number"]
+        return self._with(super().step(state, action), number, number)
+
+    def _with(self, state: Any, number: Any, shown: Any) -> Any:
+        import jax.numpy as jnp
+
+        obs = jnp.concatenate([state.obs, shown[None]])
+        return state._replace(obs=obs, info={**state.info, "number": number})
+
+
+def test_a_start_that_is_not_finite_is_passed_over(engine):
+    env = mp.make_env(FunctionalBadStarts(2), num_envs=4)
+    network = CountNet()
+    first = env.reset(0)
+    env_state = env.refresh(first, engine.random.key(1))
+    pool = np.asarray(env_state.internal.pool.obs[:, -1])
+    numbers, bad = np.asarray(env_state.internal.pool.info["number"]), np.isnan(pool)
+    assert 0 < bad.sum() < len(bad)
+    before = network.initialize_state(4)
+    found = support.to_numpy(mp.unroll_env(env, first, network, before, 6, engine.random.key(1))[2])
+    assert np.isfinite(found.obs).all()
+    # Episodes of two steps: each environment takes three entries, the second of them after its fourth step.
+    stride = np.asarray(env._stride)
+    for i in range(4):
+        for episode in (1, 2):
+            entry = (i + stride * (episode - 1)) % len(pool)
+            taken = np.flatnonzero(numbers == found.obs[2 * episode, i, -1]).item()
+            assert taken == entry or bad[entry]
+            assert not bad[taken]
+            assert found.broken[2 * episode - 1, i] == (-2 if bad[entry] else 0)  # the reward is leaf 1
+    # No two play one episode.
+    for numbers_of in found.obs[::2, :, -1]:
+        assert len(set(numbers_of)) == 4
+    assert (found.broken[::2] == 0).all()
+    assert found.counted.all()
+    np.testing.assert_array_equal(found.terminated, [[False] * 4, [True] * 4] * 3)
+    np.testing.assert_array_equal(found.rewards, 1)
+
+
+def test_the_next_sound_entries_of_a_pool(jax_engine):
+    from multippo.envs.starts import sound_starts
+
+    xp, nan = jax_engine.xp, np.nan
+    compiled = jax_engine.jit(sound_starts)  # all of one shape, to be compiled once
+
+    def taken_of(pool: list[float], entry: list[int], wanted: list[bool]) -> list[list[int]]:
+        obs = {"a": xp.zeros(8), "b": xp.asarray(pool)}
+        return [np.asarray(x).tolist() for x in compiled(obs, xp.zeros(2), xp.asarray(entry), xp.asarray(wanted))]
+
+    # Entries 0, 3, 4, 6 and 7 are finite. 0 is taken; the first to be replaced, at 1, is followed by 3, 4, 6.
+    pool = [0.0, nan, nan, 3.0, 4.0, nan, 6.0, 7.0]
+    taken, codes = taken_of(pool, [0, 1, 5, 2, 5], [True, True, True, True, False])
+    assert taken == [0, 3, 4, 6, 5]
+    assert codes == [0, 3, 3, 3, 0]  # after the reward and a
+    # From 5 on: 6, 7, then (0 and 3 are others' own) 4.
+    assert taken_of(pool, [0, 3, 5, 1, 2], [True] * 5)[0] == [0, 3, 6, 7, 4]
+    # From 1 on: 3, 4, then what another takes, then from the beginning.
+    assert taken_of([0.0, nan, nan, 3.0, 4.0, nan, nan, nan], [0, 1, 2, 5, 6], [True] * 5)[0] == [0, 3, 4, 0, 3]
+    # There is none; the run stops at what it sees.
+    assert taken_of([nan] * 8, [0, 1, 2, 3, 3], [True] * 5)[0] == [0, 1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("name", [pytest.param("jax", marks=pytest.mark.slow), "torch"])
+def test_training_counts_unsound_starts_and_a_strict_run_names_the_first(name):
+    env = mp.make_env(FunctionalBadStarts(2), num_envs=4)
+    with mp.use_backend(name):
+        network = mp.Sequential([mp.Normalizer(4), TableNet([0.5] * 4)])
+    run = training.train(env, network, iterations=2, rollout_length=4)
+    # Of 4 starts at first and 8 in each rollout; the draws are the same on either engine.
+    assert run.column("rollout/nonfinite_steps") == [6, 1]
+    for _, value in mp.to_portable(network).items():
+        assert np.isfinite(value).all()
+    strict = training.train(env, network, nonfinite="stop", catch=(NonFiniteError,))
+    assert "The observation is not finite at the start of environment" in str(strict.error)
+    assert strict.error.training_state.step == 0
+
+
+def test_a_strict_run_names_a_start_within_a_rollout(torch_engine):
+    class SoundAtFirst(FunctionalBadStarts):
+        """Bad starts in pools alone: those of the very first episodes are drawn by a key of their own."""
+
+        sound = True
+
+        def _with(self, state: Any, number: Any, shown: Any) -> Any:
+            return super()._with(state, number, number if self.sound else shown)
+
+    env = mp.make_env(SoundAtFirst(2), num_envs=4)
+    first = env.reset(0)
+    bad = mp.make_env(FunctionalBadStarts(2), num_envs=4)
+    bad.reset = lambda key: first
+    network = TableNet([0.5] * 4)
+    strict = training.train(bad, network, rollout_length=4, nonfinite="stop", catch=(NonFiniteError,))
+    assert "The next observation is not finite at step" in str(strict.error)
+    assert "of the rollout in environment" in str(strict.error)
+
+
+class BadStart(gymnasium.Env[Any, Any]):
+    """Pays 10, 20, 30 and ends; the first observation of its second episode is NaN."""
+
+    observation_space = gymnasium.spaces.Box(-10, 10, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, bad: bool) -> None:
+        self.bad, self.resets, self.time = bad, 0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time, self.resets = 0, self.resets + 1
+        return np.full(1, np.nan if self.bad and self.resets == 2 else 0.0, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        return np.full(1, self.time, np.float32), 10.0 * self.time, self.time == 3, False, {}
+
+
+@pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
+def test_an_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode):
+    makers = [lambda bad=bad: BadStart(bad) for bad in (True, False)]
+    env = mp.make_env(gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=mode))
+    found = roll(env, TableNet([0.5]))
+    skips = mode is gymnasium.vector.AutoresetMode.NEXT_STEP
+    # Told at the step for the reset; without one, at the step that ended the episode before. Leaf 2 is the observation.
+    assert np.argwhere(found.broken).tolist() == [[3 if skips else 2, 0]]
+    assert found.broken.min() == -2
+    period = [0, 1, 2, 3] if skips else [0, 1, 2]
+    for i in range(2):
+        np.testing.assert_array_equal(found.obs[:, i, 0], (period * STEPS)[:STEPS])
+        np.testing.assert_array_equal(found.valid[:, i], found.obs[:, i, 0] != 3)
+    # The third step of each episode ends it, and pays like any other.
+    np.testing.assert_array_equal(found.terminated, found.obs[..., 0] == 2)
+    assert not found.truncated.any()
+    np.testing.assert_array_equal(found.rewards, np.where(found.valid, 10 * (found.obs[..., 0] + 1), 0))
+    np.testing.assert_array_equal(found.counted, found.valid)
+    assert np.isfinite(found.obs).all()
+    env.close()
+
+
+@pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
+def test_a_truncated_episode_before_a_bad_start_keeps_its_last_observation(torch_engine, mode):
+    class Cut(BadStart):
+        def step(self, action: Any) -> Any:
+            obs, reward, over, _, info = super().step(action)
+            return obs, reward, False, over, info
+
+    env = mp.make_env(gymnasium.vector.SyncVectorEnv([lambda: Cut(True)], autoreset_mode=mode))
+    found = roll(env, TableNet([2.0]))
+    np.testing.assert_array_equal(found.truncated, found.obs[..., 0] == 2)
+    assert not found.terminated.any()
+    # The value is the observation times 2: 2 * 3 at the end of every episode.
+    np.testing.assert_array_equal(found.bootstrap_values, np.where(found.truncated, 6, 0))
+    np.testing.assert_array_equal(found.rewards, np.where(found.valid, 10 * (found.obs[..., 0] + 1), 0))
+    env.close()
+
+
+@pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
+def test_one_bad_start_of_a_single_environment_stops_no_run_but_a_strict_one(torch_engine, mode):
+    make = lambda: mp.make_env(  # noqa: E731
+        gymnasium.vector.SyncVectorEnv([lambda: BadStart(True)], autoreset_mode=mode)
+    )
+    run = training.train(make(), TableNet([0.5]), iterations=3, rollout_length=4, num_minibatches=1)
+    assert run.error is None
+    assert run.column("rollout/nonfinite_steps") == [1, 0, 0]
+    assert run.column("rollout/episode_reward/mean")[0] == 60  # 10 + 20 + 30
+    options = {"nonfinite": "stop", "num_minibatches": 1, "rollout_length": 4}
+    strict = training.train(make(), TableNet([0.5]), **options, catch=(NonFiniteError,))
+    step = 3 if mode is gymnasium.vector.AutoresetMode.NEXT_STEP else 2
+    assert f"The next observation is not finite at step {step} of the rollout in environment 0" in str(strict.error)
+    found = mp.eval_rollout(make(), TableNet([0.5]), num_episodes=3)
+    assert found["eval/nonfinite_episodes"] == 0
+    assert found["eval/episode_reward/min"] == found["eval/episode_reward/max"] == 60
+
+
+def test_a_broken_step_that_ends_its_episode_before_a_bad_start(torch_engine):
+    class Both(BadStart):
+        def step(self, action: Any) -> Any:
+            obs, reward, over, truncated, info = super().step(action)
+            return obs, np.inf if over and self.resets == 1 else reward, over, truncated, info
+
+    env = mp.make_env(
+        gymnasium.vector.SyncVectorEnv([lambda: Both(True)], autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+    )
+    found = roll(env, TableNet([0.5]))
+    np.testing.assert_array_equal(found.broken[:, 0], [0, 0, 1] + [0] * (STEPS - 3))
+    np.testing.assert_array_equal(found.truncated[:, 0], found.broken[:, 0] > 0)
+    np.testing.assert_array_equal(found.rewards[:6, 0], [10, 20, 0, 10, 20, 30])
+    env.close()
+
+
+@pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
+def test_a_first_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode):
+    class AtOnce(BadStart):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            obs, info = super().reset(seed=seed, options=options)
+            return np.where(self.bad and self.resets == 1, np.nan, 0 * np.nan_to_num(obs)).astype(np.float32), info
+
+    makers = [lambda bad=bad: AtOnce(bad) for bad in (False, True)]
+    make = lambda: mp.make_env(gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=mode))  # noqa: E731
+    run = training.train(make(), TableNet([0.5]), iterations=2)
+    assert run.column("rollout/nonfinite_steps") == [1, 0]
+    strict = training.train(make(), TableNet([0.5]), nonfinite="stop", catch=(NonFiniteError,))
+    assert "The observation is not finite at the start of environment 1" in str(strict.error)
+    assert mp.eval_rollout(make(), TableNet([0.5]), num_episodes=2)["eval/lifespan/mean"] == 3

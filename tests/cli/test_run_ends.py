@@ -1,0 +1,176 @@
+"""How ``multippo train`` ends: by a signal, a fault, a full disk, or before it began."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from short_runs import SMALL, train
+
+from multippo.algorithms import checkpoint_folder
+from multippo.algorithms.metrics import read_metrics
+from multippo.cli import train as train_module
+from multippo.cli.settings import RunSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_ctrl_c_in_the_last_evaluation_says_where_the_run_is(command: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(train_module, "evaluate", lambda *_: signal.raise_signal(signal.SIGINT))
+    done = train(command, "--run-dir", "run", "--final-eval-episodes", 3)
+    assert (done.code, done.out) == (130, "")
+    assert "Evaluating over 3 episodes" in done.err
+    last = done.err.splitlines()[-1]
+    (checkpoint,) = Path("run/checkpoints").iterdir()
+    assert last.startswith("multippo: interrupted. Saved: ")
+    assert checkpoint.name in last
+    assert last.endswith("multippo eval run")
+
+
+class Failing(gymnasium.Env[Any, Any]):
+    """Shows NaN, or raises, from one of its steps on."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error, self.count = error, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count > 12 and self.error is not None:
+            raise self.error
+        return np.full(2, np.nan if self.count > 12 else 0.1, np.float32), 1.0, False, False, {}
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Registers the environment with an error to raise."""
+
+    def register(error: BaseException | None) -> str:
+        monkeypatch.setitem(
+            gymnasium.registry, "Failing-v0", gymnasium.envs.registration.EnvSpec("Failing-v0", Failing)
+        )
+        gymnasium.registry["Failing-v0"].kwargs = {"error": error}
+        return "Failing-v0"
+
+    return register
+
+
+def test_a_number_that_is_not_finite_ends_the_run_with_the_last_good_state_saved(command: Any, failing: Any):
+    done = train(command, "--run-dir", "run", env=failing(None))
+    assert done.code == 1
+    complaint = done.err.splitlines()[-1]
+    # The first iteration takes 8 steps, the next 4 are good; the 13th, step 4 from 0, shows it in all environments.
+    assert "The next observation is not finite at step 4" in complaint
+    assert "step_000000000032" in complaint
+    assert "Traceback" not in done.err
+    (checkpoint,) = Path("run/checkpoints").iterdir()
+    assert checkpoint.name == "step_000000000032"
+    # In the first iteration that is the state before any.
+    done = train(command, "--run-dir", "first", "--rollout-length", 16, env=failing(None))
+    assert done.code == 1
+    assert done.err.splitlines()[-1].endswith("step_000000000000.")
+
+
+def test_a_fault_keeps_its_traceback(command: Any, failing: Any):
+    # The same kind of error that a refusal is, but nothing that the library said.
+    with pytest.raises(ValueError, match="from the simulator"):
+        train(command, "--run-dir", "run", env=failing(ValueError("from the simulator")))
+
+
+def test_a_disk_that_is_full_is_no_fault(command: Any, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device", "checkpoints")
+
+    monkeypatch.setattr(checkpoint_folder, "save_checkpoint", full)
+    done = train(command, "--run-dir", "run")
+    assert done.code == 1
+    assert "No space left on device" in done.err.splitlines()[-1]
+    assert "Nothing was saved yet" in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("CartPol-v1",), "'CartPol-v1' is not known. Did you mean 'CartPole-v1'"),
+        (("brax/annt",), "Did you mean 'brax/ant'"),
+        (("os:CartPole-v1",), "asks to import the module 'os'"),
+        (("CartPole-v1", "--total-steps", -5), "total_steps=-5 is not possible: expected an integer of at least 1"),
+        (("CartPole-v1", "--num-minibatches", 7), "num_minibatches=7 equal parts"),
+        (("CartPole-v1", "--network", "lstm", "--num-minibatches", 3), "num_minibatches=3"),
+        (("CartPole-v1", "--backend", "foo"), "'foo'; known backends: jax, torch"),
+        (("CartPole-v1", "--backend", "numpy"), "The numpy backend can't train: it has no gradients"),
+        (("CartPole-v1", "--actor-hidden-sizes", 0), "expected an integer of at least 1"),
+        (("CartPole-v1", "--activation", "tanhh"), "'tanhh'; expected one of"),
+        (("CartPole-v1", "--config", "nowhere.yaml"), "nowhere.yaml can't be read"),
+        (("CartPole-v1", "--run-dir", "file"), "file is a file"),
+        (("CartPole-v1", "--run-dir", "file/below"), "can't be made: Not a directory"),
+        (("CartPole-v1", "--run-dir", "full"), "holds other files"),
+        (("CartPole-v1", "--run-dir", "run"), "holds a run already: add --resume"),
+        (("CartPole-v1", "--resume"), "--resume needs --run-dir"),
+        (("--resume", "--run-dir", "full"), "no config.json"),
+        (("--resume", "--run-dir", "new/run"), "nothing is there"),
+        (("CartPole-v1", "--max-episode-steps", 0), "max_episode_steps=0 is not possible"),
+        (("CartPole-v1", "--keep-last", 0), "keep_last=0 is not possible: expected at least 1"),
+        (("CartPole-v1", "--keep-best", -1), "keep_best=-1 is not possible: expected at least 1"),
+        (("CartPole-v1", "--keep-best", 1, "--no-eval-enabled"), "keep_best=1 needs evaluations during training"),
+        (("CartPole-v1", "--on-save-error", "ignore"), "on_save_error='ignore' is not known"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(command: Any, arguments: tuple[object, ...], message: str):
+    Path("file").write_text("mine")
+    Path("full").mkdir()
+    Path("full/mine").touch()
+    Path("run").mkdir()
+    Path("run/config.json").touch()
+    before = sorted(Path().rglob("*"))
+    for where in ((), ("--run-dir", "new/run")):
+        if {"--run-dir", "--resume"} & {*arguments} and where:
+            continue
+        done = command("train", *arguments, *where)
+        assert (done.code, done.out) == (2, ""), done.err
+        assert message in done.err
+        assert done.err.count("\n") == 1
+        assert sorted(Path().rglob("*")) == before
+
+
+def test_what_train_ppo_refuses_leaves_no_run_behind(command: Any, monkeypatch: pytest.MonkeyPatch):
+    make = RunSettings.make_network
+    monkeypatch.setattr(RunSettings, "make_network", lambda self, env: make(self, env).layers[0])
+    done = train(command, "--run-dir", "new/run")
+    assert done.code == 2
+    assert "PPONetworkOutput" in done.err.splitlines()[-1]
+    assert list(Path().iterdir()) == []
+
+
+def test_ctrl_c_in_a_process_of_its_own(tmp_path: Path):
+    line = ["CartPole-v1", "--backend", "torch", "--run-dir", tmp_path / "run", "--total-steps", "1e7", *SMALL]
+    arguments = [sys.executable, "-m", "multippo.cli", "train", *map(str, line)]
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while not (line := process.stderr.readline()).startswith("step "):
+            assert line, "the run ended before its first iteration"
+        process.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert time.monotonic() - start < 10
+    assert out == ""
+    assert err.splitlines()[-1].startswith("multippo: interrupted. Saved: ")
+    assert "Traceback" not in err
+    logged = read_metrics(tmp_path / "run/metrics.jsonl")
+    (checkpoint,) = (tmp_path / "run/checkpoints").iterdir()
+    assert checkpoint.name == f"step_{logged[-1]['step']:012d}"
