@@ -41,6 +41,7 @@ class Manifest:
         teacher_leaves: Arrays of a teacher's carry, in a distillation; else None.
         planned_steps: See ``TrainingState``.
         eval_return: See ``TrainingState``.
+        eval_due: See ``TrainingState``; None in checkpoints without.
         sha256: SHA-256 of each file of arrays by its name, in hexadecimal digits; None in checkpoints without.
     """
 
@@ -57,6 +58,7 @@ class Manifest:
     teacher_leaves: int | None = None
     planned_steps: int | None = None
     eval_return: float | None = None
+    eval_due: bool | None = None
     sha256: dict[str, str] | None = None
 
 

@@ -100,6 +100,7 @@ def save_checkpoint(
         teacher_leaves=None if training_state.teacher_carry is None else len(training_state.teacher_carry),
         planned_steps=training_state.planned_steps,
         eval_return=_finite(training_state.eval_return),
+        eval_due=training_state.eval_due,
     )
     write_manifest(manifest)  # refuses what JSON can't hold before anything is written
     files = {

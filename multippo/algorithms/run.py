@@ -134,6 +134,7 @@ class Run:
         self.planned_steps = planned_steps(self.ppo, initial)
         # After which iteration the last evaluation was, and its return.
         self._evaluated = (-1, None) if initial is None else (initial.iteration, initial.eval_return)
+        self._eval_due = initial is not None and initial.eval_due and self.evaluator is not None
         roots = random.split(self.key, 3)
         self.iteration_root = roots[2]
         # Episodes a host environment starts after a resume are not those it started with.
@@ -192,9 +193,8 @@ class Run:
     def go(self) -> TrainResult:
         """Runs to the end."""
         total = self.iteration + iterations_left(self.ppo, self.planned_steps)
-        if self.iteration >= total:
+        if self.iteration >= total and not self._eval_due:
             _LOG.warning(finished(self.step, self.iteration, self.ppo))
-        next_eval = self._next(self.config.eval.every_steps)
         every = self.config.checkpoint_every_steps
         next_checkpoint = self._next(every) if every else math.inf
         with contextlib.ExitStack() as stack:
@@ -204,14 +204,13 @@ class Run:
             rescues.append(self._rescue)
             stack.callback(rescues.remove, self._rescue)
             self.trainer.rollout_context = lambda: self._rollout(interrupt)
-            while self.iteration < total:
-                self._advance(min(self.trainer.iterations_per_call, total - self.iteration))
-                due = self.step >= next_eval or self.iteration >= total
-                evaluating = self.evaluator is not None and due and not interrupt.requested
+            while self.iteration < total or self._eval_due:
+                if not self._eval_due:
+                    self._advance(total - self.iteration)
+                evaluating = self._eval_due and not interrupt.requested
                 if evaluating:
                     with interrupt.abandonable():
                         self._evaluate()
-                    next_eval = self._next(self.config.eval.every_steps)
                 wanted = self.step >= next_checkpoint or (evaluating and self.config.checkpoint_at_evals)
                 if wanted or interrupt.requested:
                     self._checkpoint()
@@ -268,8 +267,9 @@ class Run:
     def _next(self, every: int) -> int:
         return (self.step // every + 1) * every
 
-    def _advance(self, count: int) -> None:
-        """Runs some iterations and logs each."""
+    def _advance(self, left: int) -> None:
+        """Runs some of the iterations that are left and logs each."""
+        count, next_eval = min(self.trainer.iterations_per_call, left), self._next(self.config.eval.every_steps)
         compile_before, start = self.engine.compile_seconds(), time.perf_counter()
         numbers = range(self.iteration, self.iteration + count)
         keys = self.engine.random.fold_in(
@@ -301,6 +301,7 @@ class Run:
             logged.append(metrics)
         # The state is the one after the last of them, so nothing is told of the first before all are counted.
         self._consumed = False
+        self._eval_due = self.evaluator is not None and (self.step >= next_eval or len(logged) == left)
         for metrics in logged:
             self.final_metrics = metrics
             self._warn_of_replay(metrics.get("ratio/first_max_dev", 0.0), int(metrics["iteration"]))
@@ -327,7 +328,7 @@ class Run:
         metrics = {"step": float(self.step), **found}
         self.eval_history.append(metrics)
         self.final_metrics = {**self.final_metrics, **found}
-        self._evaluated = self.iteration, found[EVAL_RETURN]
+        self._evaluated, self._eval_due = (self.iteration, found[EVAL_RETURN]), False
         self._log(metrics)
 
     def _checkpoint(self, state: TrainingState | None = None) -> None:
@@ -368,6 +369,7 @@ class Run:
             step=self.step,
             planned_steps=self.planned_steps,
             eval_return=self._evaluated[1] if self._evaluated[0] == self.iteration else None,
+            eval_due=self._eval_due,
         )
 
     def _teacher_carry(self) -> list[Any] | None:

@@ -85,6 +85,7 @@ class Checkpoint:
             teacher_carry=teacher_carry,
             planned_steps=self.manifest.planned_steps,
             eval_return=self.manifest.eval_return,
+            eval_due=bool(self.manifest.eval_due),
         )
 
     def _read(

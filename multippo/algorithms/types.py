@@ -112,6 +112,7 @@ class TrainingState:
         planned_steps: Those of the iterations finished, resets of environments included; None: as many as the config
             it is continued with takes in as many iterations.
         eval_return: Mean return of the evaluation made after the last of those iterations; None if there was none.
+        eval_due: Whether one is still to be made after them, which a signal has prevented.
     """
 
     definition: Any
@@ -128,6 +129,7 @@ class TrainingState:
     teacher_carry: list[Any] | None = None
     planned_steps: int | None = None
     eval_return: float | None = None
+    eval_due: bool = False
 
     def __repr__(self) -> str:
         """Counters, and of each tree how many arrays it has and the shapes of the first ones."""

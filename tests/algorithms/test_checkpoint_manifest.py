@@ -71,6 +71,7 @@ def test_an_environment_of_another_size_is_refused(engine: Any, tmp_path: Path):
         (lambda m: m.update(learning_rate=float("nan")), "learning_rate is nan"),
         (lambda m: m.update(environment="yes"), "environment is 'yes'"),
         (lambda m: m.update(extra=[]), "extra is"),
+        (lambda m: m.update(eval_due="yes"), "eval_due is 'yes'"),
         (lambda m: m.update(eval_return="good"), "eval_return is 'good'"),
         (lambda m: m.update(eval_return=float("inf")), "eval_return is inf"),
         (lambda m: m.update(sha256={"weights.safetensors": "0" * 63}), "sha256 is"),

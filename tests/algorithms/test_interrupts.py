@@ -114,9 +114,9 @@ def test_the_last_finished_iteration_is_saved(name, kind):
         env, network, iterations=50, on_log=on_log, catch=(KeyboardInterrupt,), config={"eval": evaluation}
     )
     assert isinstance(run.error, KeyboardInterrupt)
-    # The iteration in which it was pressed is finished; an evaluation that was due is left out.
+    # The iteration in which it was pressed is finished; an evaluation that was due is left for later.
     [(state, step)] = run.checkpoints
-    assert (state.iteration, step) == (2, 16)
+    assert (state.iteration, step, state.eval_due) == (2, 16, True)
     assert [line["step"] for line in run.logs] == [8, 16]
     # The network holds what was saved.
     held = engine.split(network)
@@ -170,8 +170,40 @@ def test_a_slow_evaluation_is_given_up(torch_engine, monkeypatch):
         Clock(3, num_envs=2), network, iterations=5, config=config, eval_env=slow, catch=(KeyboardInterrupt,)
     )
     assert isinstance(run.error, KeyboardInterrupt)
-    assert [state.iteration for state, _ in run.checkpoints] == [1]
+    assert [(state.iteration, state.eval_due) for state, _ in run.checkpoints] == [(1, True)]
     assert not network.sampler.deterministic
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_an_evaluation_that_a_signal_prevented_is_made_up(torch_engine, tmp_path, last):
+    def train(iterations: int, **more: Any) -> training.Run:
+        evaluation = mp.EvalConfig(enabled=True, every_steps=16, num_episodes=2)
+        env, network = mp.make_env(FunctionalClock(3), num_envs=2), TableNet([0.0] * 4)
+        state = mp.load_checkpoint(tmp_path, network) if more.pop("resumed", False) else None
+        run = training.train(
+            env, network, iterations=iterations, initial_state=state, config={"eval": evaluation}, **more
+        )
+        if run.error is not None:
+            mp.save_checkpoint(tmp_path, run.checkpoints[0][0], network)
+        return run
+
+    def press_at_second(metrics: dict[str, float]) -> None:
+        if metrics.get("iteration") == 2 and "losses/total" in metrics:
+            press_ctrl_c()
+
+    def lines(*runs: training.Run) -> list[dict[str, float]]:
+        records = [line for run in runs for line in run.logs]
+        return [{k: v for k, v in line.items() if not k.startswith(("time/", "throughput/"))} for line in records]
+
+    iterations = 2 if last else 4
+    whole = train(iterations)
+    first = train(iterations, on_log=press_at_second, catch=(KeyboardInterrupt,))
+    assert isinstance(first.error, KeyboardInterrupt)
+    second = train(iterations, resumed=True)
+    assert lines(first, second) == lines(whole)
+    evaluated = [line["step"] for line in second.logs if "eval/episodes" in line]
+    assert evaluated == ([16] if last else [16, 32])
+    assert [state.eval_due for state, _ in second.checkpoints] == [False]
 
 
 def test_an_interrupt_while_the_last_state_is_saved(torch_engine):
