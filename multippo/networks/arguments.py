@@ -70,12 +70,19 @@ def drawn(
     """Initial weights, of the shape that the layer needs.
 
     Raises:
-        TypeError: If ``init`` can't be called.
+        TypeError: If ``init`` can't be called, or is a framework's own.
         ValueError: If it makes an array of another shape.
     """
     if not callable(init):
         raise TypeError(
             f"{kind}({name}=...) is a {type(init).__name__}; expected a function of an Rngs and a shape, such as "
+            "multippo.networks.initializers.orthogonal(1.0)."
+        )
+    framework = (getattr(init, "__module__", None) or "").partition(".")[0]
+    if framework in ("jax", "flax", "torch"):
+        raise TypeError(
+            f"{kind}({name}=...) is an initialiser of {framework}'s, which draws numbers of one engine; expected a "
+            "function of an Rngs and a shape that returns a NumPy array, such as "
             "multippo.networks.initializers.orthogonal(1.0)."
         )
     array = np.asarray(init(rngs, shape))

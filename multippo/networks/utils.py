@@ -89,7 +89,11 @@ def map_named(function: Callable[[str, Any], Any], tree: Any) -> Any:
 def canonical_leaves(tree: Any) -> list[Any]:
     """The leaves in an order that does not depend on that of insertion: sorted keys, for every kind of dict."""
     if isinstance(tree, Mapping):
-        return [leaf for key in sorted(tree) for leaf in canonical_leaves(tree[key])]
+        try:
+            keys = sorted(tree)
+        except TypeError:
+            raise TypeError(f"The keys {list(tree)} have no common order; give a dict keys of one kind.") from None
+        return [leaf for key in keys for leaf in canonical_leaves(tree[key])]
     if isinstance(tree, tuple | list):
         return [leaf for entry in tree for leaf in canonical_leaves(entry)]
     return [] if tree is None else [tree]

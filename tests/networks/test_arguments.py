@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import flax
 import numpy as np
 import pytest
+import torch
 
 import multippo as mp
 from multippo.networks.initializers import lecun_normal
@@ -34,6 +36,18 @@ REFUSED = {
     "an initialiser that is none": (
         lambda: mp.Dense(3, 2, rngs(), kernel_init=np.ones((3, 2))),
         r"Dense\(kernel_init=...\) is a ndarray; expected a function of an Rngs and a shape",
+    ),
+    "an initialiser of flax's": (
+        lambda: mp.Dense(3, 2, rngs(), kernel_init=flax.nnx.initializers.lecun_normal()),
+        r"Dense\(kernel_init=...\) is an initialiser of jax's.*initializers.orthogonal",
+    ),
+    "an initialiser of torch's": (
+        lambda: mp.Dense(3, 2, rngs(), bias_init=torch.nn.init.zeros_),
+        r"Dense\(bias_init=...\) is an initialiser of torch's",
+    ),
+    "keys of two kinds": (
+        lambda: mp.Flattener()((), {"a": np.ones((1, 2)), 1: np.ones((1, 2))}),
+        r"The keys \['a', 1\] have no common order; give a dict keys of one kind",
     ),
     "a flag": (lambda: mp.Dense(3, 2, rngs(), use_bias="no"), r"Dense\(use_bias='no'\) is not possible: expected True"),
     "a convolution's flag": (lambda: mp.Conv(1, 2, 3, rngs(), use_bias=1), r"Conv\(use_bias=1\)"),
