@@ -6,6 +6,7 @@ import pytest
 import torch
 from zoo import EPISODE_ENDS
 
+from multippo.backends.torch import segments
 from multippo.backends.torch.segments import segmented_gru, segmented_lstm
 
 HIDDEN, FEATURES = 3, 4
@@ -83,6 +84,17 @@ def outputs_and_gradients(function, args):
 @pytest.mark.parametrize("ends", EPISODE_ENDS)
 def test_pieces_are_the_step_by_step_loop(ends):
     args = arguments(torch.tensor(EPISODE_ENDS[ends]))
+    got, expected = outputs_and_gradients(segmented_lstm, args), outputs_and_gradients(stepwise, args)
+    for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("way", [segments._packed, segments._by_lengths])
+@pytest.mark.parametrize("share", [0.02, 0.2, 0.7])
+def test_pieces_of_many_lengths_by_either_kernel(monkeypatch, way, share):
+    done = torch.rand((37, 6), generator=torch.Generator().manual_seed(1)) < share
+    monkeypatch.setattr(segments, "_by_lengths", way)
+    args = arguments(done)
     got, expected = outputs_and_gradients(segmented_lstm, args), outputs_and_gradients(stepwise, args)
     for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
