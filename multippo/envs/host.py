@@ -23,7 +23,7 @@ from multippo.envs.keys import host_seed
 from multippo.envs.members import Member
 from multippo.envs.observations import make_observation_map, take_rows
 from multippo.envs.returned import refuse_no_numbers, refuse_reward_tree
-from multippo.envs.workers import WORKER_TIMEOUT_S, Workers
+from multippo.envs.workers import WORKER_TIMEOUT_S, Workers, check_worker_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,8 +72,11 @@ class GymnasiumEnv(Env):
         self.num_envs = vector_env.num_envs
         self.vector_env = vector_env
         max_episode_steps = time_limit(max_episode_steps, self.id)
-        if not worker_timeout > 0:
-            raise ValueError(f"worker_timeout={worker_timeout!r} is not possible: expected seconds, more than 0.")
+        worker_timeout = check_worker_timeout(worker_timeout)
+        try:
+            self._reward_dtype = np.dtype(reward_dtype)
+        except TypeError as error:
+            raise TypeError(f"reward_dtype={reward_dtype!r} is not possible: expected a type of NumPy's.") from error
         if max_episode_steps is None and spec is not None:
             max_episode_steps = spec.kwargs.get("max_episode_steps", spec.max_episode_steps)
         # gymnasium writes "no limit" as -1.
@@ -98,7 +101,6 @@ class GymnasiumEnv(Env):
         self.restarts = mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         self._workers = Workers(vector_env, base, worker_timeout) if isinstance(base, AsyncVectorEnv) else None
         self._runner = self._workers or vector_env
-        self._reward_dtype = np.dtype(reward_dtype)
         self._remake = remake
         self._options: dict[str, Any] = {
             "reward_dtype": reward_dtype,

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from multippo.envs import novel
@@ -22,7 +22,7 @@ from multippo.envs.arguments import check_wrappers, time_limit, whole
 from multippo.envs.host import GymnasiumEnv
 from multippo.envs.registry import is_installed, unknown_env
 from multippo.envs.vectorize import Vectorization, first_made, vectorize, vectorize_id
-from multippo.envs.workers import WORKER_TIMEOUT_S
+from multippo.envs.workers import WORKER_TIMEOUT_S, check_worker_timeout, stop_workers
 from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, ScaleReward
 from multippo.keywords import did_you_mean
 
@@ -215,6 +215,7 @@ def _make_gymnasium(
     **kwargs: Any,
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
+    worker_timeout = check_worker_timeout(worker_timeout)
     check_wrappers(wrappers)
     action_repeat = whole("action_repeat", action_repeat)
     wrappers = (*wrappers, *_repeating(action_repeat))
@@ -225,7 +226,8 @@ def _make_gymnasium(
             module, _, rest = gymnasium_id.partition(":")
             raise ValueError(
                 f"The name {env_id!r} asks to import the module {module!r}; names read from a run's files must not do "
-                f"that. Import it yourself and pass {rest!r}, or pass a function that makes the environment."
+                f"that. Import it in your program and pass {rest!r}, or a function that makes the environment; for the "
+                "command line, let a program of yours import it and call multippo.cli.main()."
             )
         raise unknown_env(env_id)
 
@@ -239,7 +241,7 @@ def _make_gymnasium(
     if "max_episode_steps" in kwargs and limit is None:
         kwargs["max_episode_steps"] = -1  # gymnasium takes None for the registered limit
     limit = math.ceil(limit / action_repeat) if limit else None
-    return GymnasiumEnv(
+    return _adapted(
         remake(num_envs),
         id=spec.id,
         max_episode_steps=limit,
@@ -260,6 +262,7 @@ def _make_constructed(
     **kwargs: Any,
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
+    worker_timeout = check_worker_timeout(worker_timeout)
     action_repeat = whole("action_repeat", action_repeat)
     wrappers = list(_repeating(action_repeat))
     if max_episode_steps is not None:
@@ -286,7 +289,18 @@ def _make_constructed(
     kwargs.setdefault("id", made.name)
     limit = max_episode_steps or made.max_episode_steps
     kwargs["max_episode_steps"] = math.ceil(limit / action_repeat) if limit else None
-    return GymnasiumEnv(vector_env, remake=remake if can_repeat else None, worker_timeout=worker_timeout, **kwargs)
+    return _adapted(vector_env, remake=remake if can_repeat else None, worker_timeout=worker_timeout, **kwargs)
+
+
+def _adapted(vector_env: VectorEnv[Any, Any, Any], **kwargs: Any) -> GymnasiumEnv:
+    try:
+        return GymnasiumEnv(vector_env, **kwargs)
+    except BaseException:
+        if isinstance(vector_env, AsyncVectorEnv):
+            stop_workers(vector_env)  # at once: whoever keeps the exception would keep them
+        else:
+            vector_env.close()
+        raise
 
 
 @dataclasses.dataclass(frozen=True)

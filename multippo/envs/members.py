@@ -125,7 +125,10 @@ def run_member(index: int, make: Callable[[], Any], pipe: Any, parent_pipe: Any,
     It sends True, or False after it has put the constructor's exception into the queue of errors; then it ends.
     """
     try:
-        env = make()
+        try:
+            env = make()
+        except SystemExit as stop:
+            raise RuntimeError(f"The constructor of environment {index} ended its process: {stop!r}.") from stop
     except Exception as error:
         explained = _explained(error, index, in_worker=True)
         error_queue = rest[1]

@@ -12,15 +12,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from multippo.envs.members import MadeMember, MemberConstructor, run_member
-from multippo.envs.workers import (
-    WORKER_TIMEOUT_S,
-    DiedAtStartError,
-    DifferentSpacesError,
-    TimedVectorEnv,
-    stop_workers,
-    unwrapped_error,
-    without_tracebacks,
-)
+from multippo.envs.worker_starts import DiedAtStartError, DifferentSpacesError, TimedVectorEnv
+from multippo.envs.workers import WORKER_TIMEOUT_S, stop_workers, unwrapped_error, without_tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +35,8 @@ def vectorize(
         vectorization: ``"async"`` for one worker process each; otherwise in turn in this process. Workers are started
             afresh instead of forked, since JAX and torch run threads that a fork would break; as always with Python's
             ``multiprocessing``, a script then needs ``if __name__ == "__main__":``.
-        worker_timeout: Seconds that workers may take to make their environments; see ``TimedVectorEnv``.
+        worker_timeout: Seconds that a worker may take to make its environment, from its start; see ``TimedVectorEnv``.
+            Four workers for each core are started at a time.
 
     Raises:
         ValueError: If their spaces differ.

@@ -12,186 +12,42 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import multiprocessing
 import multiprocessing.connection
-import os
 import queue
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import gymnasium.logger
+import numpy as np
 from gymnasium.vector import AsyncVectorEnv
 
 from multippo.envs.members import MemberConstructor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-    from multiprocessing.connection import Connection
+    from collections.abc import Callable, Generator
 
     import gymnasium
-    import numpy as np
     from gymnasium.vector import VectorEnv
 
 __all__ = [
+    "CLOSE_S",
     "WORKER_TIMEOUT_S",
-    "DiedAtStartError",
-    "DifferentSpacesError",
-    "TimedVectorEnv",
     "Workers",
+    "check_worker_timeout",
     "stop_workers",
     "unwrapped_error",
     "without_tracebacks",
 ]
 
+_LOG = logging.getLogger("multippo")
+
 WORKER_TIMEOUT_S = 20.0
 
-_STARTS_PER_CORE = 2
-"""How many workers are started at a time for each core; each must import its environment's packages."""
-
-_ERROR_TIMEOUT_S = 5.0
-"""For an exception that a worker has announced; it comes through a thread of the worker's."""
-
-
-class DifferentSpacesError(RuntimeError):
-    """The environments of a batch have different spaces.
-
-    Attributes:
-        places: The numbers of those that differ from the first.
-    """
-
-    def __init__(self, places: list[int]) -> None:
-        super().__init__(f"The environments {places} have other spaces than the first.")
-        self.places = places
-
-
-class DiedAtStartError(RuntimeError):
-    """A worker died before its environment was made.
-
-    Args:
-        number: The environment's, if it is known.
-    """
-
-    def __init__(self, number: int | None = None) -> None:
-        name = "A worker process" if number is None else f"The worker process of environment {number}"
-        super().__init__(
-            f"{name} died while it made its environment. The first environment was made in this process without fault, "
-            "so look for what differs in a new process: files, environment variables, memory, or a script without "
-            'if __name__ == "__main__":'
-        )
-
-
-class TimedVectorEnv(AsyncVectorEnv):
-    """An ``AsyncVectorEnv`` whose workers may not take for ever to make their environments.
-
-    Only so many are started at a time as the cores can serve, so that the time that one takes says something about
-    that one, however many there are.
-
-    Args:
-        env_fns: The constructors of the environments, for workers that run ``run_member``.
-        *args: For ``AsyncVectorEnv``.
-        timeout_s: Seconds from its start in which a worker must have made its environment. It is longer by what the
-            first environment took, which is made in this process.
-        **kwargs: For ``AsyncVectorEnv``.
-
-    Raises:
-        RuntimeError: If a worker has not made its environment in time. The processes go on; ``stop_workers`` ends them.
-        DiedAtStartError: If a worker died meanwhile.
-        Exception: What the constructor of an environment raised in a worker.
-    """
-
-    def __init__(
-        self, env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]], *args: Any, timeout_s: float, **kwargs: Any
-    ) -> None:
-        self._limit_s, self._began = timeout_s, time.monotonic()
-        self._deadlines: dict[int, float] = {}
-        """When a worker that has been started must have made its environment, by its number."""
-        announced: Any = _Announced(env_fns, self._expect)
-        super().__init__(announced, *args, **kwargs)
-        self.env_fns = env_fns
-
-    def _expect(self, number: int) -> None:
-        """Waits until another worker can be started, which will be the one of this number."""
-        if number == 0:
-            self._limit_s += time.monotonic() - self._began
-        self._wait_until_at_most(_STARTS_PER_CORE * _num_cores() - 1)
-        self._deadlines[number] = time.monotonic() + self._limit_s
-
-    def _wait_until_at_most(self, num_starting: int) -> None:
-        while len(self._deadlines) > num_starting:
-            starting: dict[Any, int] = {self.parent_pipes[number]: number for number in self._deadlines}
-            left_s = min(self._deadlines.values()) - time.monotonic()
-            ready: list[Any] = multiprocessing.connection.wait(list(starting), max(left_s, 0.0))
-            if not ready:
-                # Those that were started at the same time likely wait for the same.
-                late = [number for number, deadline in self._deadlines.items() if deadline < time.monotonic() + 1.0]
-                raise RuntimeError(
-                    f"The workers of environments {late} did not make their environments within {self._limit_s:.3g} s "
-                    "of their start, and all workers were ended. The first environment was made in this process "
-                    "without fault, so look for what an environment waits for in a new process: a lock, a port, a "
-                    "display, a download. If it may take longer, pass a larger worker_timeout."
-                )
-            for pipe in ready:
-                number = starting[pipe]
-                try:
-                    made = pipe.recv()
-                except (EOFError, ConnectionError) as error:
-                    raise DiedAtStartError(number) from error
-                if not made:
-                    raise self.error_queue.get(timeout=_ERROR_TIMEOUT_S)[2]
-                del self._deadlines[number]
-
-    def _check_spaces(self) -> None:
-        # What comes first after the last start.
-        self._wait_until_at_most(0)
-        pipes = [_RememberingPipe(pipe) for pipe in self.parent_pipes]
-        self.parent_pipes: list[Any] = list(pipes)
-        try:
-            super()._check_spaces()
-        except RuntimeError:
-            # gymnasium's says which space differs, but not whose.
-            if places := [place for place, pipe in enumerate(pipes) if not all(pipe.same_spaces)]:
-                raise DifferentSpacesError(places) from None
-            raise
-        finally:
-            self.parent_pipes = [pipe.pipe for pipe in pipes]
-
-
-class _Announced:
-    """Constructors of which each is announced, by its number, before the loop that starts the workers gets it."""
-
-    def __init__(self, env_fns: Sequence[Callable[[], Any]], announce: Callable[[int], None]) -> None:
-        self._env_fns, self._announce = env_fns, announce
-
-    def __len__(self) -> int:
-        return len(self._env_fns)
-
-    def __getitem__(self, index: int) -> Callable[[], Any]:
-        return self._env_fns[index]
-
-    def __iter__(self) -> Iterator[Callable[[], Any]]:
-        for number, env_fn in enumerate(self._env_fns):
-            self._announce(number)
-            yield env_fn
-
-
-class _RememberingPipe:
-    """A worker's pipe that keeps the worker's answer to whether its spaces are those of the first environment."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
-        self.send = pipe.send
-        self.same_spaces: tuple[bool, ...] = ()
-
-    def recv(self) -> Any:
-        """As ``Connection.recv``."""
-        message = self.pipe.recv()
-        self.same_spaces = message[0]
-        return message
-
-
-def _num_cores() -> int:
-    """The cores that this process may use, of which a container often has fewer than the machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CLOSE_S = 2.0
+"""How long processes that were told to end may take for it, all together."""
 
 
 class Workers:
@@ -234,10 +90,36 @@ class Workers:
 
     def close(self) -> None:
         """Lets the workers close their environments and ends them."""
+        # What closing comes to, through whatever wrappers. Not for longer: an environment that held on to itself would
+        # keep its processes when nobody holds it any more.
+        self._base.close_extras = self._close_workers
         try:
             self._vector_env.close()
         except (EOFError, ConnectionError):
             self._stop()
+        finally:
+            del self._base.close_extras
+
+    def _close_workers(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """As ``AsyncVectorEnv.close_extras``, which would wait for ever for one that does not end."""
+        base, deadline = self._base, time.monotonic() + (self._timeout_s if timeout is None else timeout)
+        pipes = {pipe: place for place, pipe in enumerate(base.parent_pipes) if pipe is not None and not pipe.closed}
+        for pipe in () if terminate else pipes:
+            with contextlib.suppress(ConnectionError):
+                pipe.send(("close", None))
+        processes = () if terminate else base.processes
+        silent = {process.sentinel: place for place, process in enumerate(processes)}
+        while silent and (left_s := deadline - time.monotonic()) > 0:
+            ended: list[Any] = multiprocessing.connection.wait(list(silent), left_s)
+            silent = {sentinel: place for sentinel, place in silent.items() if sentinel not in ended}
+        if silent:
+            _LOG.warning(
+                "The workers of environments %s did not end within worker_timeout=%g s of being told to; now they are. "
+                "Look for what close() of the environment waits for, or for a thread that it leaves.",
+                list(silent.values()),
+                self._timeout_s,
+            )
+        stop_workers(base)
 
     def _watch(self, name: str, call: Callable[[], Any]) -> Any:
         try:
@@ -288,11 +170,13 @@ def stop_workers(base: AsyncVectorEnv) -> None:
     started = [process for process in vars(base).get("processes", ()) if process.pid is not None]
     for process in started:
         process.terminate()
+    deadline = time.monotonic() + CLOSE_S
     for process in started:
-        process.join(timeout=2.0)
+        process.join(timeout=max(0.0, deadline - time.monotonic()))
         if process.is_alive():
             process.kill()
-            process.join()
+    for process in started:
+        process.join()
     for pipe in vars(base).get("parent_pipes", ()):
         if pipe is not None and not pipe.closed:
             pipe.close()
@@ -307,9 +191,40 @@ def unwrapped_error(error: BaseException) -> BaseException:
 @contextlib.contextmanager
 def without_tracebacks() -> Generator[None]:
     """Keeps gymnasium from issuing a worker's traceback as a warning, which a filter can turn into an exception."""
-    level = gymnasium.logger.min_level
-    gymnasium.logger.min_level = max(level, gymnasium.logger.ERROR + 1)
+    with _quiet.lock:
+        if _quiet.count == 0:
+            _quiet.level = gymnasium.logger.min_level
+            gymnasium.logger.min_level = max(_quiet.level, gymnasium.logger.ERROR + 1)
+        _quiet.count += 1
     try:
         yield
     finally:
-        gymnasium.logger.min_level = level
+        with _quiet.lock:
+            _quiet.count -= 1
+            if _quiet.count == 0:
+                gymnasium.logger.min_level = _quiet.level
+
+
+class _Quiet:
+    """How many threads want gymnasium to be quiet, and the level before, which there is only one of."""
+
+    def __init__(self) -> None:
+        self.lock, self.count, self.level = threading.Lock(), 0, 0
+
+
+_quiet = _Quiet()
+
+
+def check_worker_timeout(seconds: Any) -> float:
+    """The seconds, as they are.
+
+    Raises:
+        ValueError: If they are no number above 0 that a wait can take.
+    """
+    is_number = isinstance(seconds, int | float | np.integer | np.floating) and not isinstance(seconds, bool)
+    if not is_number or not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise ValueError(
+            f"worker_timeout={seconds!r} is not possible: expected a finite number of seconds, more than 0; for no "
+            "limit pass a large one."
+        )
+    return float(seconds)

@@ -1,7 +1,10 @@
 """Worker processes. Environments are local classes, which travel to a worker by value."""
 
+import math
 import multiprocessing
 import os
+import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -18,6 +21,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from multippo.envs.host import GymnasiumEnv
 from multippo.envs.make import make_env as make_env_by_name
 from multippo.envs.vectorize import vectorize
+from multippo.envs.workers import without_tracebacks
 
 
 def make_class(fault=None):
@@ -79,41 +83,6 @@ def test_a_worker_that_hangs_is_named():
     assert not any(process.is_alive() for process in processes(env))
 
 
-def hanging():
-    if multiprocessing.parent_process() is not None:
-        time.sleep(60)
-    return make_class()()
-
-
-def test_constructors_that_hang_in_their_workers_are_named_however_many_there_are():
-    makers = [*[make_class()] * 30, hanging, hanging]
-    pattern = r"workers of environments \[30, 31\] did not make.*within 1\S+ s.*larger worker_timeout"
-    began = time.monotonic()
-    with pytest.raises(RuntimeError, match=pattern):
-        make_env_by_name(makers, vectorization="async", worker_timeout=10.0)
-    assert time.monotonic() - began < 35
-    assert not multiprocessing.active_children()
-
-
-def test_one_that_dies_or_fails_is_found_before_all_are_started():
-    def dying():
-        if multiprocessing.parent_process() is not None:
-            os._exit(3)
-        return make_class()()
-
-    def failing():
-        if multiprocessing.parent_process() is not None:
-            raise OSError("no display")
-        return make_class()()
-
-    rest = [make_class()] * 10_000
-    with pytest.raises(RuntimeError, match="process of environment 1 died while it made"):
-        make_env_by_name([make_class(), dying, *rest], vectorization="async")
-    with pytest.raises(OSError, match="no display"):
-        make_env_by_name([make_class(), failing, *rest], vectorization="async")
-    assert not multiprocessing.active_children()
-
-
 def test_members_with_other_spaces_are_named():
     class Other(make_class()):
         action_space = spaces.Discrete(3)
@@ -125,9 +94,83 @@ def test_members_with_other_spaces_are_named():
     assert not multiprocessing.active_children()
 
 
-def test_a_limit_that_is_no_time_is_refused():
-    with pytest.raises(ValueError, match="worker_timeout=0 is not possible: expected seconds, more than 0"):
-        make_env_by_name([make_class()] * 2, worker_timeout=0)
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, None, "20", True, 1e300])
+def test_a_limit_that_is_no_time_is_refused_before_a_worker_is_started(seconds):
+    text = re.escape(f"worker_timeout={seconds!r} is not possible: expected a finite number of seconds, more than 0")
+    for environment in ([make_class()] * 2, "CartPole-v1"):
+        with pytest.raises(ValueError, match=text):
+            make_env_by_name(environment, num_envs=2, vectorization="async", worker_timeout=seconds)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("obstacle", ["close", "thread"])
+def test_a_worker_that_does_not_end_is_ended(caplog, obstacle):
+    class Staying(make_class()):
+        def __init__(self):
+            if obstacle == "thread" and multiprocessing.parent_process() is not None:
+                threading.Thread(target=time.sleep, args=(60,)).start()
+
+        def close(self):
+            if obstacle == "close" and multiprocessing.parent_process() is not None:
+                time.sleep(60)
+
+    env = GymnasiumEnv(vectorize([make_class(), Staying], "async"), worker_timeout=2.0)
+    env.step(env.reset(0), np.zeros(2, int))
+    began = time.monotonic()
+    env.close()
+    assert 2 <= time.monotonic() - began < 10
+    assert "workers of environments [1] did not end within worker_timeout=2 s" in caplog.text
+    assert not multiprocessing.active_children()
+    env.close()
+
+
+def test_workers_that_ignore_being_terminated_are_killed_together():
+    class Deaf(make_class(lambda: os._exit(1))):
+        def __init__(self):
+            if multiprocessing.parent_process() is not None:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    env = GymnasiumEnv(vectorize([Deaf] * 6, "async"), worker_timeout=10.0)
+    state = env.reset(0)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="a worker process died"):
+        env.step(state, np.array([1, 0, 0, 0, 0, 0]))
+    assert time.monotonic() - began < 8
+    assert not any(process.is_alive() for process in processes(env))
+
+
+def test_gymnasium_speaks_again_after_threads_have_wanted_it_quiet():
+    before = gymnasium.logger.min_level
+    inside, leave = threading.Barrier(3), [threading.Event(), threading.Event()]
+
+    def be_quiet(place):
+        with without_tracebacks():
+            inside.wait(5)
+            leave[place].wait(5)
+
+    threads = [threading.Thread(target=be_quiet, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    inside.wait(5)
+    for thread, event in zip(threads, leave, strict=True):  # the one that came first goes first
+        assert gymnasium.logger.min_level > gymnasium.logger.ERROR
+        event.set()
+        thread.join()
+    assert gymnasium.logger.min_level == before
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "kind"),
+    [(spaces.Text(3), {}, ValueError), (spaces.Discrete(2), {"reward_dtype": "no"}, TypeError)],
+)
+def test_what_is_refused_after_the_start_leaves_no_worker(space, options, kind):
+    class Other(make_class()):
+        action_space = space
+
+    with pytest.raises(kind, match=r"Text|reward_dtype='no' is not possible") as kept:
+        make_env_by_name([Other] * 2, vectorization="async", **options)
+    assert not multiprocessing.active_children()
+    del kept
 
 
 def test_an_exception_brings_its_traceback():

@@ -1,0 +1,115 @@
+"""Worker processes that die, fail or hang while they make their environments."""
+
+import multiprocessing
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from multippo.envs.make import make_env as make_env_by_name
+
+
+class Quiet(gymnasium.Env):
+    observation_space = spaces.Box(0, 100, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+
+def make_class():
+    """A class of its own, which travels to a worker by value."""
+
+    class Own(Quiet):
+        pass
+
+    return Own
+
+
+def hanging():
+    if multiprocessing.parent_process() is not None:
+        time.sleep(60)
+    return make_class()()
+
+
+def test_constructors_that_hang_in_their_workers_are_named_however_many_there_are():
+    makers = [*[make_class()] * 30, hanging, hanging]
+    pattern = r"workers of environments \[30, 31\] did not make.*within 1\S+ s.*larger worker_timeout"
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=pattern):
+        make_env_by_name(makers, vectorization="async", worker_timeout=10.0)
+    assert time.monotonic() - began < 35
+    assert not multiprocessing.active_children()
+
+
+def test_one_that_dies_or_fails_is_found_before_all_are_started():
+    def dying():
+        if multiprocessing.parent_process() is not None:
+            os._exit(3)
+        return make_class()()
+
+    def failing():
+        if multiprocessing.parent_process() is not None:
+            raise OSError("no display")
+        return make_class()()
+
+    rest = [make_class()] * 10_000
+    with pytest.raises(RuntimeError, match=r"process of environment 1 died while it made.*exit code 3"):
+        make_env_by_name([make_class(), dying, *rest], vectorization="async")
+    with pytest.raises(OSError, match="no display"):
+        make_env_by_name([make_class(), failing, *rest], vectorization="async")
+    assert not multiprocessing.active_children()
+
+
+def test_a_constructor_that_ends_its_process_is_told_as_an_exception():
+    def leaving():
+        if multiprocessing.parent_process() is not None:
+            raise SystemExit("no licence")
+        return make_class()()
+
+    with pytest.raises(RuntimeError, match=r"environment 1 ended its process: SystemExit\('no licence'\)"):
+        make_env_by_name([make_class(), leaving], vectorization="async")
+    assert not multiprocessing.active_children()
+
+
+class Arriving:
+    """Fails where it is unpickled."""
+
+    def __reduce__(self):
+        return (_arrive, (os.getpid(),))
+
+
+def _arrive(parent):
+    if os.getpid() != parent:
+        raise OSError("the file is on the other machine")
+    return Arriving()
+
+
+@pytest.mark.parametrize("size", [10, 10**6])
+def test_a_constructor_arrives_or_says_why_it_does_not_however_large_it_is(size, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    table, arriving = np.arange(size), Arriving()
+
+    def make(payload=table):
+        env = make_class()()
+        env.table = payload
+        return env
+
+    def failing(payload=(table, arriving)):
+        return make_class()()
+
+    env = make_env_by_name([make] * 3, vectorization="async")
+    assert [len(table) for table in env.vector_env.get_attr("table")] == [size] * 3
+    env.close()
+    with pytest.raises(OSError, match="on the other machine"):
+        make_env_by_name([make, failing], vectorization="async")
+    assert not multiprocessing.active_children()
+    assert not [path for path in Path(tmp_path).iterdir() if path.name.startswith("multippo-")]
