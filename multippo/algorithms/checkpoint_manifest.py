@@ -20,6 +20,7 @@ FORMAT, FORMAT_VERSION = "multippo.checkpoint", 1
 
 _MOST_BYTES = 2**24
 _SIGNED = {"eval_return"}
+_COUNTED = {"iteration", "optimizer_count", "num_envs"}  # by engines, in 32 bits
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -73,6 +74,7 @@ def write_manifest(manifest: Manifest) -> str:
     head = {"format": FORMAT, "format_version": FORMAT_VERSION, "multippo_version": __version__}
     try:
         text = json.dumps({**head, **dataclasses.asdict(manifest)}, indent=2, allow_nan=False) + "\n"
+        json.loads(text, object_pairs_hook=unique)  # the keys 1 and "1" are one there
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"config and extra of a checkpoint must be what JSON can hold: {error}.") from error
     if len(text) > _MOST_BYTES:
@@ -105,8 +107,8 @@ def read_manifest(directory: Path) -> Manifest:
     values: dict[str, Any] = {}
     for name, hint in get_type_hints(Manifest).items():
         values[name] = value = found.get(name)
-        least = -(2**63) if name in _SIGNED else 0
-        if not _is(value, hint) or (_is(value, float) and not least <= value < 2**63):
+        least, most = (-(2**63) if name in _SIGNED else 0), (2**31 if name in _COUNTED else 2**63)
+        if not _is(value, hint) or (_is(value, float) and not least <= value < most):
             raise DamagedCheckpointError(f"{file} is damaged: {name} is {value!r}.")
     sums = values["sha256"]
     if sums is not None and not all(isinstance(digits, str) and _SHA256.fullmatch(digits) for digits in sums.values()):

@@ -10,7 +10,15 @@ from pathlib import Path
 
 from multippo.algorithms.checkpoint_manifest import MANIFEST, Manifest, read_manifest
 
-__all__ = ["best_checkpoint", "best_first", "latest_checkpoint", "read_steps", "step_directories", "step_directory"]
+__all__ = [
+    "best_checkpoint",
+    "best_first",
+    "latest_checkpoint",
+    "read_steps",
+    "step_directories",
+    "step_directory",
+    "step_entries",
+]
 
 _STEP = re.compile(r"step_(\d{1,19})")
 
@@ -20,15 +28,20 @@ def step_directory(directory: Path, step: int) -> Path:
     return directory / f"step_{step:012d}"
 
 
-def step_directories(directory: str | os.PathLike[str]) -> list[Path]:
-    """The ``step_…`` in a directory, the highest step first, damaged ones too; links are left out."""
+def step_entries(directory: str | os.PathLike[str]) -> list[Path]:
+    """Whatever is called ``step_…`` in a directory, the highest step first: damaged checkpoints, files, links too."""
     found: list[tuple[int, Path]] = []
     directory = Path(directory)
     for entry in directory.iterdir() if directory.is_dir() else ():
         match = _STEP.fullmatch(entry.name)
-        if match and not entry.is_symlink():
+        if match:
             found.append((int(match[1]), entry))
     return [path for _, path in sorted(found, reverse=True)]
+
+
+def step_directories(directory: str | os.PathLike[str]) -> list[Path]:
+    """The directories ``step_…`` in a directory, the highest step first, damaged ones too; links are left out."""
+    return [path for path in step_entries(directory) if path.is_dir() and not path.is_symlink()]
 
 
 def latest_checkpoint(directory: str | os.PathLike[str]) -> Path | None:

@@ -50,6 +50,7 @@ from multippo.envs.api import Env
 from multippo.envs.saving import SavedEnvState, read_env_state
 from multippo.networks.portable import portable_split
 from multippo.networks.random_state import forget_drawn
+from multippo.networks.types import StatefulModule
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -81,6 +82,14 @@ def save_checkpoint(
         TypeError: If ``config`` or ``extra`` can't be written as JSON.
         OSError: If the disk is full, read-only, …; nothing is left behind then, and what was there stays.
     """
+    if not isinstance(training_state, TrainingState):
+        raise TypeError(
+            f"save_checkpoint(path, training_state, network) got a {type(training_state).__name__} as training_state; "
+            "expected what checkpoint_fn is given, or the training_state of train_ppo's result."
+        )
+    _check_network("save_checkpoint", network)
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"save_checkpoint got a {type(path).__name__} as its path; expected a directory to write.")
     path = Path(os.path.abspath(path))
     _refuse_other_things(path)
     environment = _environment(training_state.env_state)
@@ -138,9 +147,26 @@ def load_checkpoint(
         DamagedCheckpointError: If a file is not what was saved. The network is unchanged then, as with any other error.
         ValueError: If it is of a later format, or does not fit.
     """
+    if network is not None:
+        _check_network("load_checkpoint", network)
+    if env is not None and not isinstance(env, Env):
+        raise TypeError(f"load_checkpoint(env=...) is a {type(env).__name__}; expected an environment of make_env's.")
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"load_checkpoint got a {type(path).__name__} as its path; expected that of a checkpoint or of a directory "
+            "that holds some. CheckpointFolder.latest() is None before the first is saved."
+        )
     directory = _find(Path(path))
     checkpoint = Checkpoint(path=directory, manifest=read_manifest(directory))
     return checkpoint if network is None else checkpoint.restore(network, env)
+
+
+def _check_network(function: str, network: Any) -> None:
+    if not isinstance(network, StatefulModule):
+        raise TypeError(
+            f"{function} needs a StatefulModule as its network, built like the one in training; got a "
+            f"{type(network).__name__}."
+        )
 
 
 # -- writing

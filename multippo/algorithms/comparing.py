@@ -25,8 +25,9 @@ class Apart:
     Attributes:
         leaf: Its metric or array.
         index: Where in the array the two are furthest apart; empty for a number.
-        a: What the first run has there; None where it lacks the leaf.
+        a: What the first run has there; None where it lacks the leaf, or the two are of different shapes.
         b: What the second has.
+        shapes: The shapes of the two, where they differ; None for the one that lacks the leaf.
         by: Their distance in proportion to the larger of them and 1; infinite where one lacks the leaf or is no number.
     """
 
@@ -35,6 +36,7 @@ class Apart:
     a: float | None
     b: float | None
     by: float
+    shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,7 +116,8 @@ def apart(leaf: str, a: Any, b: Any, tolerance: float) -> Iterator[Apart]:
     are not, whatever the tolerance.
     """
     if a is None or b is None or np.shape(a) != np.shape(b):
-        yield Apart(leaf=leaf, index=(), a=_only(a), b=_only(b), by=math.inf)
+        shapes = _shape(a), _shape(b)
+        yield Apart(leaf=leaf, index=(), a=_only(a), b=_only(b), by=math.inf, shapes=shapes)
         return
     left, right = np.asarray(a), np.asarray(b)
     whole = left.dtype.kind not in "fc" and right.dtype.kind not in "fc"
@@ -132,6 +135,10 @@ def apart(leaf: str, a: Any, b: Any, tolerance: float) -> Iterator[Apart]:
     by = float(distance[index])
     if whole or by > tolerance:
         yield Apart(leaf=leaf, index=tuple(map(int, index)), a=float(x[index]), b=float(y[index]), by=by)
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    return None if value is None else np.shape(value)
 
 
 def _only(value: Any) -> float | None:

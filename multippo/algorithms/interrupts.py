@@ -12,7 +12,7 @@ from typing import Any
 
 from multippo.errors import Terminated
 
-__all__ = ["DeferredInterrupt", "rescues", "save_what_is_finished"]
+__all__ = ["DeferredInterrupt", "raise_terminated", "rescues", "save_what_is_finished"]
 
 _LOG = logging.getLogger("multippo")
 _NAMES: dict[int, str] = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated"}
@@ -25,6 +25,15 @@ def save_what_is_finished() -> None:
     """Saves the last finished iteration of the training at work, for a process that has to end in its midst."""
     if rescues:
         rescues[-1]()
+
+
+def raise_terminated(signum: int, frame: FrameType | None) -> None:
+    """A handler of SIGTERM that raises ``Terminated``, as Python's own one of SIGINT raises KeyboardInterrupt."""
+    del signum, frame
+    raise Terminated
+
+
+_DEFAULTS = {signal.SIGINT: (signal.default_int_handler,), signal.SIGTERM: (signal.SIG_DFL, raise_terminated)}
 
 
 class DeferredInterrupt:
@@ -55,8 +64,8 @@ class DeferredInterrupt:
     def __enter__(self) -> DeferredInterrupt:
         if threading.current_thread() is threading.main_thread():
             # A caller's own handlers keep their say; only the defaults are replaced.
-            for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-                if signal.getsignal(number) is default:
+            for number, defaults in _DEFAULTS.items():
+                if signal.getsignal(number) in defaults:
                     self._previous[number] = signal.signal(number, self._note)
         return self
 

@@ -111,7 +111,7 @@ class TensorBoardWriter:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of ``JsonlWriter``; a line that a killed process has not finished is left out."""
+    """The objects in a file of ``JsonlWriter``; a line that is none of its own, or not finished, is left out."""
     if not path.exists():
         return []
     records: list[dict[str, Any]] = []
@@ -120,9 +120,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             record = json.loads(line)
         except ValueError:
             continue
-        if isinstance(record, dict):
+        if isinstance(record, dict) and all(_is_number(value) for value in record.values()):
             records.append(record)
     return records
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)
 
 
 def drop_after(path: Path, step: int) -> None:

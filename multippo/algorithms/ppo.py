@@ -31,7 +31,8 @@ def train_ppo(
         env: An environment from ``make_env``, or anything ``make_env`` takes.
         network: A StatefulModule whose output is a ``PPONetworkOutput``. It holds the trained weights afterwards.
         config: Everything else.
-        log_fn: Called with a dict of metrics (floats by name, ``step`` among them) after iterations. ``network`` holds
+        log_fn: Called with a dict of metrics (floats by name, ``step`` among them) after iterations, and after an
+            evaluation with ``step`` and its metrics (``eval/…``) alone. ``network`` holds
             the weights after the iteration then, or where one compiled call makes several (``log_every_steps``), after
             the last of them: read it as you like, evaluate it, don't write to it. An exception ends the run and is
             raised again, after the last finished iteration has been given to ``checkpoint_fn`` and to ``network``.

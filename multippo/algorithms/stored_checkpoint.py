@@ -25,6 +25,8 @@ WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT = (
     f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")
 )
 _MOST_LEAVES = 100_000
+_SCALARS = ("count", "mean", "m2")
+"""Fields of ``RewardScale`` that environments share."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,7 @@ class Checkpoint:
             raise DamagedCheckpointError(f"{self.path / MANIFEST} is damaged: {error}.") from error
         expected: dict[str, tuple[int, ...] | None] = {
             **{name: (num_envs, *leaf.shape[1:]) for name, leaf in leaves.items()},
-            **dict.fromkeys(names),
+            **{name: () if name.rpartition(".")[2] in _SCALARS else (num_envs,) for name in names},
             "key": (2,),
         }
         taught, count = [], self.manifest.teacher_leaves
@@ -133,6 +135,9 @@ class Checkpoint:
             taught = [teacher_leaf(index) for index in range(min(count, _MOST_LEAVES))]
             expected |= dict.fromkeys(taught)
         arrays = self._read(CARRY, expected, "carry")
+        for name in names:
+            if arrays[name].dtype.kind not in "fiu":
+                raise DamagedCheckpointError(f"{name!r} in {self.path / CARRY} is of {arrays[name].dtype}, no numbers.")
         restored = [_like(engine, arrays[name], leaf) for name, leaf in leaves.items()]
         float_dtype = engine.to_numpy(engine.zeros(())).dtype
         sums = {name: engine.asarray(_as_float(arrays[name], float_dtype)) for name in names}

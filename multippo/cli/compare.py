@@ -132,13 +132,16 @@ def _lines(found: _Comparison, a: RunDirectory, b: RunDirectory, tolerance: floa
 
 def _line(leaf: Apart) -> str:
     place = f"[{', '.join(map(str, leaf.index))}]" if leaf.index else ""
-    if math.isinf(leaf.by) and (leaf.a is None or leaf.b is None):
-        return f"  {leaf.leaf}: {_value(leaf.a)} in A, {_value(leaf.b)} in B"
-    return f"  {leaf.leaf}{place}: {_value(leaf.a)} in A, {_value(leaf.b)} in B, apart by {leaf.by:.1e}"
+    if leaf.shapes is not None:
+        a, b = (_described(shape, value) for shape, value in zip(leaf.shapes, (leaf.a, leaf.b), strict=True))
+        return f"  {leaf.leaf}: {a} in A, {b} in B"
+    return f"  {leaf.leaf}{place}: {leaf.a:.9g} in A, {leaf.b:.9g} in B, apart by {leaf.by:.1e}"
 
 
-def _value(value: float | None) -> str:
-    return "missing or of another shape" if value is None else f"{value:.9g}"
+def _described(shape: tuple[int, ...] | None, value: float | None) -> str:
+    if shape is None:
+        return "missing"
+    return f"of shape {shape}" if value is None else f"{value:.9g}"
 
 
 def _iterations(count: int) -> str:

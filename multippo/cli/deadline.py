@@ -10,9 +10,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Generator
-from types import FrameType
 
-from multippo.errors import Terminated
+from multippo.algorithms.interrupts import raise_terminated
 
 __all__ = ["Deadline"]
 
@@ -63,11 +62,11 @@ class Deadline:
 
     @contextlib.contextmanager
     def terminable(self) -> Generator[None]:
-        """Around work in which SIGTERM raises, as Ctrl-C does, where nobody handles it: training does so itself."""
+        """Around work in which SIGTERM raises, as Ctrl-C does, where nobody handles it; training defers either."""
         number = signal.SIGTERM
         ours = self._previous is not None and signal.getsignal(number) is signal.SIG_DFL
         if ours:
-            signal.signal(number, _raise_terminated)
+            signal.signal(number, raise_terminated)
         try:
             yield
         finally:
@@ -91,8 +90,3 @@ class Deadline:
             process.kill()
         print(f"\nmultippo: {_WORDS[signal.Signals(number)]}. {said}".rstrip(), file=sys.stderr, flush=True)
         os._exit(128 + number)
-
-
-def _raise_terminated(signum: int, frame: FrameType | None) -> None:
-    del signum, frame
-    raise Terminated

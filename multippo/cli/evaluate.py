@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from multippo.algorithms.metrics import json_ready
+from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.backends.registry import available_backends, get_backend, known_backends
 from multippo.cli.deadline import Deadline
 from multippo.cli.errors import UsageError
@@ -16,8 +17,9 @@ from multippo.cli.flags import parse
 from multippo.cli.options import Option
 from multippo.cli.recovery import pointing_to_another
 from multippo.cli.runs import RunDirectory
+from multippo.cli.settings import RunSettings
 
-__all__ = ["choose_backend", "evaluate", "run"]
+__all__ = ["choose_backend", "evaluate", "evaluation_envs", "run", "summary"]
 
 _MOST_ENVS = 100
 
@@ -29,7 +31,13 @@ _OPTIONS = (
     Option("stochastic", bool, False, "Sample actions instead of taking the mode of their distribution.", "eval"),
     Option("checkpoint", str, "latest", "Which checkpoint: latest, best, a path, or a step.", "eval"),
     Option("seed", int, 0, "Seed of the episodes, and of the actions if they are sampled.", "eval"),
-    Option("num_envs", int | None, None, f"Environments side by side; none for at most {_MOST_ENVS}.", "eval"),
+    Option(
+        "num_envs",
+        int | None,
+        None,
+        f"Environments side by side; none for at most {_MOST_ENVS}, or as many as in training where each is a process.",
+        "eval",
+    ),
 )
 
 
@@ -66,13 +74,12 @@ def _play(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
     directory = RunDirectory(Path(values["run_dir"]))
     stored, settings = directory.read_settings(), directory.settings()
     with pointing_to_another(directory):
-        checkpoint = directory.checkpoint(values["checkpoint"])
+        directory.checkpoint(values["checkpoint"])  # at once, not only after the environment is made
     with settings.engine(choose_backend(values["backend"], stored.get("backend")), values["device"]) as engine:
-        env = settings.make_env(values["num_envs"] or min(values["episodes"], _MOST_ENVS))
+        env = settings.make_env(values["num_envs"] or evaluation_envs(settings, values["episodes"]))
         try:
             network = settings.make_network(env)
-            with pointing_to_another(directory):
-                checkpoint.restore_weights(network)
+            checkpoint = _restored(directory, values["checkpoint"], network)
             limit = settings.train.eval.max_episode_steps
             found = evaluate(env, network, values["episodes"], values["seed"], not values["stochastic"], limit)
         finally:
@@ -85,6 +92,19 @@ def _play(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
             "seed": values["seed"],
             "checkpoint": str(checkpoint.path),
         }
+
+
+def _restored(directory: RunDirectory, which: str, network: Any) -> Checkpoint:
+    """Reads the weights of a checkpoint that a training at work may take away at any moment, for a later one."""
+    while True:
+        with pointing_to_another(directory):
+            checkpoint = directory.checkpoint(which)
+            try:
+                checkpoint.restore_weights(network)
+                return checkpoint
+            except FileNotFoundError:
+                if checkpoint.path.exists() or not directory.checkpoints.exists():
+                    raise
 
 
 def evaluate(
@@ -113,8 +133,10 @@ _REPORTED = {
 """What ``--json`` calls the metrics."""
 
 
-def evaluation_envs(episodes: int) -> int:
+def evaluation_envs(settings: RunSettings, episodes: int) -> int:
     """How many environments play that many episodes, so that training's last evaluation equals ``multippo eval``."""
+    if settings.env_kwargs.get("vectorization") == "async":  # a process each, no more than in training
+        return min(episodes, settings.train.ppo.num_envs or 1)
     return min(episodes, _MOST_ENVS)
 
 

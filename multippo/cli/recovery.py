@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from multippo.algorithms.checkpoint_manifest import read_manifest
-from multippo.algorithms.checkpoint_steps import step_directories
+from multippo.algorithms.checkpoint_steps import step_directories, step_entries
 from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.algorithms.types import TrainingState
 from multippo.cli.errors import UsageError, one_line
@@ -47,13 +48,16 @@ def restore_last_good(directory: RunDirectory, network: Any) -> tuple[Checkpoint
         ValueError: If it does not fit the network, or is of a later format.
     """
     damaged: list[Damaged] = []
-    for path in step_directories(directory.checkpoints):
+    for path in step_entries(directory.checkpoints):
+        if path.is_symlink() or not path.is_dir():
+            damaged.append(Damaged(path, "it is a link or a file, and a checkpoint is a directory."))
+            continue
         try:
             checkpoint = Checkpoint(path=path, manifest=read_manifest(path))
             return checkpoint, checkpoint.restore(network), damaged
         except (DamagedCheckpointError, FileNotFoundError) as error:
             damaged.append(Damaged(path, _why(error)))
-    found = "; ".join(f"{path.name}: {why}" for path, why in damaged[:_MOST_SHOWN]) or "there are links only"
+    found = "; ".join(f"{path.name}: {why}" for path, why in damaged[:_MOST_SHOWN])
     more = f"; and {len(damaged) - _MOST_SHOWN} more" if len(damaged) > _MOST_SHOWN else ""
     raise UsageError(
         f"no checkpoint of {directory.path} can be read. {found.rstrip('.')}{more}. Copy the directory again, or start "
@@ -64,7 +68,7 @@ def restore_last_good(directory: RunDirectory, network: Any) -> tuple[Checkpoint
 def set_aside(damaged: Damaged) -> Path:
     """Gives a damaged checkpoint a name under which nobody takes it for one; the run may come to that step again."""
     path, number = damaged.path.with_name(f"damaged_{damaged.path.name}"), 2
-    while path.exists():
+    while os.path.lexists(path):
         path, number = damaged.path.with_name(f"damaged_{damaged.path.name}_{number}"), number + 1
     return damaged.path.rename(path)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from multippo.algorithms.atomic import is_leftover, remove_leftovers, write_text
-from multippo.algorithms.checkpoint_steps import best_checkpoint, latest_checkpoint, step_directory
+from multippo.algorithms.checkpoint_manifest import MANIFEST
+from multippo.algorithms.checkpoint_steps import best_checkpoint, latest_checkpoint, step_directory, step_entries
 from multippo.algorithms.checkpointing import load_checkpoint
 from multippo.algorithms.metrics import json_ready
 from multippo.algorithms.stored_checkpoint import Checkpoint
@@ -172,8 +173,18 @@ class RunDirectory:
             UsageError: If this is no run's directory, or its file can't be understood.
         """
         if not self.config.is_file():
+            if (self.path / MANIFEST).is_file():
+                raise UsageError(
+                    f"{self.path} is a checkpoint, not a run's directory: give the run, the directory with the "
+                    f"config.json, and --checkpoint {self.path} for this one of its checkpoints."
+                )
             raise UsageError(
                 f"{self.path} is no run's directory: {self._why()} `multippo train ENV --run-dir DIR` makes one."
+            )
+        if self.checkpoints.is_symlink():
+            raise UsageError(
+                f"{self.checkpoints} is a symbolic link, and none is followed inside a run: put the directory itself "
+                "there, or move the whole run; the run's own path may be a link."
             )
         found = read_object(self.config)
         if found.get("format") != FORMAT:
@@ -192,7 +203,7 @@ class RunDirectory:
 
     def has_checkpoint(self) -> bool:
         """Whether a state has been saved, be it damaged by now: such a run must not start again over what is left."""
-        return not self.checkpoints.is_symlink() and any(self.checkpoints.glob("step_*"))
+        return any(self.checkpoints.glob("step_*"))
 
     def checkpoint(self, which: str = "latest") -> Checkpoint:
         """A checkpoint of the run.
@@ -206,12 +217,12 @@ class RunDirectory:
         """
         if which == "latest":
             found = latest_checkpoint(self.checkpoints)
-            if found is None or self.checkpoints.is_symlink():
+            if found is None:
                 raise UsageError(f"{self.path} holds no checkpoint: {self._why_none()}")
             return load_checkpoint(found)
         if which == "best":
             found = best_checkpoint(self.checkpoints)
-            if found is None or self.checkpoints.is_symlink():
+            if found is None:
                 raise UsageError(
                     f"{self.path} holds no checkpoint that was saved at an evaluation: train with --keep-best 1, or "
                     "take the latest."
@@ -226,9 +237,14 @@ class RunDirectory:
         raise UsageError(f"there is no checkpoint {which!r}: {self.path} holds {', '.join(steps) or 'none'}.")
 
     def _why_none(self) -> str:
-        broken = sorted(entry.name for entry in self.checkpoints.glob("step_*"))
-        if broken:
-            return f"checkpoint.json is missing in {', '.join(broken)}. Copy the whole directory again."
+        found = {path: path.is_dir() and not path.is_symlink() for path in reversed(step_entries(self.checkpoints))}
+        why: list[str] = []
+        if broken := [path.name for path, whole in found.items() if whole]:
+            why.append(f"checkpoint.json is missing in {', '.join(broken)}.")
+        if other := [path.name for path, whole in found.items() if not whole]:
+            why.append(f"No link is followed, and a checkpoint is a directory: {', '.join(other)}.")
+        if why:
+            return f"{' '.join(why)} Copy the whole directory again."
         return "the run was stopped before its first one was saved. `multippo train --resume` starts it again."
 
     def _why(self) -> str:

@@ -61,8 +61,13 @@ class RunSettings:
         """
         with contextlib.ExitStack() as stack:
             engine = stack.enter_context(use_backend(backend, device))
-            if self.precision != "float32":  # which an engine without it evaluates in its own
-                stack.enter_context(engine.precision(self.precision))
+            if self.precision != "float32":
+                try:
+                    stack.enter_context(engine.precision(self.precision))
+                except ValueError:
+                    if "train" in engine.capabilities:
+                        raise
+                    # One that only evaluates does so in its own precision, as it does for float32.
             stack.enter_context(engine.matmul_precision(self.matmul_precision))
             yield engine
 

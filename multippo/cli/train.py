@@ -23,6 +23,7 @@ from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, sum
 from multippo.cli.files import read_settings
 from multippo.cli.flags import parse
 from multippo.cli.options import Option, train_options
+from multippo.cli.program import program
 from multippo.cli.record import RunRecord
 from multippo.cli.recovery import restore_last_good, set_aside
 from multippo.cli.runs import RunDirectory, default_run_directory
@@ -75,13 +76,12 @@ def run(argv: Sequence[str]) -> int:
         if directory is not None:  # at once, not only after the environment is made
             directory.refuse_used()
     backend = choose_backend(values["backend"], stored.get("backend"))
-    with Deadline() as deadline, contextlib.ExitStack() as stack:
-        with deadline.terminable():
-            engine = stack.enter_context(settings.engine(backend, settings.device))
-            check_trains(engine)
-            env = settings.make_env()
-            stack.callback(env.close)
-            network = settings.make_network(env)
+    with Deadline() as deadline, deadline.terminable(), contextlib.ExitStack() as stack:
+        engine = stack.enter_context(settings.engine(backend, settings.device))
+        check_trains(engine)
+        env = settings.make_env()
+        stack.callback(env.close)
+        network = settings.make_network(env)
         _Training(settings, directory, env, network, values["progress"], bool(values["resume"])).go(deadline)
     return 0
 
@@ -189,10 +189,10 @@ class _Training:
         if found:
             print(f"Final evaluation: {summary(found)}")
         print(f"Run: {self._directory.path}")
-        print(f"Evaluate it with: multippo eval {self._directory.path}")
+        print(f"Evaluate it with: {program()} eval {self._directory.path}")
         best = self._folder.best() if self._settings.keep_best else None
         if best is not None:
-            print(f"Evaluate the best, {best.name}, with: multippo eval {self._directory.path} --checkpoint best")
+            print(f"Evaluate the best, {best.name}, with: {program()} eval {self._directory.path} --checkpoint best")
 
     def _prepare(self) -> TrainingState | None:
         """Makes the run's directory, or restores the state to go on from."""
@@ -266,12 +266,9 @@ class _Training:
                 checkpoint_fn=self._save,
                 initial_state=initial,
             )
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated) as stop:
             self._draw()
-            raise KeyboardInterrupt(self._how_to_go_on()) from None
-        except Terminated:
-            self._draw()
-            raise Terminated(self._how_to_go_on()) from None
+            raise type(stop)(self._how_to_go_on()) from None
         except NonFiniteError as error:
             self._draw()
             saved = f" The state is saved in {self._folder.saved}." if self._folder.saved else ""
@@ -296,7 +293,7 @@ class _Training:
         failed = "" if error is None else f"The last state could not be saved: {one_line(error)}. "
         if saved is None:
             return f"{failed}Nothing was saved yet in {self._directory.path}."
-        return f"{failed}Saved: {saved}. Go on with: multippo train --run-dir {self._directory.path} --resume"
+        return f"{failed}Saved: {saved}. Go on with: {program()} train --run-dir {self._directory.path} --resume"
 
     def _evaluate(self, progress: Progress) -> dict[str, float]:
         """The evaluation that ``multippo eval`` repeats, as metrics."""
@@ -305,14 +302,14 @@ class _Training:
         if episodes == 0 or saved is None:
             return {}
         progress.note(f"Evaluating over {episodes:,} episodes")
-        env = self._settings.make_env(evaluation_envs(episodes))
+        env = self._settings.make_env(evaluation_envs(self._settings, episodes))
         try:
             limit = self._settings.train.eval.max_episode_steps
             found = evaluate(env, self._network, episodes, 0, True, limit)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated) as stop:
             self._draw()
-            how = f"Saved: {saved}. Evaluate it with: multippo eval {self._directory.path}"
-            raise KeyboardInterrupt(how) from None
+            how = f"Saved: {saved}. Evaluate it with: {program()} eval {self._directory.path}"
+            raise type(stop)(how) from None
         finally:
             env.close()
         return {"step": float(saved.name.removeprefix("step_")), **found}

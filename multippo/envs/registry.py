@@ -30,7 +30,8 @@ BRAX_NAMES = (
 
 _SPELLING = (
     "Environments are written 'CartPole-v1' or 'gymnasium/CartPole-v1' (registered with gymnasium), 'brax/ant', and "
-    "'playground/CartpoleBalance'; `multippo envs` lists them."
+    "'playground/CartpoleBalance'; `multippo envs` lists them. One of your own is known in a program that registers it "
+    "(gymnasium.register) before it asks for it, or that calls multippo.cli.main() after that."
 )
 
 

@@ -32,6 +32,8 @@ from multippo.testing import Clock
         ("carry", lambda t: t.pop("network_state['sampler'].key"), "network_state"),
         ("carry", lambda t: t.update(key=np.zeros(3, np.int64)), "'key'"),
         ("carry", lambda t: t.pop("episodes.length"), "episodes.length"),
+        ("carry", lambda t: t.update({"episodes.reward": np.zeros((4, 1))}), r"episodes.reward' has shape \(4, 1\)"),
+        ("carry", lambda t: t.update({"episodes.reward": np.zeros((7, 7))}), r"\(7, 7\).*expected \(4,\)"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named_and_change_nothing(file: str, change: Any, message: str, tmp_path: Path):
@@ -46,6 +48,15 @@ def test_arrays_that_do_not_fit_are_named_and_change_nothing(file: str, change: 
         with pytest.raises(ValueError, match=message):
             mp.load_checkpoint(tmp_path / "a", network)
         support.assert_trees_close(mp.to_portable(network), before, 0.0)
+
+
+def test_sums_that_are_no_numbers_are_refused_where_no_sha256_was_noted(torch_engine: Any, tmp_path: Path):
+    saved(tmp_path / "a")
+    path, manifest = tmp_path / "a/carry.safetensors", tmp_path / "a/checkpoint.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "sha256": None}))
+    save_file({**load_file(path), "episodes.length": np.zeros(4, bool)}, path)
+    with pytest.raises(DamagedCheckpointError, match=r"'episodes.length' in .*carry.safetensors is of bool"):
+        mp.load_checkpoint(tmp_path / "a", table_net())
 
 
 def test_an_environment_of_another_size_is_refused(engine: Any, tmp_path: Path):
@@ -65,6 +76,8 @@ def test_an_environment_of_another_size_is_refused(engine: Any, tmp_path: Path):
         (lambda m: m.update(format="something"), "not describe a checkpoint"),
         (lambda m: m.pop("step"), "step is None"),
         (lambda m: m.update(iteration=-1), "iteration is -1"),
+        (lambda m: m.update(iteration=2**40), "iteration is 1099511627776"),
+        (lambda m: m.update(optimizer_count=2**32 + 5), "optimizer_count is 4294967301"),
         (lambda m: m.update(num_envs=True), "num_envs is True"),
         (lambda m: m.update(learning_rate="fast"), "learning_rate is 'fast'"),
         (lambda m: m.update(learning_rate=-1e-3), r"learning_rate is -0\.001"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import support
 import training
-from checkpoints import assert_same_state, clock, files_of, saved, table_net
+from checkpoints import assert_same_state, clock, files_of, saved, state_of, table_net
 
 import multippo as mp
 from multippo.algorithms.checkpoint_steps import latest_checkpoint, step_directory
@@ -292,11 +292,35 @@ def test_a_network_turned_to_bfloat16_survives(tmp_path: Path):
         np.testing.assert_array_equal(array, torch.tensor(changed[name]).bfloat16().float().numpy(), name)
 
 
-@pytest.mark.parametrize("extra", [{"x": float("nan")}, {"x": object()}, {"x": "y" * 2**25}])
+NOT_JSON = [{"x": float("nan")}, {"x": object()}, {"x": "y" * 2**25}, {1: "a", "1": "b"}, {"x": [{True: 1, "true": 2}]}]
+
+
+@pytest.mark.parametrize("extra", NOT_JSON)
 def test_what_json_can_not_hold_is_refused_before_anything_is_written(extra: dict[str, Any], tmp_path: Path):
     with mp.use_backend("torch"), pytest.raises(TypeError, match="extra"):
         saved(tmp_path / "a", extra=extra)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_arguments_that_are_swapped_are_named(torch_engine: Any, tmp_path: Path):
+    env, network = clock(), table_net()
+    state = state_of(network, env)
+    result = mp.TrainResult(training_state=state, final_metrics={}, eval_history=[], total_steps=32, total_iterations=2)
+    for wrong in (network, result, None):
+        with pytest.raises(TypeError, match=rf"got a {type(wrong).__name__} as training_state; expected what"):
+            mp.save_checkpoint(tmp_path / "a", wrong, network)
+    with pytest.raises(TypeError, match=r"save_checkpoint needs a StatefulModule as its network.*got a TrainingState"):
+        mp.save_checkpoint(tmp_path / "a", state, state)
+    with pytest.raises(TypeError, match="got a NoneType as its path; expected a directory"):
+        mp.save_checkpoint(None, state, network)
+    assert list(tmp_path.iterdir()) == []
+    mp.save_checkpoint(tmp_path / "a", state, network)
+    with pytest.raises(TypeError, match=r"load_checkpoint needs a StatefulModule.*got a FunctionalEnv"):
+        mp.load_checkpoint(tmp_path / "a", env)
+    with pytest.raises(TypeError, match=r"load_checkpoint\(env=...\) is a str"):
+        mp.load_checkpoint(tmp_path / "a", network, env="brax/fast")
+    with pytest.raises(TypeError, match=r"got a NoneType as its path.*CheckpointFolder.latest\(\) is None before"):
+        mp.load_checkpoint(mp.CheckpointFolder(tmp_path / "new", network).latest(), network)
 
 
 # -- where it is written

@@ -49,9 +49,9 @@ def test_whole_numbers_are_equal_or_not():
 
 def test_a_leaf_of_another_shape_or_none():
     (found,) = differences(np.ones(2), np.ones(3))
-    assert found.by == math.inf
+    assert (found.by, found.shapes) == (math.inf, ((2,), (3,)))
     (found,) = differences(1.5, None)
-    assert (found.a, found.b) == (1.5, None)
+    assert (found.a, found.b, found.shapes) == (1.5, None, ((), None))
 
 
 def test_the_first_iteration_that_both_have():

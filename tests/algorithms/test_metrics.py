@@ -60,6 +60,14 @@ def test_a_line_that_was_torn_is_left_out(tmp_path: Path):
     assert read_metrics(tmp_path / "nowhere") == []
 
 
+@pytest.mark.parametrize("line", ['{"step": "x"}', '{"step": 2, "a": [1]}', "[1]", "12", '{"step": {}}', "null"])
+def test_a_line_that_is_none_of_its_own_is_left_out(tmp_path: Path, line: str):
+    (tmp_path / "m").write_text(f'{{"step": 1, "a": null}}\n{line}\n{{"step": 3}}\n')
+    assert read_metrics(tmp_path / "m") == [{"step": 1, "a": None}, {"step": 3}]
+    drop_after(tmp_path / "m", 2)
+    assert read_metrics(tmp_path / "m") == [{"step": 1, "a": None}]
+
+
 def test_what_comes_after_a_torn_line_begins_a_new_one(tmp_path: Path):
     for number, text in enumerate(("", '{"step": 1}\n', '{"step": 1}\n{"st')):
         path = tmp_path / str(number)

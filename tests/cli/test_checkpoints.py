@@ -17,6 +17,7 @@ import pytest
 import multippo as mp
 from multippo.algorithms import checkpointing
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter, read_metrics
+from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.cli import main
 
 SMALL = ("--backend", "torch", "--actor-hidden-sizes", 4, "--critic-hidden-sizes", 4, "--num-envs", 4)
@@ -87,6 +88,67 @@ def test_resume_skips_what_is_damaged_and_says_why(command: Any, run: Path):
     done = command("train", "--run-dir", run, "--resume", "--progress", "plain")
     assert done.code == 0, done.err
     assert len(list((run / "checkpoints").glob("damaged_*"))) == 4
+
+
+def test_links_and_files_in_the_place_of_checkpoints_are_skipped_too(command: Any, run: Path, tmp_path: Path):
+    whole = checkpoints(run)
+    whole[4].rename(tmp_path / "elsewhere")
+    whole[4].symlink_to(tmp_path / "elsewhere")
+    shutil.rmtree(whole[3])
+    whole[3].write_text("a file")
+    step = mp.load_checkpoint(whole[2]).manifest.step
+    done = command("eval", run, "--episodes", 1)
+    assert done.code == 0 and f"checkpoint of step {step}:" in done.out
+    done = command("train", "--run-dir", run, "--resume", "--progress", "plain")
+    assert done.code == 0, done.err
+    assert f"from step {step:,}" in done.err
+    for path in whole[3:]:
+        assert f"Skipped {path.name}: it is a link or a file, and a checkpoint is a directory." in done.err
+        assert (run / "checkpoints" / f"damaged_{path.name}").exists()
+    assert [mp.load_checkpoint(path).manifest.iteration for path in checkpoints(run)] == [1, 2, 3, 4, 5]
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == sorted(
+        path.name for path in whole[2].iterdir()
+    )
+
+
+def test_a_directory_of_checkpoints_behind_a_link_is_refused_and_left_as_it_is(command: Any, run: Path, tmp_path: Path):
+    (run / "checkpoints").rename(tmp_path / "disk")
+    (run / "checkpoints").symlink_to(tmp_path / "disk")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    commands = (("train", "--run-dir", run, "--resume", "--total-steps", 320), ("eval", run), ("compare", run, run))
+    for arguments in commands:
+        done = command(*arguments)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert "checkpoints is a symbolic link, and none is followed inside a run" in done.err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    # The run itself may be reached by one.
+    (run / "checkpoints").unlink()
+    (tmp_path / "disk").rename(run / "checkpoints")
+    (tmp_path / "link").symlink_to(run)
+    assert command("eval", tmp_path / "link", "--episodes", 1).code == 0
+
+
+def test_a_checkpoint_that_is_taken_away_while_it_is_read_is_no_damage(
+    command: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+):
+    restore, last = Checkpoint.restore_weights, checkpoints(run)[-1]
+
+    def removed(self: Checkpoint, network: Any) -> None:
+        if self.path.name == last.name:  # as --keep-last does, when a later one is saved
+            shutil.rmtree(self.path)
+        restore(self, network)
+
+    monkeypatch.setattr(Checkpoint, "restore_weights", removed)
+    done = command("eval", run, "--episodes", 1)
+    assert done.code == 0, done.err
+    assert checkpoints(run)[-1].name in done.out
+
+
+def test_a_checkpoint_given_as_a_run(command: Any, run: Path):
+    path = checkpoints(run)[0]
+    done = command("eval", path)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert f"{path} is a checkpoint, not a run's directory" in done.err and f"--checkpoint {path}" in done.err
 
 
 def test_where_all_are_damaged_nothing_is_changed(command: Any, run: Path):

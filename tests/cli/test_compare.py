@@ -93,6 +93,18 @@ def test_settings_that_differ_are_named(trained, command, tmp_path):
     assert "Settings: differ in seed (0, 7)." in command("compare", a, other).out
 
 
+def test_runs_of_other_sizes_differ_in_shape(trained, command, tmp_path):
+    more = ("--total-steps=16", "--num-minibatches=2", "--final-eval-episodes=0", "--checkpoint-every-steps=1")
+    flags = [flag.replace("num-envs=2", "num-envs=1") for flag in FLAGS]
+    assert main(["train", "CartPole-v1", *flags, *more, f"--run-dir={tmp_path / 'one'}"]) == 0
+    done = command("compare", trained[0], tmp_path / "one", "--most=100")
+    assert done.code == 1
+    assert "  carry: episodes.length: of shape (2,) in A, of shape (1,) in B\n" in done.out
+    found = json.loads(command("compare", trained[0], tmp_path / "one", "--most=100", "--json").out)
+    shapes = {leaf["leaf"]: leaf["shapes"] for leaf in found["saved"]["leaves"]}
+    assert shapes["carry: episodes.length"] == [[2], [1]]
+
+
 def test_what_cannot_be_compared(trained, command, tmp_path):
     a, b = trained
     done = command("compare", a)

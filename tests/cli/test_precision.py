@@ -63,9 +63,13 @@ def test_a_run_is_of_its_precision_and_stays_so(command: Any):
     evaluated = command("eval", "reduced", "--episodes", 2, "--json", "--device", "cpu")
     final = [json.loads(line) for line in Path("reduced", "metrics.jsonl").read_text("utf-8").splitlines()][-1]
     assert json.loads(evaluated.out)["episode_reward_mean"] == final["eval/episode_reward/mean"]
+    # An engine that only evaluates does so in its own, as it does what was trained in float32.
     elsewhere = command("eval", "reduced", "--episodes", 2, "--backend", "numpy")
-    assert elsewhere.code == 2
-    assert "precision('bfloat16') is not possible on the numpy backend" in elsewhere.err
+    assert elsewhere.code == 0, elsewhere.err
+    assert "CartPole-v1 on numpy, checkpoint of step 48" in elsewhere.out
+    refused = command("train", "CartPole-v1", "--backend", "numpy", "--precision", "bfloat16")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "The numpy backend can't train" in refused.err
 
 
 def test_double_precision_from_a_file(command: Any):

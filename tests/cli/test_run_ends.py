@@ -17,21 +17,38 @@ from short_runs import SMALL, train
 from multippo.algorithms import checkpoint_folder
 from multippo.algorithms.metrics import read_metrics
 from multippo.cli import train as train_module
+from multippo.cli.program import program
 from multippo.cli.settings import RunSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_ctrl_c_in_the_last_evaluation_says_where_the_run_is(command: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(train_module, "evaluate", lambda *_: signal.raise_signal(signal.SIGINT))
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_in_the_last_evaluation_says_where_the_run_is(
+    command: Any, monkeypatch: pytest.MonkeyPatch, number: int, code: int, word: str
+):
+    monkeypatch.setattr(train_module, "evaluate", lambda *_: signal.raise_signal(number))
     done = train(command, "--run-dir", "run", "--final-eval-episodes", 3)
-    assert (done.code, done.out) == (130, "")
+    assert (done.code, done.out) == (code, "")
+    assert Path("run/learning_curve.png").exists()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert "Evaluating over 3 episodes" in done.err
     last = done.err.splitlines()[-1]
     (checkpoint,) = Path("run/checkpoints").iterdir()
-    assert last.startswith("multippo: interrupted. Saved: ")
+    assert last.startswith(f"multippo: {word}. Saved: ")
     assert checkpoint.name in last
     assert last.endswith("multippo eval run")
+
+
+def test_a_program_of_the_users_own_is_named_in_hints(command: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", ["my programs/corridor.py", "train"])
+    done = train(command, "--run-dir", "run", "--final-eval-episodes", 0)
+    assert done.out.endswith("Evaluate it with: python 'my programs/corridor.py' eval run\n")
+    for name in ("/venv/bin/multippo", "/venv/lib/multippo/cli/__main__.py", "-c"):
+        monkeypatch.setattr(sys, "argv", [name])
+        assert program() == "multippo"
 
 
 class Failing(gymnasium.Env[Any, Any]):

@@ -1,0 +1,17 @@
+"""What the command line is called with, for hints at what to type next."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+__all__ = ["program"]
+
+
+def program() -> str:
+    """``multippo``; or ``python SCRIPT`` where the user's own program calls ``main``, whose environments it knows."""
+    script = Path(sys.argv[0])
+    if script.suffix == ".py" and script.name != "__main__.py":
+        return f"python {shlex.quote(str(script))}"
+    return "multippo"
