@@ -13,7 +13,7 @@ MATMUL_PRECISIONS = ("highest", "high")
 """What ``multippo.matmul_precision`` takes."""
 
 
-def choose_device(engine: str, wanted: str, there: Sequence[str], hint: str = "") -> str:
+def choose_device(engine: str, wanted: str, there: Sequence[str], hint: str = "", asked: str = "device") -> str:
     """The device that a name means.
 
     Args:
@@ -22,6 +22,7 @@ def choose_device(engine: str, wanted: str, there: Sequence[str], hint: str = ""
             one of several ("cuda:1").
         there: Names of the form "cuda:0" of those that are there, the preferred one first.
         hint: What to do if it is not there.
+        asked: Where the name comes from, for errors: the argument ``device``, or a variable of the environment.
 
     Returns:
         One of ``there``.
@@ -38,8 +39,8 @@ def choose_device(engine: str, wanted: str, there: Sequence[str], hint: str = ""
         if of_kind in _ALSO_CALLED.get(kind, (kind,)) and number in (None, of_number):
             return name
     raise ValueError(
-        f"device={wanted!r} is not there: the {engine} engine sees {', '.join(there)}; expected one of these, its kind "
-        f"alone, or 'auto'.{hint and ' ' + hint}"
+        f"{asked}={wanted!r} is not there: the {engine} engine sees {', '.join(there)}; expected one of these, its "
+        f"kind alone, or 'auto'.{hint and ' ' + hint}"
     )
 
 

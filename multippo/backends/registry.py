@@ -8,7 +8,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Set
 from typing import Any
 
 from multippo.backends.api import Engine
@@ -58,9 +58,14 @@ def register_backend(name: str, factory: Callable[[], Engine]) -> None:
 
     Raises:
         ValueError: If the name is taken or is no identifier.
+        TypeError: If ``factory`` can't be called.
     """
-    if not name.isidentifier():
+    if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"register_backend({name!r}): expected an identifier such as 'mlx'.")
+    if not callable(factory):
+        raise TypeError(
+            f"register_backend({name!r}, {factory!r}): expected a function that makes the engine, such as make_engine."
+        )
     if name in known_backends():
         raise ValueError(f"register_backend({name!r}): the name is taken; known backends: {known_backends()}.")
     _registered[name] = factory
@@ -205,7 +210,8 @@ def load_engine(name: str, device: str | None = None) -> Engine:
 
     Raises:
         ValueError: If it is unknown, or the device not there.
-        ImportError: If a package it needs is not installed.
+        ImportError: If a package it needs is not installed, or what was registered under the name makes no engine.
+        TypeError: If the engine does not keep the contract.
     """
     engine = _engines[name] if name in _engines else _load(name)
     return engine if device is None else _on(engine, device)
@@ -222,16 +228,17 @@ def _load(name: str) -> Engine:
     engine = _make(name)
     if unsupplied := _unsupplied(engine):
         raise TypeError(f"The {name} backend does not supply {', '.join(unsupplied)}; see multippo/backends/api.py.")
+    _check_description(name, engine)
     wanted = os.environ.get(DEVICE_VARIABLE)
     # An engine that knows the processor alone stays there, whatever the others are to take.
     if wanted and type(engine).on_device is not Engine.on_device:
-        engine = _on(engine, wanted)
+        engine = _on(engine, wanted, DEVICE_VARIABLE)
     _engines[name] = engine
     return engine
 
 
-def _on(engine: Engine, device: str) -> Engine:
-    place = choose_device(engine.name, device, engine.devices())
+def _on(engine: Engine, device: str, asked: str = "device") -> Engine:
+    place = choose_device(engine.name, device, engine.devices(), asked=asked)
     if place == engine.device_name():
         return engine
     key = f"{engine.name} on {place}"
@@ -260,8 +267,46 @@ def _make(name: str) -> Engine:
     if name in _BUILT_IN:
         return importlib.import_module(_BUILT_IN[name][0]).make_engine()
     if name in _registered:
-        return _registered[name]()
-    return _entry_points()[name].load()()
+        return _called(_registered[name], f"The {name} backend, registered as {_registered[name]!r},")
+    point = _entry_points()[name]
+    package = f" of the package {point.dist.name}" if point.dist else ""
+    what = f"The {name} backend, by the entry point {name} = {point.value!r}{package},"
+    # An entry point runs code of others, which may raise anything.
+    try:
+        factory = point.load()
+    except Exception as error:
+        raise ImportError(f"{what} can't be loaded: {_told(error)}. Mend it, or uninstall its package.") from error
+    if not callable(factory):
+        raise ImportError(f"{what} is {factory!r}; expected a function that makes the engine, such as make_engine.")
+    return _called(factory, what)
+
+
+def _called(factory: Callable[[], Any], what: str) -> Engine:
+    try:
+        return factory()
+    except Exception as error:
+        raise ImportError(
+            f"{what} makes no engine: {_told(error)}. Expected a function that takes nothing and returns an engine."
+        ) from error
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _check_description(name: str, engine: Engine) -> None:
+    """Refuses an engine that says of itself what can't be; ``_unsupplied`` has seen that it says something."""
+    if engine.name != name:
+        raise TypeError(
+            f"The {name} backend has an engine with the name {engine.name!r}; expected name = {name!r}, by which its "
+            "arrays and errors are told."
+        )
+    capabilities: Any = engine.capabilities
+    if not isinstance(capabilities, Set) or not all(isinstance(capability, str) for capability in capabilities):
+        raise TypeError(
+            f"The {name} backend has capabilities = {capabilities!r}; expected a set of strings, such as "
+            "frozenset({'train'})."
+        )
 
 
 def _unsupplied(engine: Any) -> list[str]:

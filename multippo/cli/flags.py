@@ -51,7 +51,7 @@ def parse(
 
     by_name = {option.name: option for option in options}
     everything = {**by_name, **{positional.name: positional for positional in positionals}}
-    tokens = _canonical(list(argv), by_name)
+    tokens = _canonical(_without_idle_dashes(argv), by_name)
     complaints = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaints):
@@ -77,6 +77,22 @@ def parse(
     return given
 
 
+def _without_idle_dashes(argv: Sequence[str]) -> list[str]:
+    """The command line, without a ``--`` behind which nothing stands.
+
+    Raises:
+        UsageError: If a flag stands behind it, where it would be a positional.
+    """
+    tokens = list(argv)
+    if "--" not in tokens:
+        return tokens
+    place = tokens.index("--")
+    for token in tokens[place + 1 :]:
+        if _is_flag(token):
+            raise UsageError(f"unexpected {token!r}: behind a lone -- nothing is taken for a flag. Leave the -- out.")
+    return tokens if tokens[place + 1 :] else tokens[:place]
+
+
 def _canonical(tokens: list[str], options: dict[str, Option]) -> list[str]:
     """The same command line in the one form tyro is told of.
 
@@ -85,11 +101,15 @@ def _canonical(tokens: list[str], options: dict[str, Option]) -> list[str]:
     """
     canonical: list[str] = []
     lists: dict[str, list[str]] = {}
+    behind: list[str] = []
     position = 0
     while position < len(tokens):
         token = tokens[position]
         position += 1
-        if not token.startswith("--") or token == "--":
+        if token == "--":
+            behind = tokens[position - 1 :]
+            break
+        if not token.startswith("--"):
             canonical.append(token)
             continue
         flag, equals, value = token.partition("=")
@@ -118,7 +138,7 @@ def _canonical(tokens: list[str], options: dict[str, Option]) -> list[str]:
             canonical.append(f"{option.flag}=true" if option.hint is bool else option.flag)
     for flag, values in lists.items():
         canonical.append(f"{flag}={','.join(values)}")
-    return canonical
+    return canonical + behind
 
 
 def _option_name(flag: str) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from multippo.keywords import did_you_mean
-from multippo.networks.portable import load_portable, to_portable
+from multippo.networks.given_arrays import numbers
+from multippo.networks.portable import load_portable, refuse_other_module, refuse_other_state, to_portable
 
 __all__ = ["load_flax_state", "load_torch_state"]
 
@@ -22,6 +23,8 @@ _Arrays = dict[str, np.ndarray]
 
 _OWN = {"initial_h", "initial_c", "leak_logit"}
 """Parameters that no layer of either framework has; they stay as they are."""
+_COUNT_LIMIT = 2**60
+"""What a normaliser's two words hold."""
 
 
 def load_torch_state(module: Any, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> list[str]:
@@ -49,7 +52,9 @@ def load_torch_state(module: Any, state: Mapping[str, Any], names: Mapping[str, 
         The names in ``state`` that were not asked for.
 
     Raises:
-        ValueError: If a path is not there, is no layer's, or its arrays do not fit. Nothing is written then.
+        ValueError: If a path is not there, is no layer's, or its arrays do not fit.
+        TypeError: If ``state`` or ``names`` is no mapping, or an array that is asked for does not hold real numbers.
+            Nothing is written after any error.
 
     Example:
         >>> import multippo as mp
@@ -63,8 +68,15 @@ def load_torch_state(module: Any, state: Mapping[str, Any], names: Mapping[str, 
         >>> load_torch_state(actor, weights, {"layers.0": "pi.0", "layers.1": "pi.2"})
         []
     """
-    flat = {name: _from_torch(value) for name, value in state.items()}
-    return _load(module, flat, names, _TORCH, "torch")
+    refuse_other_module("load_torch_state", module)
+    refuse_other_state("load_torch_state", state, "arrays by name: pass module.state_dict()")
+    for name in state:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"load_torch_state got a state with the name {name!r}; expected dotted names, such as '0.weight', as "
+                "module.state_dict() has them."
+            )
+    return _load(module, state, names, _TORCH, "torch")
 
 
 def load_flax_state(module: Any, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> list[str]:
@@ -85,38 +97,61 @@ def load_flax_state(module: Any, state: Mapping[str, Any], names: Mapping[str, s
     Args:
         module: A network, or a single layer.
         state: ``nnx.state(module)``, or linen's ``variables`` or ``variables["params"]``: a tree of arrays.
-        names: As in ``load_torch_state``, with the keys of the tree joined by dots: ``params.Dense_0``.
+        names: As in ``load_torch_state``, with the keys of the tree joined by dots: ``params.Dense_0`` in linen's
+            ``variables``. Without it, linen's ``variables`` may have the one collection "params" alone.
 
     Returns:
         The names in ``state`` that were not asked for.
 
     Raises:
-        ValueError: As ``load_torch_state``.
+        ValueError: As ``load_torch_state``, and if two arrays have one name, since a key holds a dot.
+        TypeError: As ``load_torch_state``.
     """
-    return _load(module, dict(_flatten(state)), names, _FLAX, "flax")
+    refuse_other_module("load_flax_state", module)
+    refuse_other_state(
+        "load_flax_state", state, "a tree of arrays: pass nnx.state(module), or what linen's module.init(...) returned"
+    )
+    if names is None and [*state] == ["params"] and isinstance(state["params"], Mapping):
+        state = state["params"]
+    flat: dict[str, Any] = {}
+    for name, value in _flatten(state):
+        if name in flat:
+            raise ValueError(f"Two arrays of the flax state are called {name!r}. Rename a key that holds a dot.")
+        flat[name] = value
+    return _load(module, flat, names, _FLAX, "flax")
 
 
 def _load(
     module: Any,
-    state: _Arrays,
+    state: Mapping[str, Any],
     names: Mapping[str, str] | None,
     convert: Mapping[str, Callable[[_Arrays], _Arrays]],
     framework: str,
 ) -> list[str]:
+    if names is not None and not isinstance(names, Mapping):
+        raise TypeError(
+            f"names is a {type(names).__name__}; expected a mapping of the network's paths to those of the {framework} "
+            "state, such as {'layers.0': 'pi.0'}."
+        )
+    for pair in (names or {}).items():
+        if not all(isinstance(path, str) for path in pair):
+            raise TypeError(f"names has {pair[0]!r}: {pair[1]!r}; expected strings, such as 'layers.0': 'pi.0'.")
     weights, unused = to_portable(module), set(state)
     filled = dict(weights)
     for path, source in (names or {"": ""}).items():
-        ours, theirs = _below(weights, path), _below(state, source)
+        ours, given = _below(weights, path), _below(state, source)
         kind = _kind(path, ours, weights)
-        if not theirs:
+        if not given:
             places = {name.rpartition(".")[0] for name in state}
             raise ValueError(
                 f"{source!r} is no module of the {framework} state.{did_you_mean(source, places)} It has "
                 f"{', '.join(sorted(places))}."
             )
         place = f"{framework}'s {source!r}" if source else f"the {framework} state"
+        # Those alone that are asked for: a state may hold other things than arrays as well.
+        theirs = {name: _real(f"The {name} of {place}", value) for name, value in given.items()}
         found = _converted(convert[kind], theirs, f"{place}, for the {kind} at {path!r}" if path else place, kind)
-        for suffix in {*ours} - _OWN | {*found}:
+        for suffix in sorted({*ours} - _OWN | {*found}):
             if suffix not in ours or suffix not in found:
                 raise ValueError(
                     f"The {kind} at {path!r} has {sorted({*ours} - _OWN)}; {place} gives {sorted(found)}: build the "
@@ -135,16 +170,41 @@ def _load(
 
 def _converted(convert: Callable[[_Arrays], _Arrays], theirs: _Arrays, place: str, kind: str) -> _Arrays:
     rest = dict(theirs)
+    if kind == "Normalizer":
+        _check_statistics(theirs, place)
     try:
         found = convert(rest)
     except KeyError as error:
         raise ValueError(f"{place} has no {error.args[0]!r}; it has {sorted(theirs)}.") from None
+    except (ValueError, IndexError) as error:
+        shapes = ", ".join(f"{name} {value.shape}" for name, value in sorted(theirs.items()))
+        needed = ", which takes that of a convolution over height and width" if kind == "Conv" else ""
+        raise ValueError(f"{place} has the shapes {shapes}; they do not fit a {kind}{needed} ({error}).") from None
     if rest:
         raise ValueError(f"{place} has {sorted(rest)}, for which there is no place in {kind}.")
     return found
 
 
-def _below(arrays: _Arrays, path: str) -> _Arrays:
+def _real(name: str, value: Any) -> np.ndarray:
+    array = numbers(name, value)
+    if array.dtype.kind == "c":
+        raise TypeError(f"{name} holds {array.dtype}; expected real numbers.")
+    return array
+
+
+def _check_statistics(theirs: _Arrays, place: str) -> None:
+    """Refuses statistics that no inputs have; those that are missing are another's business."""
+    for name, value in theirs.items():
+        kind = name.lstrip("_")
+        if kind == "count" and not (value.size == 1 and 0 <= value.item() < _COUNT_LIMIT):
+            raise ValueError(f"The {name} of {place} is {value}; expected one number from 0 to below 2**60.")
+        if kind in ("mean", "var") and not np.isfinite(value).all():
+            raise ValueError(f"The {name} of {place} has entries that are not finite; expected finite ones.")
+        if kind == "var" and (value < 0).any():
+            raise ValueError(f"The {name} of {place} has {value.min()}; expected variances of 0 or more.")
+
+
+def _below(arrays: Mapping[str, Any], path: str) -> dict[str, Any]:
     if not path:
         return dict(arrays)
     return {name.removeprefix(f"{path}."): value for name, value in arrays.items() if name.startswith(f"{path}.")}
@@ -171,14 +231,6 @@ def _kind(path: str, ours: _Arrays, weights: _Arrays) -> str:
 # -- torch
 
 
-def _from_torch(value: Any) -> np.ndarray:
-    if not hasattr(value, "detach"):
-        return np.asarray(value)
-    value = value.detach().cpu()
-    # NumPy has no bfloat16; float32 holds each of its numbers.
-    return np.asarray((value.float() if value.dtype.is_floating_point and value.element_size() < 4 else value).numpy())
-
-
 def _torch_dense(theirs: _Arrays) -> _Arrays:
     return {"kernel": theirs.pop("weight").T, **_renamed(theirs, bias="bias")}
 
@@ -202,7 +254,7 @@ def _torch_recurrent(theirs: _Arrays) -> tuple[_Arrays, np.ndarray, np.ndarray]:
 
 def _torch_lstm(theirs: _Arrays) -> _Arrays:
     kernels, of_input, of_carry = _torch_recurrent(theirs)
-    return {**kernels, "bias": of_input + of_carry}
+    return {**kernels, "bias": _sum(of_input, of_carry)}
 
 
 def _torch_gru(theirs: _Arrays) -> _Arrays:
@@ -210,19 +262,26 @@ def _torch_gru(theirs: _Arrays) -> _Arrays:
     hidden = kernels["recurrent_kernel"].shape[0]
     # The candidate's recurrent bias stands inside the product with r; those of r and z add to the others.
     outer = np.concatenate([of_carry[: 2 * hidden], np.zeros(hidden)])
-    return {**kernels, "bias": of_input + outer, "recurrent_bias": of_carry[2 * hidden :]}
+    return {**kernels, "bias": _sum(of_input, outer), "recurrent_bias": of_carry[2 * hidden :]}
 
 
 # -- flax
 
 
-def _flatten(tree: Any, path: tuple[str, ...] = ()) -> Iterable[tuple[str, np.ndarray]]:
+def _flatten(tree: Any, path: tuple[str, ...] = ()) -> Iterable[tuple[str, Any]]:
     if isinstance(tree, Mapping):
         for key, value in tree.items():
             yield from _flatten(value, (*path, str(key)))
     elif not _is_random(tree):
-        # A variable of nnx gives its value so, and an array is itself.
-        yield ".".join(path), np.asarray(tree[...])
+        # A variable of nnx gives its value so; a number or a list of them has no such index.
+        yield ".".join(path), _held(tree)
+
+
+def _held(leaf: Any) -> Any:
+    try:
+        return leaf[...]
+    except (TypeError, KeyError, IndexError):
+        return leaf
 
 
 def _is_random(leaf: Any) -> bool:
@@ -263,7 +322,8 @@ def _flax_recurrent(theirs: _Arrays, gates: str) -> _Arrays:
 
 def _flax_lstm(theirs: _Arrays) -> _Arrays:
     found = _flax_recurrent(theirs, "ifgo")
-    bias = found.get("i.bias", 0.0) + found.get("h.bias", np.zeros(found["h.kernel"].shape[1]))
+    none = np.zeros(found["h.kernel"].shape[1])
+    bias = _sum(found.get("i.bias", none), found.get("h.bias", none))
     return {"input_kernel": found["i.kernel"], "recurrent_kernel": found["h.kernel"], "bias": bias}
 
 
@@ -276,7 +336,7 @@ def _flax_gru(theirs: _Arrays) -> _Arrays:
     return {
         "input_kernel": found["i.kernel"],
         "recurrent_kernel": found["h.kernel"],
-        "bias": found.get("i.bias", none) + outer,
+        "bias": _sum(found.get("i.bias", none), outer),
         "recurrent_bias": of_carry[2 * hidden :],
     }
 
@@ -286,7 +346,7 @@ def _flax_rnn(theirs: _Arrays) -> _Arrays:
     i, h = ("dense_i", "dense_h") if joint else ("i", "h")
     kernels = {"input_kernel": theirs.pop(f"{i}.kernel"), "recurrent_kernel": theirs.pop(f"{h}.kernel")}
     none = np.zeros(kernels["recurrent_kernel"].shape[0])
-    return {**kernels, "bias": theirs.pop(f"{i}.bias", none) + theirs.pop(f"{h}.bias", none)}
+    return {**kernels, "bias": _sum(theirs.pop(f"{i}.bias", none), theirs.pop(f"{h}.bias", none))}
 
 
 # -- both
@@ -298,8 +358,15 @@ def _statistics(theirs: _Arrays) -> _Arrays:
     # Some keep a deviation as well, which says nothing new; some a leading axis of one.
     theirs.update({name: value for name, value in plain.items() if name != "std"})
     mean, variance = (value[0] if value.ndim > 1 and value.shape[0] == 1 else value for value in (mean, variance))
-    count = round(float(count.item()))
-    return {"mean": mean, "M2": variance * count, "counter": np.array(divmod(count, 2**30))}
+    count = round(count.item())
+    return {"mean": mean, "M2": variance.astype(np.float64) * count, "counter": np.array(divmod(count, 2**30))}
+
+
+def _sum(of_input: np.ndarray, of_carry: np.ndarray) -> np.ndarray:
+    """The one bias for two; a shorter one is not spread over the longer."""
+    if of_input.shape != of_carry.shape:
+        raise ValueError(f"the biases of input and carry have shapes {of_input.shape} and {of_carry.shape}")
+    return of_input + of_carry
 
 
 def _renamed(theirs: _Arrays, **names: str) -> _Arrays:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from multippo.networks.given_arrays import fitted, numbers, without_extensions
 from multippo.networks.types import StatefulModule
 
 __all__ = ["load_portable", "portable_split", "to_portable"]
@@ -26,7 +27,7 @@ def to_portable(module: Any) -> dict[str, np.ndarray]:
         TypeError: If ``module`` is no StatefulModule.
         ValueError: If two arrays have one name, since a key holds a dot.
     """
-    _check_module("to_portable", module)
+    refuse_other_module("to_portable", module)
     return {name: _as_kept(leaf.read()) for name, leaf in module.engine.leaves(module).items()}
 
 
@@ -48,14 +49,22 @@ def portable_split(module: Any, params: Any, variables: Any) -> dict[str, np.nda
     return arrays
 
 
-def _check_module(what: str, module: Any) -> None:
+def refuse_other_module(what: str, module: Any) -> None:
+    """TypeError if a function called ``what`` was given something else than a StatefulModule."""
     if not isinstance(module, StatefulModule):
         raise TypeError(f"{what} got a {type(module).__name__}; expected a StatefulModule.")
 
 
+def refuse_other_state(what: str, state: Any, expected: str) -> None:
+    """TypeError if a function called ``what`` was given no mapping of arrays with names."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"{what} got a {type(state).__name__}; expected {expected}.")
+
+
 def _as_kept(value: np.ndarray) -> np.ndarray:
-    # uint32 words (random keys) and int64 ones are the same numbers; one type makes files equal.
-    return value.astype(np.int64) if value.dtype == np.uint32 else value
+    # uint32 words (random keys) and int64 ones are the same numbers, bfloat16 those of float32 that torch's are read
+    # as; one type makes files equal.
+    return value.astype(np.int64) if value.dtype == np.uint32 else without_extensions(value)
 
 
 def load_portable(module: Any, arrays: Mapping[str, Any]) -> None:
@@ -63,24 +72,23 @@ def load_portable(module: Any, arrays: Mapping[str, Any]) -> None:
 
     Args:
         module: A StatefulModule.
-        arrays: Array by name. Floating-point types are cast to the module's.
+        arrays: Array by name. Floating-point types are cast to the module's; counters and keys take integers alone.
 
     Raises:
-        ValueError: If a name is missing or left over, or a shape differs. Nothing is written then.
-        TypeError: If ``module`` is no StatefulModule.
+        ValueError: If a name is missing or left over, a shape differs, or an integer is out of range.
+        TypeError: If ``module`` is no StatefulModule, or an array not of numbers that the network's can become.
+            Nothing is written after any error.
     """
-    _check_module("load_portable", module)
+    refuse_other_module("load_portable", module)
+    refuse_other_state("load_portable", arrays, "the arrays by name that to_portable returns")
     leaves = module.engine.leaves(module)
-    missing, extra = sorted(set(leaves) - set(arrays)), sorted(set(arrays) - set(leaves))
+    missing, extra = sorted(set(leaves) - set(arrays)), sorted(set(arrays) - set(leaves), key=str)
     if missing or extra:
         raise ValueError(
             f"The weights do not fit this {type(module).__name__}: missing {missing or 'none'}, left over "
             f"{extra or 'none'}. Load them into a network built the same way."
         )
-    values = {name: np.asarray(arrays[name]) for name in leaves}
-    for name, leaf in leaves.items():
-        expected = leaf.read().shape
-        if values[name].shape != expected:
-            raise ValueError(f"{name} has shape {values[name].shape} in the weights; the network expects {expected}.")
+    # All of them before the first is written.
+    values = {name: fitted(name, numbers(name, arrays[name]), leaf.read()) for name, leaf in leaves.items()}
     for name, leaf in leaves.items():
         leaf.write(values[name])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -207,10 +209,75 @@ def test_an_engine_need_not_derive_from_the_contract():
     assert "optimizer" in str(error.value) and "zeros" in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "reason"), [("jax", "the name is taken"), ("my-engine", "expected an identifier")])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("jax", "the name is taken"),
+        ("my-engine", "expected an identifier"),
+        (None, r"register_backend\(None\): expected an identifier"),
+    ],
+)
 def test_a_name_that_cannot_be_is_refused(name, reason):
     with pytest.raises(ValueError, match=reason):
         mp.register_backend(name, Complete)
+
+
+def test_what_makes_no_engine_is_refused_with_its_name():
+    with pytest.raises(TypeError, match=r"register_backend\('mine', None\): expected a function that makes the engine"):
+        mp.register_backend("mine", None)  # pyright: ignore[reportArgumentType]
+    assert "mine" not in registry.known_backends()
+
+    def broken() -> Engine:
+        raise OSError("no driver")
+
+    mp.register_backend("broken", broken)
+    with pytest.raises(ImportError, match=r"The broken backend, .*broken.*, makes no engine: OSError: no driver\."):
+        load_engine("broken")
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("no_such_module:make", r"can't be loaded: ModuleNotFoundError: No module named 'no_such_module'\."),
+        ("os:no_such_thing", r"can't be loaded: AttributeError: .*no_such_thing"),
+        ("os:sep", "is .*; expected a function that makes the engine"),
+        ("os:chdir", "makes no engine: TypeError: "),
+    ],
+)
+def test_a_broken_entry_point_is_named_with_its_cause(monkeypatch, target, reason):
+    point = importlib.metadata.EntryPoint("theirs", target, registry.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(registry, "_entry_points", lambda: {"theirs": point})
+    told = re.escape(f"The theirs backend, by the entry point theirs = '{target}', ")
+    with pytest.raises(ImportError, match=told + reason), mp.use_backend("theirs"):
+        pass
+    # The others are there as before.
+    assert "theirs" in registry.known_backends()
+    assert load_engine("torch").name == "torch"
+
+
+def test_the_package_of_a_broken_entry_point_is_named(monkeypatch, tmp_path):
+    information = tmp_path / "theirs-0.1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 0.1\n")
+    (information / "entry_points.txt").write_text("[multippo.backends]\ntheirs=os:sep\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match="entry point theirs = 'os:sep' of the package their-package, is"):
+        load_engine("theirs")
+
+
+@pytest.mark.parametrize(
+    ("name", "capabilities", "reason"),
+    [
+        ("other", frozenset(), "The other backend has an engine with the name 'complete'; expected name = 'other'"),
+        ("complete", "train", "The complete backend has capabilities = 'train'; expected a set of strings"),
+        ("complete", {1}, r"The complete backend has capabilities = \{1\}; expected a set of strings"),
+    ],
+)
+def test_an_engine_that_describes_itself_wrongly_is_refused(monkeypatch, name, capabilities, reason):
+    monkeypatch.setattr(Complete, "capabilities", capabilities)
+    mp.register_backend(name, Complete)
+    with pytest.raises(TypeError, match=reason):
+        load_engine(name)
 
 
 def test_an_array_tells_its_engine(engine):

@@ -54,6 +54,9 @@ def flags(*arguments: str) -> dict[str, Any]:
         ("--compile off", {"compile": "off"}),
         ("--seed 1 --seed 2", {"seed": 2}),
         ("-- CartPole-v1", {"env": "CartPole-v1"}),
+        ("--", {}),
+        ("--actor-hidden-sizes 32 --", {"actor_hidden_sizes": (32,)}),
+        ("--actor-hidden-sizes 32 -- CartPole-v1", {"actor_hidden_sizes": (32,), "env": "CartPole-v1"}),
     ],
 )
 def test_spellings(line: str, expected: dict[str, Any]):
@@ -69,6 +72,10 @@ def test_spellings(line: str, expected: dict[str, Any]):
         ("--no-seed", "unknown flag --no-seed"),
         ("--no-normalise-obs", "unknown flag --no-normalise-obs"),
         ("-x", "unknown flag -x"),
+        ("CartPole-v1 -- --seed 3", "unexpected '--seed': behind a lone -- nothing is taken for a flag"),
+        ("-- --actor-hidden-sizes 32", "unexpected '--actor-hidden-sizes': behind a lone --"),
+        ("-- -- CartPole-v1", "unexpected '--': behind a lone --"),
+        ("--seed -- CartPole-v1", "Missing value for argument '--seed'"),
         ("CartPole-v1 Pendulum-v1", "unexpected 'Pendulum-v1'"),
         ("--seed", "--seed"),
         ("--seed --total-steps 5", "--seed"),

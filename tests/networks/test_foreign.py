@@ -223,3 +223,107 @@ def test_what_does_not_fit_is_named_and_changes_nothing(torch_engine, state, nam
     with pytest.raises(ValueError, match=pattern):
         mp.load_torch_state(network, state, names)
     support.assert_trees_close(mp.to_portable(network), before, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "state", "error", "message"),
+    [
+        ("Dense", torch.nn.Linear(3, 4), TypeError, "load_torch_state got a Linear; .* pass module.state_dict()"),
+        ("Dense", [LINEAR], TypeError, "load_torch_state got a list"),
+        ("Dense", {**LINEAR, 0: 1}, TypeError, "a state with the name 0; expected dotted names"),
+        ("Dense", {**LINEAR, "bias": None}, TypeError, "The bias of the torch state holds NoneType"),
+        ("Dense", {**LINEAR, "bias": np.ones(4) * 1j}, TypeError, "The bias of the torch state holds complex128"),
+        ("Conv", torch.nn.Conv1d(3, 4, 2).state_dict(), ValueError, "weight (4, 3, 2); they do not fit a Conv, which"),
+        ("Conv", torch.nn.Conv3d(3, 4, 2).state_dict(), ValueError, "weight (4, 3, 2, 2, 2); they do not fit a Conv"),
+        (
+            "LSTM",
+            {"weight_ih": np.ones(16), "weight_hh": np.ones((16, 4))},
+            ValueError,
+            "the shapes weight_hh (16, 4), weight_ih (16,); they do not fit a LSTM",
+        ),
+        (
+            "LSTM",
+            {
+                "weight_ih": np.ones((16, 3)),
+                "weight_hh": np.ones((16, 4)),
+                "bias_ih": np.ones(1),
+                "bias_hh": np.ones(16),
+            },
+            ValueError,
+            "they do not fit a LSTM (the biases of input and carry have shapes (1,) and (16,))",
+        ),
+    ],
+)
+def test_what_is_no_state_of_the_layer(torch_engine, make, state, error, message):
+    layer = ours(make)
+    before = mp.to_portable(layer)
+    with pytest.raises(error, match=".*".join(map(re.escape, message.split(".*")))):
+        mp.load_torch_state(layer, state)
+    support.assert_trees_close(mp.to_portable(layer), before, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"count": float("nan")}, "The count of the torch state is nan; expected one number from 0 to below 2**60"),
+        ({"count": float("inf")}, "The count of the torch state is inf"),
+        ({"count": -5}, "The count of the torch state is -5"),
+        ({"count": 2**60}, "The count of the torch state is 1152921504606846976"),
+        ({"count": np.array([5, 5])}, "The count of the torch state is [5 5]; expected one number"),
+        ({"_var": np.array([1.0, -1.0, 1.0])}, "The _var of the torch state has -1.0; expected variances of 0 or more"),
+        ({"_var": np.array([1.0, np.nan, 1.0])}, "The _var of the torch state has entries that are not finite"),
+        ({"mean": np.array([1.0, np.inf, 1.0])}, "The mean of the torch state has entries that are not finite"),
+    ],
+)
+def test_statistics_that_no_inputs_have(torch_engine, changed, message):
+    layer = mp.Normalizer(FEATURES)
+    state = {"mean": np.ones(FEATURES), "_var": np.ones(FEATURES), "count": 3}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        mp.load_torch_state(layer, {**state, **changed})
+    assert layer.count == 0
+    mp.load_torch_state(layer, {"mean": np.ones(FEATURES), "_var": np.ones(FEATURES), "count": 2**60 - 1})
+    assert layer.count == 2**60 - 1
+
+
+def test_sums_of_half_precision_are_not_rounded_to_it(torch_engine):
+    """A variance of 100 times 10 000 samples is more than float16 holds; 256 + 1 more than bfloat16 tells apart."""
+    normalizer, layer = mp.Normalizer(1), mp.LSTM(1, 1, mp.Rngs(0))
+    state = {"mean": np.ones(1, np.float16), "var": np.full(1, 100, np.float16), "count": 10_000}
+    mp.load_torch_state(normalizer, state)
+    assert mp.to_portable(normalizer)["M2"] == 1e6
+    biases = {"bias_ih": jnp.full(4, 256, jnp.bfloat16), "bias_hh": jnp.ones(4, jnp.bfloat16)}
+    mp.load_torch_state(layer, {"weight_ih": np.ones((4, 1)), "weight_hh": np.ones((4, 1)), **biases})
+    np.testing.assert_array_equal(mp.to_portable(layer)["bias"], 257.0)
+
+
+def test_a_state_may_hold_what_is_no_array_beside(torch_engine):
+    layer = mp.Sequential([mp.Dense(FEATURES, HIDDEN, mp.Rngs(0))])
+    state = {"a.weight": LINEAR["weight"], "a.bias": LINEAR["bias"], "other": object()}
+    assert mp.load_torch_state(layer, state, {"layers.0": "a"}) == ["other"]
+
+
+KERNEL = {"kernel": np.ones((FEATURES, HIDDEN)), "bias": np.arange(HIDDEN)}
+
+
+@pytest.mark.parametrize("state", [KERNEL, {"params": KERNEL}, {"params": {**KERNEL, "bias": [0, 1, 2, 3]}}])
+def test_the_collection_params_needs_no_name(torch_engine, state):
+    layer = mp.Dense(FEATURES, HIDDEN, mp.Rngs(0))
+    assert mp.load_flax_state(layer, state) == []
+    np.testing.assert_array_equal(mp.to_portable(layer)["bias"], [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("state", "names", "error", "message"),
+    [
+        (nnx.Linear(3, 4, rngs=nnx.Rngs(0)), None, TypeError, "load_flax_state got a Linear; .* nnx.state(module)"),
+        ([KERNEL], None, TypeError, "load_flax_state got a list"),
+        ({"params": KERNEL, "stats": {"n": 1}}, None, ValueError, "no 'kernel'; it has ['params.bias', 'params.kernel"),
+        ({"a": {"b": KERNEL}, "a.b": KERNEL}, {"": "a.b"}, ValueError, "are called 'a.b.kernel'. Rename a key"),
+        (KERNEL, ["kernel"], TypeError, "names is a list; expected a mapping"),
+        (KERNEL, {"": 0}, TypeError, "names has '': 0; expected strings"),
+    ],
+)
+def test_trees_of_flax_that_are_refused(torch_engine, state, names, error, message):
+    layer = mp.Dense(FEATURES, HIDDEN, mp.Rngs(0))
+    with pytest.raises(error, match=".*".join(map(re.escape, message.split(".*")))):
+        mp.load_flax_state(layer, state, names)

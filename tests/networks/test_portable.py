@@ -5,8 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+from flax import nnx
 from support import (
     ENGINES,
     TOLERANCE,
@@ -133,15 +137,19 @@ def test_what_was_written_is_a_copy(engine):
             lambda w: w.update({"layers.1.kernel": np.zeros((3, 2))}),
             r"layers.1.kernel has shape \(3, 2\) in the weights; the network expects \(2, 3\)",
         ),
+        (lambda w: w.update({"layers.1.kernel": np.full((2, 3), "x")}), "layers.1.kernel holds <U1; expected"),
+        (lambda w: w.update({"layers.1.kernel": np.ones((2, 3)) * 1j}), "layers.1.kernel holds complex128"),
+        (lambda w: w.update({7: np.zeros(1)}), r"left over \[7\]"),
+        (lambda w: w.update({"layers.2.counter": np.ones(2)}), "layers.2.counter holds float64"),
     ],
-    ids=["missing", "extra", "shape"],
+    ids=["missing", "extra", "shape", "words", "complex", "number as name", "counter"],
 )
 def test_weights_that_do_not_fit_are_refused_and_nothing_is_written(engine, change, message):
-    net = mp.Sequential([mp.Dense(2, 2, mp.Rngs(0)), mp.Dense(2, 3, mp.Rngs(1))])
+    net = mp.Sequential([mp.Dense(2, 2, mp.Rngs(0)), mp.Dense(2, 3, mp.Rngs(1)), mp.Normalizer(3)])
     before = mp.to_portable(net)
     weights = {name: value + 1 for name, value in before.items()}
     change(weights)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         mp.load_portable(net, weights)
     for name, value in mp.to_portable(net).items():
         np.testing.assert_array_equal(value, before[name], err_msg=name)
@@ -181,3 +189,24 @@ def test_what_is_no_module(engine):
         mp.to_portable(3)
     with pytest.raises(TypeError, match="load_portable got a dict; expected a StatefulModule"):
         mp.load_portable({}, {})
+    layer = mp.Dense(1, 1, mp.Rngs(0))
+    with pytest.raises(TypeError, match="load_portable got a Linear; expected the arrays by name that to_portable"):
+        mp.load_portable(layer, torch.nn.Linear(1, 1))  # pyright: ignore[reportArgumentType]
+
+
+def test_weights_of_bfloat16_go_from_jax_to_torch():
+    with mp.use_backend("jax"):
+        source = mp.Dense(3, 2, mp.Rngs(0))
+        nnx.update(source, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), nnx.state(source)))
+        weights = mp.to_portable(source)
+        rounded = {name: np.asarray(value) for name, value in weights.items()}
+        # Into one of bfloat16 on JAX again, without loss.
+        mp.load_portable(source, weights)
+        assert jax.tree.leaves(nnx.state(source))[0].dtype == jnp.bfloat16
+    with mp.use_backend("torch"):
+        target = mp.Dense(3, 2, mp.Rngs(1))
+        mp.load_portable(target, weights)
+        for name, value in mp.to_portable(target).items():
+            assert weights[name].dtype == value.dtype == np.float32
+            np.testing.assert_array_equal(value, rounded[name])
+            assert not (value.view(np.uint32) & 0xFFFF).any()  # the low half of a float32 that was a bfloat16
