@@ -21,7 +21,7 @@ from multippo.networks.carries import check_batch
 from multippo.networks.random_state import forget_drawn
 from multippo.networks.types import StatefulModule
 from multippo.networks.unrolling import reset_where
-from multippo.networks.utils import check_size, select, tree_map
+from multippo.networks.utils import check_size, select, tree_leaves, tree_map
 
 __all__ = ["Actor", "Rollout", "collect", "is_traced", "unroll_env"]
 
@@ -222,7 +222,12 @@ def _step(
             after, output, extras = actor.act(params, variables, state, obs)
             obs_t.append(obs)
             outputs.append((output, extras))
-            env_state = restart_broken(env, env.step(env_state, send(output.actions)))
+            actions = send(output.actions)
+            try:
+                env_state = restart_broken(env, env.step(env_state, actions))
+            except Exception as error:
+                _note_actions(error, actions, t)
+                raise
             # Copies, since an environment may write its next answer into the same arrays. The simulator's own state is
             # the latest one only; keeping T of them would hold on to their memory.
             env_states.append(keep(env_state._replace(obs=(), final_obs=(), internal=())))
@@ -242,6 +247,16 @@ def _step(
     bootstrap = engine.stack_time([zeros if b is None else b for b in bootstraps])
     transition = _transition(obs, output, extras, stacked, bootstrap)
     return engine.snapshot(forget_drawn(state)), env_state, transition, engine.stack_time(starts)
+
+
+def _note_actions(error: Exception, actions: Any, t: int) -> None:
+    """Tells of actions that no environment can take: what it says of them hides what they come from."""
+    wrong = [not np.isfinite(leaf).all() for leaf in tree_leaves(actions) if np.asarray(leaf).dtype.kind == "f"]
+    if any(wrong):
+        error.add_note(
+            f"Actions of step {t} of the rollout are not finite. An observation before it was not, and the environment "
+            "could not be begun anew, or the network's weights are not."
+        )
 
 
 def _exchange(engine: Any, env: Env) -> tuple[Any, Any, Any]:

@@ -278,3 +278,33 @@ def test_an_evaluation_counts_them(torch_engine):
     assert found["eval/nonfinite_episodes"] == 1
     assert found["eval/episodes"] == 4
     assert np.isfinite(found["eval/episode_reward/mean"])
+
+
+def test_a_simulator_that_refuses_what_comes_of_a_nan_is_told_with_its_cause(torch_engine):
+    class Touchy(gymnasium.vector.VectorEnv[Any, Any, Any]):
+        """Of the user's own, so that it can't be begun anew; shows NaN once, and takes no action that is NaN."""
+
+        metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
+        num_envs = 2
+        single_observation_space = gymnasium.spaces.Box(-9, 9, (3,), np.float32)
+        single_action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+        observation_space = gymnasium.vector.utils.batch_space(single_observation_space, 2)
+        action_space = gymnasium.vector.utils.batch_space(single_action_space, 2)
+        time = 0
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            return np.zeros((2, 3), np.float32), {}
+
+        def step(self, actions: Any) -> Any:
+            self.time += 1
+            if not np.isfinite(actions).all():
+                raise RuntimeError("the control is not finite")
+            obs = np.full((2, 3), np.nan if self.time == 5 else 0.0, np.float32)
+            return obs, np.ones(2), np.zeros(2, bool), np.zeros(2, bool), {}
+
+    env = mp.make_env(Touchy())
+    network = mp.make_mlp_actor_critic(env.observation_space, env.action_space, rngs=mp.Rngs(0))
+    run = training.train(env, network, rollout_length=16, num_minibatches=1, catch=(RuntimeError,))
+    assert str(run.error) == "the control is not finite"
+    (note,) = run.error.__notes__
+    assert note.startswith("Actions of step 5 of the rollout are not finite. An observation before it was not")

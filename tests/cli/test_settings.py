@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 import multippo as mp
 from multippo.cli.errors import UsageError
+from multippo.cli.evaluate import evaluation_envs
 from multippo.cli.runs import RunDirectory, default_run_directory
 from multippo.cli.settings import settings_from
 
@@ -162,3 +163,12 @@ def test_runs_get_directories_of_their_own(tmp_path: Path):
     assert first.path.parent == second.path.parent == tmp_path / "CartPole-v1"
     assert first.path.name.endswith("-jax-seed3")
     assert first.path != second.path
+
+
+@pytest.mark.parametrize(
+    ("vectorization", "episodes", "expected"),
+    [("sync", 1000, 100), ("sync", 7, 7), ("async", 1000, 3), ("async", 2, 2)],
+)
+def test_an_evaluation_starts_no_more_processes_than_the_training(vectorization: str, episodes: int, expected: int):
+    settings = settings_from({"env": "CartPole-v1", "num_envs": 3, "vectorization": vectorization})
+    assert evaluation_envs(settings, episodes) == expected
