@@ -15,7 +15,7 @@ from multippo.algorithms.types import EpisodeState, Transition
 from multippo.algorithms.update import Learner, LearnerState, fold_episodes
 from multippo.envs.api import Env, EnvState
 from multippo.networks.updating import needs_only_valid
-from multippo.networks.utils import tree_map
+from multippo.networks.utils import named_leaves, tree_map
 
 __all__ = ["RunState", "Trainer"]
 
@@ -273,8 +273,11 @@ class Trainer:
         metrics.update(clipped)
         if transition.broken is not None:
             metrics["rollout/nonfinite_steps"] = xp.sum(xp.astype(transition.broken != 0, xp.int32))
-        for name, value in transition.metrics.items():
-            weight = xp.astype(transition.counted, dtype)
-            total = xp.sum(weight)
-            metrics[f"env/{name}"] = xp.sum(xp.astype(value, dtype) * weight) / xp.maximum(total, xp.ones_like(total))
+        weight = xp.astype(transition.counted, dtype)
+        total = xp.maximum(xp.sum(weight), xp.ones_like(xp.sum(weight)))
+        per_step = {f"env/{name}": value for name, value in transition.metrics.items()}
+        # Of several rewards, what is logged of episodes is the sum.
+        per_step |= {f"rollout/reward/{name}": reward for name, reward in named_leaves(transition.rewards) if name}
+        for name, value in per_step.items():
+            metrics[name] = xp.sum(xp.astype(value, dtype) * weight) / total
         return learner, episodes, metrics

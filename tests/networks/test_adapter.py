@@ -183,15 +183,17 @@ def heads_after(kind, combine):
     network = two_heads()
     env = kind((3,), TWO, reward_keys=("arm", "gripper"))
     options = {"gradient_clipping": None, "combine_advantages": combine, "num_minibatches": 1, "num_epochs": 2}
-    train(env, network, iterations=1, rollout_length=6, **options)
-    return {name: value for name, value in mp.to_portable(network).items() if name.endswith("kernel")}
+    run = train(env, network, iterations=1, rollout_length=6, **options)
+    return {name: value for name, value in mp.to_portable(network).items() if name.endswith("kernel")}, run.logs[0]
 
 
 @pytest.mark.parametrize("combine", ["separate", "sum"])
 def test_each_head_learns_from_the_reward_of_its_key(engine, combine):
     if engine.name == "jax" and combine == "sum":
         pytest.skip("the same arithmetic; compiling it takes long")
-    plain, flipped = heads_after(ScriptedEnv, combine), heads_after(Flipped, combine)
+    (plain, logged), (flipped, of_flipped) = heads_after(ScriptedEnv, combine), heads_after(Flipped, combine)
+    assert logged["rollout/reward/arm"] == of_flipped["rollout/reward/arm"] != 0
+    assert logged["rollout/reward/gripper"] == -of_flipped["rollout/reward/gripper"] != 0
     moved = {name for name in plain if not np.array_equal(plain[name], flipped[name])}
     # Separate: what the gripper earns is felt by the gripper's head and value alone. Summed: by every head.
     expected = {"action.components.gripper.layers.0.kernel", "value.components.gripper.kernel"}
