@@ -101,6 +101,7 @@ def to_host(engine: Any, tree: Any) -> Any:
     """The engine's arrays as NumPy arrays of the suite's own, with the engine's types."""
 
     def convert(x: Any) -> np.ndarray:
-        return np.array(x) if isinstance(x, bool | int | float | np.ndarray | np.generic) else np.array(engine.to_numpy(x))
+        known = isinstance(x, bool | int | float | np.ndarray | np.generic)
+        return np.array(x) if known else np.array(engine.to_numpy(x))
 
     return tree_map(convert, tree)

@@ -9,6 +9,7 @@ from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env, EnvState
 from multippo.networks.locating import message_of, path_of, where_it_failed
+from multippo.networks.outputs import examined, returned
 from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
 from multippo.networks.utils import all_modules, named_leaves, tree_leaves, tree_structure
 
@@ -76,7 +77,8 @@ def run_once(network: Any, network_state: Any, obs: Any, role: str = "network") 
         ValueError: If it fails, with the place where it did.
     """
     try:
-        out = network.engine.shapes(lambda s, x: tuple(_expect_output(network(s, x))), network_state, obs)
+        with examined(network, tree_leaves(obs)[0].shape[0]):
+            out = network.engine.shapes(lambda s, x: tuple(returned(network, network(s, x))), network_state, obs)
     except Exception as error:
         shapes = {name or "obs": tuple(leaf.shape) for name, leaf in named_leaves(obs)}
         raise ValueError(
@@ -168,12 +170,6 @@ def finished(step: int, iteration: int, ppo: PPOConfig) -> str:
         f"total_steps={ppo.total_steps:,} asks for {ppo.num_iterations:,} iterations. Steps are counted from the very "
         "beginning; to train on, ask for more (total_steps, on the command line --total-steps)."
     )
-
-
-def _expect_output(out: Any) -> StatefulModuleOutput:
-    if not isinstance(out, StatefulModuleOutput):
-        raise TypeError(f"a module returned a {type(out).__name__}; expected a StatefulModuleOutput")
-    return out
 
 
 def _check_numbers(what: str, leaves: list[tuple[str, Any]], num_envs: int, remedy: str) -> None:

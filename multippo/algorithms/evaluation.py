@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Generator
 from typing import Any
 
@@ -13,10 +14,12 @@ from multippo.algorithms.config import DEFAULT_NUM_ENVS, EvalConfig, TrainConfig
 from multippo.algorithms.rollout import Actor, collect, is_traced
 from multippo.envs.api import Env
 from multippo.envs.guard import restart_unsound
+from multippo.envs.keys import key_words
 from multippo.networks.random_state import reseed
+from multippo.networks.types import StatefulModule
 from multippo.networks.utils import all_modules, tree_leaves, tree_map
 
-__all__ = ["Evaluator", "eval_rollout", "evaluation_mode"]
+__all__ = ["Evaluator", "as_key", "check_player", "eval_rollout", "evaluation_mode"]
 
 _CHUNK = 64
 _DEFAULT_LIMIT = 10_000
@@ -53,11 +56,22 @@ def eval_rollout(
         ``eval/episode_reward/mean``, ``/std``, ``/min``, ``/max``, ``eval/lifespan/mean`` (steps an episode lasted),
         ``eval/episodes``, and ``eval/nonfinite_episodes`` (those cut because the environment gave a value that is not
         finite; they count with what they had earned).
+
+    Raises:
+        TypeError: If ``network`` is no StatefulModule.
+        ValueError: If ``num_episodes`` or ``max_episode_steps`` is below 1, or ``key`` no random key.
     """
+    check_player("eval_rollout", env, network)
+    key = as_key("eval_rollout", network.engine, key)
+    config = EvalConfig(
+        num_episodes=1 if num_episodes is None else num_episodes,
+        deterministic=deterministic,
+        max_episode_steps=max_episode_steps,
+    )
     if not isinstance(env, Env):
         from multippo.envs import make_env
 
-        made = make_env(env, min(num_episodes or 1, DEFAULT_NUM_ENVS) if isinstance(env, str) else None)
+        made = make_env(env, min(config.num_episodes, DEFAULT_NUM_ENVS) if isinstance(env, str) else None)
         with contextlib.closing(made) if isinstance(env, str) else contextlib.nullcontext():
             return eval_rollout(
                 made,
@@ -67,16 +81,51 @@ def eval_rollout(
                 deterministic=deterministic,
                 max_episode_steps=max_episode_steps,
             )
-    config = EvalConfig(
-        num_episodes=num_episodes or env.num_envs, deterministic=deterministic, max_episode_steps=max_episode_steps
-    )
+    if num_episodes is None:
+        config = dataclasses.replace(config, num_episodes=env.num_envs)
     split = network.engine.split(network)
-    if key is None or isinstance(key, int | np.integer):
-        key = network.engine.random.key(int(key or 0))
     leaves = network.engine.named_params(split.params)
     widest = max((size for _, leaf in leaves for size in leaf.shape), default=1)
     with network.engine.training(env.num_envs, widest):
         return _Player(network, env, config, "off").play(split.params, split.variables, key)
+
+
+def check_player(function: str, env: Any, network: Any) -> None:
+    """Refuses what can't act.
+
+    Args:
+        function: Who asks.
+        env: What it got for its environment, which may be the network.
+        network: What it got for its network.
+
+    Raises:
+        TypeError: If ``network`` is no StatefulModule.
+    """
+    if isinstance(network, StatefulModule):
+        return
+    swapped = isinstance(env, StatefulModule)
+    hint = f" The environment comes first: {function}(env, network)." if swapped else ""
+    raise TypeError(f"{function} needs a StatefulModule as its network; got a {type(network).__name__}.{hint}")
+
+
+def as_key(function: str, engine: Any, key: Any) -> Any:
+    """A random key of the engine, of an integer (None is 0) or of any engine's key.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if key is None or isinstance(key, int | np.integer):
+        return engine.random.key(int(key or 0))
+    try:
+        words = key_words(key)
+    except (TypeError, ValueError):
+        words = None
+    if words is None or np.shape(words) not in ((), (2,)):
+        raise ValueError(
+            f"{function}(key={key!r}) is not possible: expected an integer of at least 0, or a random key such as "
+            "multippo.random.key(0)."
+        )
+    return engine.random.key(words) if isinstance(words, int) else engine.random.wrap_key(words)
 
 
 class Evaluator:

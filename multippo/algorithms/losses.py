@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from multippo.algorithms.advantages import standardized
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.types import Sequences
+from multippo.networks.outputs import ACTIVATION_KEY, per_environment
 from multippo.networks.utils import tree_leaves, tree_map
 
-__all__ = ["WITHOUT_ENTROPY", "LossOutput", "flat_metrics", "mean_over", "ppo_loss"]
+__all__ = ["WITHOUT_ENTROPY", "LossOutput", "mean_metrics", "mean_over", "ppo_loss"]
 
 _MAX_LOG_RATIO = 20.0
 
@@ -69,7 +70,7 @@ def ppo_loss(
     actor, ratio_stats = _actor_loss(xp, out.output.loglikelihoods, sequences, mean, config)
     critic, value_stats = _critic_loss(xp, out.output.value_estimates, sequences, mean, config)
     zero = xp.zeros_like(weight)
-    regularization = mean(out.regularization_loss + zero)
+    regularization = mean(per_environment("regularization_loss", out.regularization_loss, zero))
     loss = actor + config.critic_loss_weight * critic + regularization
     metrics: dict[str, Any] = {}
     if out.output.entropies is not None:
@@ -88,7 +89,7 @@ def ppo_loss(
         "ratio/clip_fraction": ratio_stats["clip_fraction"],
         "kl/approx": ratio_stats["kl"],
         **value_stats,
-        **{name: mean(value + zero) for name, value in flat_metrics(out.metrics)},
+        **mean_metrics(out.metrics, zero, mean),
     }
     return loss, LossOutput(metrics, ratio_stats["max_deviation"], ratio_stats["kl"])
 
@@ -163,14 +164,31 @@ def mean_over(xp: Any, valid: Any, weight: Any) -> Callable[[Any], Any]:
     return lambda x: xp.sum(xp.where(valid, x, xp.zeros_like(x))) / total
 
 
-def flat_metrics(metrics: Any, prefix: str = "network") -> list[tuple[str, Any]]:
-    """A network's nested metrics as slash-separated names, with values that broadcast to ``[L, S]``."""
-    flat: list[tuple[str, Any]] = []
+def mean_metrics(metrics: Any, zero: Any, mean: Callable[[Any], Any], prefix: str = "network") -> dict[str, Any]:
+    """A network's nested metrics as slash-separated names, each averaged.
+
+    Args:
+        metrics: From an ``unroll``: numbers, scalars, ``[L]`` (a scalar of every step) or ``[L, S]``.
+        zero: Zeros ``[L, S]``.
+        mean: From ``mean_over``.
+        prefix: Of the names.
+
+    Raises:
+        ValueError: If a metric is of another shape, which would broadcast.
+    """
+    flat: dict[str, Any] = {}
     for name, value in metrics.items():
         path = f"{prefix}/{name}"
+        if name == ACTIVATION_KEY and not _is_logged(value):
+            continue  # of a recording network, for analysis
         if isinstance(value, dict):
-            flat += flat_metrics(value, path)
+            flat |= mean_metrics(value, zero, mean, path)
+        elif getattr(value, "ndim", 0) == 1 and value.shape[0] == zero.shape[0]:
+            flat[path] = mean(value[:, None] + zero)
         else:
-            # A scalar of every step comes as ``[L]``.
-            flat.append((path, value[:, None] if getattr(value, "ndim", 0) == 1 else value))
+            flat[path] = mean(per_environment(f"The metric {path!r}", value, zero))
     return flat
+
+
+def _is_logged(value: Any) -> bool:
+    return not isinstance(value, dict) and getattr(value, "ndim", 0) <= 2

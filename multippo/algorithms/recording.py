@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multippo.algorithms.config import DEFAULT_NUM_ENVS
-from multippo.algorithms.evaluation import evaluation_mode
+from multippo.algorithms.evaluation import as_key, check_player, evaluation_mode
 from multippo.algorithms.replay import gather_time, valid_first
 from multippo.algorithms.rollout import unroll_env
 from multippo.envs.api import Env
@@ -56,8 +56,14 @@ def record_activations_rollout(
         deterministic: Act with the mode of the action distribution.
 
     Raises:
-        ValueError: If ``num_steps`` is below 1, or ``num_envs`` another one than that of the environment passed in.
+        TypeError: If ``network`` is no StatefulModule.
+        ValueError: If ``num_steps`` is no integer of at least 1, ``num_envs`` another one than that of the environment
+            passed in, or ``key`` no random key.
     """
+    check_player("record_activations_rollout", env, network)
+    key = as_key("record_activations_rollout", network.engine, key)
+    if isinstance(num_steps, bool) or not isinstance(num_steps, int | np.integer) or num_steps < 1:
+        raise ValueError(f"num_steps={num_steps!r} is not possible: expected an integer of at least 1.")
     if not isinstance(env, Env):
         from multippo.envs import make_env
 
@@ -66,10 +72,8 @@ def record_activations_rollout(
             return record_activations_rollout(made, network, num_steps, key, deterministic=deterministic)
     if num_envs not in (None, env.num_envs):
         raise ValueError(f"num_envs={num_envs!r} is not possible: the environment passed in has {env.num_envs}.")
-    if num_steps < 1:
-        raise ValueError(f"num_steps={num_steps!r} is not possible: expected at least 1.")
     engine, xp = network.engine, network.xp
-    keys = engine.random.split(engine.random.key(int(key)) if isinstance(key, int | np.integer) else key, 3)
+    keys = engine.random.split(key, 3)
     with evaluation_mode(network, deterministic), engine.no_grad():
         start = reseed(engine.random, network.initialize_state(env.num_envs), keys[0])
         env_state = env.reset(engine.to_numpy(keys[1]))

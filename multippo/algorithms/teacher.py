@@ -15,11 +15,12 @@ import optree
 from multippo.algorithms.checks import run_once
 from multippo.algorithms.evaluation import evaluation_mode
 from multippo.algorithms.lessons import Route, plan_route
-from multippo.algorithms.losses import LossOutput, flat_metrics, mean_over
+from multippo.algorithms.losses import LossOutput, mean_metrics, mean_over
 from multippo.algorithms.minibatches import has_memory
 from multippo.algorithms.types import Sequences, Transition
 from multippo.networks.locating import message_of, where_it_failed
 from multippo.networks.measuring import is_lesson, measured
+from multippo.networks.outputs import per_environment
 from multippo.networks.random_state import reseed
 from multippo.networks.unrolling import reset_where
 from multippo.networks.utils import named_leaves, select, tree_leaves, tree_map, tree_structure
@@ -232,14 +233,15 @@ def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[An
     likelihoods = _sum(tree_leaves(out.output.loglikelihoods))
     weight = xp.astype(sequences.valid, likelihoods.dtype)
     zero, mean = xp.zeros_like(weight), mean_over(xp, sequences.valid, weight)
-    distillation, regularization = -mean(likelihoods), mean(out.regularization_loss + zero)
+    distillation = -mean(likelihoods)
+    regularization = mean(per_environment("regularization_loss", out.regularization_loss, zero))
     total = distillation + regularization
     metrics = {"losses/distillation": distillation, "losses/regularization": regularization, "losses/total": total}
     if loss == "kl":
         metrics["kl/teacher"] = distillation
     elif _compares(sequences.rollout_extras) and out.output.entropies is not None:
         metrics["kl/teacher"] = mean(_sum(tree_leaves(out.output.entropies)))
-    metrics |= {name: mean(value + zero) for name, value in flat_metrics(out.metrics)}
+    metrics |= mean_metrics(out.metrics, zero, mean)
     return total, LossOutput(metrics)
 
 

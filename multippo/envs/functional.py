@@ -19,6 +19,7 @@ from multippo.envs.functional_spaces import as_declared, functional_action_space
 from multippo.envs.guard import broken_leaf
 from multippo.envs.keys import raw_jax_key
 from multippo.envs.starts import sound_starts
+from multippo.envs.traced import while_traced
 from multippo.envs.trees import conform, select, shared_leaves, strip_weak_types, take
 from multippo.envs.truncation import find_truncation_key, own_episode_limit
 from multippo.envs.wide import in_own_precision
@@ -156,7 +157,8 @@ class FunctionalEnv(Env):
         """See ``Env.step``. Reads nothing of the state but ``internal``.
 
         Raises:
-            TypeError: If the environment's step returns a state of another structure, shape or kind than its reset.
+            TypeError: If the environment's step returns a state of another structure, shape or kind than its reset, or
+                does what can't be compiled, such as branching on an array.
         """
         return self._step(env_state.internal, action)
 
@@ -180,7 +182,8 @@ class FunctionalEnv(Env):
 
     def _trace_draw(self, key: jax.Array) -> Any:
         def reset(key: jax.Array) -> Any:
-            state = self.env.reset(key)
+            with while_traced(self.env, "reset"):
+                state = self.env.reset(key)
             # What is traced is a single environment; that its state is known from it costs no trace of its own.
             self._single_shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(state)]
             return state
@@ -270,7 +273,9 @@ class FunctionalEnv(Env):
     def _advance_once(
         self, simulator: Any, steps: jax.Array, action: Any
     ) -> tuple[Any, jax.Array, Any, jax.Array, jax.Array]:
-        stepped = self._with_floats(jax.vmap(self.env.step)(simulator, action))
+        with while_traced(self.env, "step"):
+            stepped = jax.vmap(self.env.step)(simulator, action)
+        stepped = self._with_floats(stepped)
         done = jnp.asarray(stepped.done).astype(jnp.bool_)
         stepped = _replace(stepped, done=done.astype(simulator.done.dtype))
         stepped = conform(stepped, simulator, f"{type(self.env).__name__}.step")

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from multippo.networks.activations import Activation, activate, resolve_activation
 from multippo.networks.arguments import check_flag, drawn
-from multippo.networks.feedforward import Activation, resolve_activation
 from multippo.networks.initializers import Initializer, lecun_normal
 from multippo.networks.padding import Padding, output_size
 from multippo.networks.structure import as_float
@@ -103,8 +103,7 @@ class Conv(StatefulModule):
                 f"Conv got an input of shape {tuple(x.shape)}; expected four axes, [B, H, W, {self.in_channels}]."
             )
         self.output_shape(tuple(x.shape[1:]))
-        y = self.core(as_float(self, x))
-        return StatefulModuleOutput(state, y if self.activation is None else self.activation(y))
+        return StatefulModuleOutput(state, activate("Conv", self.activation, self.core(as_float(self, x))))
 
 
 def _pair(name: str, value: Any) -> tuple[int, int]:

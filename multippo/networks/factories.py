@@ -10,10 +10,11 @@ from gymnasium import spaces
 
 from multippo.keywords import known_keywords
 from multippo.networks.action_layers import ActionLayers, Distribution, SamplerOptions, action_layers, mask_layer
+from multippo.networks.activations import Activation
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.arguments import check_sizes
 from multippo.networks.containers import Filter, Parallel, Sequential
-from multippo.networks.feedforward import Activation, Dense
+from multippo.networks.feedforward import Dense
 from multippo.networks.initializers import Initializer, orthogonal
 from multippo.networks.observation_layers import Size, observation_layers
 from multippo.networks.recurrent import GRU, LSTM

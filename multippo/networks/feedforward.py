@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from multippo.networks.activations import Activation, activate, resolve_activation
 from multippo.networks.arguments import check_flag, check_number, drawn
 from multippo.networks.initializers import Initializer, lecun_normal, zeros
 from multippo.networks.structure import as_float
@@ -14,23 +14,7 @@ from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import check_features, check_size
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = ["Dense", "LayerNorm", "resolve_activation"]
-
-Activation = str | Callable[[Any], Any] | None
-
-
-def resolve_activation(engine: Any, activation: Activation) -> Callable[[Any], Any] | None:
-    """An activation given by name or as a callable.
-
-    Raises:
-        ValueError: If the name is unknown.
-        TypeError: If it is neither.
-    """
-    if isinstance(activation, str):
-        return engine.activation(activation)
-    if activation is None or callable(activation):
-        return activation
-    raise TypeError(f"activation={activation!r} is not possible: expected a name, a callable, or None.")
+__all__ = ["Dense", "LayerNorm"]
 
 
 class Dense(StatefulModule):
@@ -79,8 +63,7 @@ class Dense(StatefulModule):
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, in]`` to ``[B, out]``."""
         check_features("Dense", x, self.in_features)
-        y = self.core(x)
-        return StatefulModuleOutput(state, y if self.activation is None else self.activation(y))
+        return StatefulModuleOutput(state, activate("Dense", self.activation, self.core(x)))
 
 
 class LayerNorm(StatefulModule):

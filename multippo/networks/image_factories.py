@@ -11,10 +11,11 @@ from gymnasium import spaces
 
 from multippo.keywords import known_keywords
 from multippo.networks.action_layers import Distribution, SamplerOptions, action_layers
+from multippo.networks.activations import Activation
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Sequential
 from multippo.networks.convolution import Conv
-from multippo.networks.feedforward import Activation, Dense
+from multippo.networks.feedforward import Dense
 from multippo.networks.initializers import orthogonal
 from multippo.networks.observation_layers import Size
 from multippo.networks.structure import Flattener, Scale

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from multippo.networks.locating import locate
+from multippo.networks.outputs import returned
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import describe
 
@@ -55,7 +56,7 @@ class Parent(StatefulModule):
             except (KeyError, IndexError, TypeError):
                 raise ValueError(self._unfitting(state, extras)) from None
             try:
-                outs[key] = apply(children[key], child_state, child_input, child_extras)
+                outs[key] = returned(children[key], apply(children[key], child_state, child_input, child_extras))
             except Exception as error:
                 locate(self, error)
                 raise

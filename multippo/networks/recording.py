@@ -22,13 +22,11 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from multippo.networks.outputs import ACTIVATION_KEY
 from multippo.networks.parent import Parent
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 __all__ = ["ACTIVATION_KEY", "extract_activations", "with_recording"]
-
-ACTIVATION_KEY = "activations"
-"""Entry of a module's metrics that holds its activations."""
 
 _FLAG = "record_activations"
 _OWN = "output"

@@ -6,15 +6,16 @@ The carry of each is a dict of ``[B, hidden]`` arrays, its output the ``h`` in i
 from __future__ import annotations
 
 import abc
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from multippo.networks.activations import Activation, activate, resolve_activation
 from multippo.networks.arguments import check_flag, check_number
 from multippo.networks.carries import check_steps, take_carry
-from multippo.networks.feedforward import Activation, resolve_activation
 from multippo.networks.initializers import lecun_normal, orthogonal
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import fold_time, unfold_time
@@ -263,7 +264,8 @@ class RNN(_HiddenState):
 
     def _step(self) -> Any:
         """The step from a projected input and ``h``; weights are read here, once for all steps."""
-        kernel, function, product = self.recurrent_kernel[...], self.activation or (lambda z: z), self.product
+        kernel, product = self.recurrent_kernel[...], self.product
+        function = functools.partial(activate, "RNN", self.activation)
         if not self.leaky:
             return lambda projected, h: function(projected + product(h, kernel))
         leak = self.engine.activation("sigmoid")(self.leak_logit[...])

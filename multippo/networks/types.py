@@ -37,8 +37,8 @@ class StatefulModuleOutput(NamedTuple):
     Attributes:
         next_state: The carry after the call; the same structure, shapes and dtypes as the one passed in.
         output: Tree of ``[B, ...]`` arrays.
-        regularization_loss: ``[B]`` array added to the loss (an entropy bonus is negative), or the number 0.0.
-        metrics: Dict of arrays to log, scalars or ``[B]``; nested by child in containers.
+        regularization_loss: ``[B]`` array added to the loss (an entropy bonus is negative), or a number, such as 0.0.
+        metrics: Dict of what to log: arrays, scalar or ``[B]``, or numbers; nested by child in containers.
         rollout_extras: The snapshot replay needs, mirroring ``state`` in containers; None for nothing.
     """
 

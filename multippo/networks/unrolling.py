@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from multippo.networks.carries import check_batch, check_steps
+from multippo.networks.outputs import is_constant, per_environment, returned
 from multippo.networks.utils import select, tree_leaves, tree_map
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ def step_unroll(module: StatefulModule, state: Any, xs: Any, done: Any, rollout_
 
     def body(carry: Any, inputs: Any) -> tuple[Any, Any]:
         x, done_t, extras_t = inputs
-        out = module(carry, x, extras_t)
-        stacked = (out.output, _batched(module, out.regularization_loss, done_t), out.metrics, out.rollout_extras)
+        out = returned(module, module(carry, x, extras_t))
+        loss = per_environment("regularization_loss", out.regularization_loss, module.engine.zeros(done_t.shape))
+        stacked = (out.output, loss, _with_arrays(module, out.metrics), out.rollout_extras)
         return reset_where(module, done_t, out.next_state), stacked
 
     carry, stacked = module.engine.scan(body, state, (xs, done, rollout_extras), done.shape[0])
@@ -51,13 +53,13 @@ def fold_unroll(
     """Runs a module without a carry once, on all ``T * B`` rows."""
     time, batch = time_batch
     xp = module.xp
-    out = module(state, fold_time(xp, xs), fold_time(xp, rollout_extras))
+    out = returned(module, module(state, fold_time(xp, xs), fold_time(xp, rollout_extras)))
     loss = out.regularization_loss
     return _output(
         state,
         unfold_time(xp, out.output, time, batch),
         unfold_time(xp, loss, time, batch) if hasattr(loss, "shape") else loss,
-        unfold_time(xp, out.metrics, time, batch),
+        unfold_time(xp, _with_arrays(module, out.metrics), time, batch),
         unfold_time(xp, out.rollout_extras, time, batch),
     )
 
@@ -97,11 +99,9 @@ def shift_in_time(xp: Any, past: Any, xs: Any, done: Any, start: Any = None) -> 
     return xp.where(kept, values, xp.zeros_like(values) if start is None else start)
 
 
-def _batched(module: StatefulModule, loss: Any, done: Any) -> Any:
-    """A regularisation loss as an array of ``[B]``, so that it can be stacked."""
-    if hasattr(loss, "shape") and loss.shape == done.shape:
-        return loss
-    return loss + module.engine.zeros(done.shape)
+def _with_arrays(module: StatefulModule, metrics: Any) -> Any:
+    """Metrics with scalar arrays in the place of numbers, which can't be stacked."""
+    return tree_map(lambda x: module.engine.zeros(()) + float(x) if is_constant(x) else x, metrics)
 
 
 def _output(*fields: Any) -> StatefulModuleOutput:

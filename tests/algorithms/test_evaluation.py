@@ -11,7 +11,7 @@ import training
 from gymnasium import spaces
 
 import multippo as mp
-from multippo.algorithms.evaluation import evaluation_mode
+from multippo.algorithms.evaluation import as_key, evaluation_mode
 from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableNet
 
 
@@ -231,3 +231,43 @@ def test_an_environment_by_name_and_an_integer_for_a_key(torch_engine):
     assert found == mp.eval_rollout(env, network, num_episodes=2, key=torch_engine.random.key(3))
     assert found != mp.eval_rollout(env, network, num_episodes=2, key=4)
     env.close()
+
+
+@pytest.mark.parametrize("env", [Clock(3, num_envs=2), "CartPole-v1"])
+def test_numbers_of_episodes_that_are_none(torch_engine, env):
+    network = TableNet([0.0] * 4)
+    for number in (0, -3, 2.5, "4", True):
+        with pytest.raises(ValueError, match=f"num_episodes={number!r} is not possible: expected an integer of at lea"):
+            play(env, network, num_episodes=number)
+
+
+def test_a_network_in_the_place_of_the_environment(engine):
+    network, env = TableNet([0.0] * 4), Clock(3, num_envs=2)
+    with pytest.raises(TypeError, match=r"^eval_rollout needs a .* got a Clock. The environment comes first: eval_rol"):
+        play(network, env)
+    with pytest.raises(TypeError, match=r"^eval_rollout needs a StatefulModule as its network; got a object.$"):
+        play(env, object())
+    message = r"^record_activations_rollout needs a .* got a Clock. The environment comes first: record_activations_rol"
+    with pytest.raises(TypeError, match=message):
+        mp.record_activations_rollout(network, env, 3)
+
+
+@pytest.mark.parametrize("key", ["a", 1.5, [1, 2, 3], object()])
+def test_what_is_no_key(engine, key):
+    network, env = TableNet([0.0] * 4), Clock(3, num_envs=2)
+    for name, call in (
+        ("eval_rollout", lambda: play(env, network, key=key)),
+        ("record_activations_rollout", lambda: mp.record_activations_rollout(env, network, 3, key)),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"^{name}\(key=.*\) is not possible: expected an integer of at least 0, or"
+        ):
+            call()
+
+
+def test_keys_of_every_kind_are_one(engine):
+    words = np.asarray([0, 3], np.uint32)
+    expected = engine.to_numpy(engine.random.key(3))
+    for key in (3, np.int64(3), words, engine.random.key(3)):
+        np.testing.assert_array_equal(engine.to_numpy(as_key("f", engine, key)), expected)
+    np.testing.assert_array_equal(engine.to_numpy(as_key("f", engine, None)), engine.to_numpy(engine.random.key(0)))

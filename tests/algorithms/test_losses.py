@@ -11,7 +11,7 @@ import support
 
 import multippo as mp
 from multippo.algorithms.config import PPOConfig
-from multippo.algorithms.losses import ppo_loss
+from multippo.algorithms.losses import mean_metrics, mean_over, ppo_loss
 from multippo.algorithms.types import Sequences
 from multippo.networks.utils import tree_map
 
@@ -294,3 +294,37 @@ def test_a_value_head_with_a_trailing_axis_is_squeezed_by_the_adapter(engine):
     xs, done = engine.asarray(obs), engine.asarray(np.zeros((4, 5), bool))
     out = network.unroll(state, xs, done).output
     assert tuple(out.value_estimates.shape) == tuple(out.loglikelihoods.shape) == (4, 5)
+
+
+@pytest.mark.parametrize("regularization", [[[0.1], [0.3]], [0.1, 0.3], [[[0.1, 0.3]]]])
+def test_a_regularisation_that_would_broadcast_is_refused(engine, regularization):
+    # [S, 1] and [1, S] make [S, S], of which the sum counts every sample S times.
+    with pytest.raises(ValueError, match=r"regularization_loss is an array of shape .*; expected one number for each"):
+        evaluate(
+            engine,
+            [0.0, 0.0],
+            [0.0, 0.0],
+            [1.0, 1.0],
+            [0.0, 0.0],
+            [0.0, 0.0],
+            PPOConfig(),
+            regularization=regularization,
+        )
+
+
+def test_metrics_by_hand(engine):
+    # L = 2, S = 3; the last entry does not count.
+    valid = np.array([[True, True, True], [True, True, False]])
+    weight, put = engine.asarray(valid.astype(np.float32)), engine.asarray
+    mean = mean_over(engine.xp, put(valid), weight)
+    steps, entries = np.array([1.0, 2.0], np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)
+    metrics = {"number": 0.5, "scalar": put(np.float32(3.0)), "in": {"steps": put(steps), "entries": put(entries)}}
+    found = mean_metrics({**metrics, "activations": put(np.ones((2, 3, 7), np.float32))}, weight * 0, mean)
+    # (1 + 1 + 1 + 2 + 2) / 5, and (0 + 1 + 2 + 3 + 4) / 5.
+    assert {name: float(support.to_numpy(value)) for name, value in found.items()} == pytest.approx(
+        {"network/number": 0.5, "network/scalar": 3.0, "network/in/steps": 1.4, "network/in/entries": 2.0}
+    )
+    with pytest.raises(
+        ValueError, match=r"The metric 'network/in/wide' is an array of shape \(2, 3, 1\); expected one"
+    ):
+        mean_metrics({"in": {"wide": put(entries[..., None])}}, weight * 0, mean)

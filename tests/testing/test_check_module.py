@@ -54,9 +54,14 @@ class LossOfEveryFeature(Mean):
         return mp.StatefulModuleOutput(state, x, x**2)
 
 
+class MetricIsAText(Mean):
+    def __call__(self, state, x, rollout_extras=None):
+        return mp.StatefulModuleOutput(state, x, 0.0, {"size": "3"})
+
+
 class MetricIsANumber(Mean):
     def __call__(self, state, x, rollout_extras=None):
-        return mp.StatefulModuleOutput(state, x, 0.0, {"size": 3})
+        return super().__call__(state, x)._replace(metrics={"size": 3, "part": np.float32(0.5)})
 
 
 class EmitsOneRow(Mean):
@@ -103,7 +108,7 @@ ERRORS = {
     "outputs a number": (OutputsANumber, X, r"The output 'n' is a int \(3\); expected an array"),
     "outputs NaN": (OutputsNaN, X, "The output holds NaN"),
     "loss of every feature": (LossOfEveryFeature, X, r"regularization_loss is an array of shape \(6, 5\)"),
-    "metric is a number": (MetricIsANumber, X, r"The metric 'size' is a int \(3\)"),
+    "metric is a text": (MetricIsAText, X, r"The metric 'size' is a str \('3'\)"),
     "emits one row": (EmitsOneRow, X, r"The rollout_extras is an array of shape \(5,\)"),
     "fails": (Fails, X, "A call failed: ValueError: no input is good enough"),
     "carry is a number": (CarryIsANumber, X, "initialize_state returned a leaf 'sum' that is no array"),
@@ -193,6 +198,7 @@ def test_what_is_seldom_meant_is_a_warning(engine, which):
 
 RIGHT = {
     "mean": (Mean, X),
+    "metric is a number": (MetricIsANumber, X),
     "custom": (lambda: mp.Sequential([NoisyGain(F, mp.Rngs(1)), MovingAverage(F, 3), CentredTrace(F)]), X),
     "sampler": (lambda: mp.NormalTanhSampler(mp.Rngs(0), 0.1), np.zeros(6)),
     "delay of bytes": (lambda: mp.Delay(np.zeros((2, 2), np.uint8), 2), np.asarray([[0, 255], [3, 9]], np.uint8)),

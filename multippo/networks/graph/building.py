@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from multippo.networks.feedforward import Activation, Dense
+from multippo.networks.activations import Activation
+from multippo.networks.feedforward import Dense
 from multippo.networks.graph.connection import Connection, Readout, connection_name
 from multippo.networks.graph.plan import Plan, make_plan
 from multippo.networks.graph.population import InputFrom, Population

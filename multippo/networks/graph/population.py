@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multippo.networks.feedforward import Activation, resolve_activation
+from multippo.networks.activations import Activation, activate, resolve_activation
 from multippo.networks.graph.wrapper import Wrapper, check_name, check_output, check_yields
 from multippo.networks.parent import Run
 from multippo.networks.structure import Filter
@@ -67,7 +67,7 @@ class Population(Wrapper):
     def _route(self, run: Run, x: Any) -> Any:
         check_features(f"Population {self.name!r}", x, self.input_size)
         y = run("compute", x).output if self.keys else x
-        y = y if self.activation is None else self.activation(y)
+        y = activate(f"Population {self.name!r}", self.activation, y)
         check_output(f"Population {self.name!r}", y, self.output_size)
         return y
 

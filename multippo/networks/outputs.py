@@ -1,0 +1,165 @@
+"""What a call of a module may return beside its output: a loss and metrics, one number for each environment."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from multippo.networks.types import StatefulModuleOutput
+from multippo.networks.utils import describe
+
+__all__ = [
+    "ACTIVATION_KEY",
+    "examined",
+    "is_constant",
+    "is_engine_array",
+    "kind_of",
+    "per_environment",
+    "returned",
+    "wrong_scalars",
+]
+
+ACTIVATION_KEY = "activations"
+"""Entry of a module's metrics that holds its activations."""
+
+_examined: tuple[frozenset[int], int] | None = None
+"""Identities of the modules whose outputs are looked at now, and the number of environments; see ``examined``."""
+
+
+def is_constant(value: Any) -> bool:
+    """Whether it is a number of Python or NumPy, which stands for the same number in every environment."""
+    return isinstance(value, int | float | np.integer | np.floating | np.bool_)
+
+
+def is_engine_array(engine: Any, leaf: Any) -> bool:
+    """Whether it is an array of the engine, or stands for one while a function is compiled."""
+    if isinstance(leaf, type(engine.zeros((1,)))):
+        return True
+    # While it is compiled, an array is of another type.
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, np.ndarray | np.generic)
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, in an error's words."""
+    if hasattr(value, "shape"):
+        return f"an array of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__} ({value!r})"
+
+
+def wrong_scalars(engine: Any, out: StatefulModuleOutput, batch: int) -> str | None:
+    """What is wrong with the loss and the metrics of a call, in words; None if nothing is.
+
+    Args:
+        engine: The module's.
+        out: What the call returned.
+        batch: B, how many environments there were.
+    """
+    loss = out.regularization_loss
+    # Of another shape it would broadcast against the other losses: [B, 1] and [B] to [B, B].
+    if not is_constant(loss) and not (is_engine_array(engine, loss) and tuple(loss.shape) in ((), (batch,))):
+        return (
+            f"regularization_loss is {kind_of(loss)}; expected an array [B], here ({batch},), or a number.{_mend(loss)}"
+        )
+    if not isinstance(out.metrics, Mapping):
+        return f"metrics is {kind_of(out.metrics)}; expected a dict of arrays."
+    for name, leaf in _entries(out.metrics):
+        if is_constant(leaf):
+            continue
+        if not is_engine_array(engine, leaf):
+            return f"The metric {name!r} is {kind_of(leaf)}; expected an array of the engine, or a number."
+        if tuple(leaf.shape) not in ((), (batch,)):
+            expected = f"expected a scalar, or an array [B], here ({batch},)."
+            return f"The metric {name!r} is {kind_of(leaf)}; {expected}{_mend(leaf)}"
+    return None
+
+
+def _mend(value: Any) -> str:
+    further = len(getattr(value, "shape", ())) > 1
+    return " Sum or average over its other axes, such as xp.sum(..., axis=-1)." if further else ""
+
+
+def _entries(metrics: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Metrics by name, but for what a recording module says of its units."""
+    for name, value in metrics.items():
+        if isinstance(value, Mapping) and name != ACTIVATION_KEY:
+            yield from _entries(value, f"{prefix}{name}.")
+        elif name != ACTIVATION_KEY:
+            yield f"{prefix}{name}", value
+
+
+def returned(self: Any, out: Any) -> StatefulModuleOutput:
+    """What a call or ``unroll`` of the module ``self`` has returned, if it can be taken for an output.
+
+    Its shapes are looked at inside ``examined`` alone, where the number of rows is known. The argument is called
+    ``self`` since that is by what ``locate`` finds the module that an error is about.
+
+    Raises:
+        TypeError: If it is no StatefulModuleOutput, or its metrics are no dict.
+        ValueError: If its loss or a metric is not one number for each environment.
+    """
+    kind = type(self).__name__
+    if not isinstance(out, StatefulModuleOutput):
+        what = f"a tuple of {len(out)} entries" if isinstance(out, tuple) else describe(out)
+        raise TypeError(
+            f"{kind} returned {what}; expected a StatefulModuleOutput: "
+            "return multippo.StatefulModuleOutput(next_state, output)."
+        )
+    if not isinstance(out.metrics, Mapping):
+        raise TypeError(f"{kind} returned metrics that are {kind_of(out.metrics)}; expected a dict of arrays.")
+    if _examined is not None and id(self) in _examined[0]:
+        wrong = wrong_scalars(self.engine, out, _examined[1])
+        if wrong:
+            raise ValueError(wrong)
+    return out
+
+
+@contextlib.contextmanager
+def examined(network: Any, batch: int) -> Generator[None]:
+    """Inside it, a call of the network refuses losses and metrics that are not one number for each environment.
+
+    Looked at are the network and the children of containers, which are given every environment's row; what a module of
+    the user's makes of the modules inside it, and of how many rows, is its own affair.
+
+    Args:
+        network: The outermost module, which is called with ``batch`` rows.
+        batch: B.
+    """
+    global _examined
+    before, _examined = _examined, (frozenset(map(id, _reached(network))), batch)
+    try:
+        yield
+    finally:
+        _examined = before
+
+
+def _reached(module: Any) -> Iterator[Any]:
+    from multippo.networks.parent import Parent
+
+    yield module
+    if isinstance(module, Parent):
+        for child in module.children_by_key.values():
+            yield from _reached(child)
+
+
+def per_environment(what: str, value: Any, like: Any) -> Any:
+    """A loss or a metric as an array like ``like``; a scalar is every environment's.
+
+    Args:
+        what: What an error calls it.
+        value: A number, a scalar array, or an array of the shape of ``like``.
+        like: Zeros ``[B]`` or ``[T, B]``.
+
+    Raises:
+        ValueError: If it is of another shape, which would broadcast.
+    """
+    if is_constant(value):
+        return like + float(value)
+    if tuple(value.shape) not in ((), tuple(like.shape)):
+        raise ValueError(
+            f"{what} is {kind_of(value)}; expected one number for each environment, of shape {tuple(like.shape)}, or a "
+            "scalar."
+        )
+    return value + like

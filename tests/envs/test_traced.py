@@ -1,0 +1,85 @@
+"""What can't be compiled in a functional environment is said in words."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import training
+
+import multippo as mp
+from multippo.envs.functional import FunctionalEnv
+from multippo.testing import FunctionalClock, TableNet, check_env
+
+
+class Changed(FunctionalClock):
+    def __init__(self, in_step=None, in_reset=None):
+        super().__init__(3)
+        self.in_step, self.in_reset = in_step, in_reset
+
+    def reset(self, key):
+        if self.in_reset is not None:
+            self.in_reset(key)
+        return super().reset(key)
+
+    def step(self, state, action):
+        if self.in_step is not None:
+            self.in_step(state.obs)
+        return super().step(state, action)
+
+
+def branches(x):
+    if x[0] > 0:
+        return 1
+    return 2
+
+
+WRONG = {
+    "a branch": (
+        branches,
+        r"branches on an array \(test_traced.py, line \d+: if x\[0\] > 0:\), but a functional environment is compiled "
+        "once for all values. In the place of a Python if, while, and, or, not, use jnp.where, jax.lax.cond or ",
+        jax.errors.TracerBoolConversionError,
+    ),
+    "NumPy": (lambda x: np.clip(np.asarray(x), 0, 1), "hands an array to NumPy", jax.errors.TracerArrayConversionError),
+    "an index": (
+        lambda x: [1, 2][jnp.argmax(x)],
+        "takes an array where Python needs an integer",
+        jax.errors.TracerIntegerConversionError,
+    ),
+    "a mask": (
+        lambda x: x[x > 0],
+        "selects entries by a boolean array .* Select with jnp.where",
+        jax.errors.NonConcreteBooleanIndexError,
+    ),
+    "a float": (lambda x: float(x[0]), "needs the value of an array", jax.errors.ConcretizationTypeError),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+def test_what_went_wrong_and_where(which):
+    change, message, cause = WRONG[which]
+    env = FunctionalEnv(Changed(change), 2, truncation_key="truncation")
+    with pytest.raises(TypeError, match=f"^step of Changed {message}") as raised:
+        env.step(env.reset(0), jnp.zeros(2, jnp.int32))
+    assert isinstance(raised.value.__cause__, cause)
+    with pytest.raises(TypeError, match=f"^reset of Changed {message}") as raised:
+        FunctionalEnv(Changed(in_reset=change), 2)
+    assert isinstance(raised.value.__cause__, cause)
+
+
+def test_training_and_the_check_say_so(engine):
+    report = check_env(Changed(branches), num_envs=2)
+    assert "TypeError: step of Changed branches on an array (test_traced.py" in str(report)
+    env = mp.make_env(Changed(branches), num_envs=2)
+    run = training.train(env, TableNet([0.0] * 4), catch=(TypeError,))
+    assert str(run.error).startswith("step of Changed branches on an array (test_traced.py")
+    assert isinstance(run.error.__cause__, jax.errors.TracerBoolConversionError)
+
+
+def test_errors_of_its_own_stay():
+    def fails(x):
+        raise KeyError("mine")
+
+    env = FunctionalEnv(Changed(fails), 2)
+    with pytest.raises(KeyError, match="mine"):
+        env.step(env.reset(0), jnp.zeros(2, jnp.int32))

@@ -1,0 +1,74 @@
+"""An activation is a name or a function of the engine's own arrays."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from support import to_numpy
+
+import multippo as mp
+from multippo.networks.activations import activate, resolve_activation
+
+NUMPY = [np.tanh, np.abs, functools.partial(np.clip, a_min=0.0, a_max=1.0), np.vectorize(abs)]
+TORCH = [torch.tanh, torch.relu, torch.nn.functional.gelu, torch.nn.functional.relu, torch.nn.Tanh(), torch.Tensor.tanh]
+JAX = [jnp.tanh, jax.nn.relu, jax.nn.gelu, jax.lax.tanh, functools.partial(jax.nn.leaky_relu, negative_slope=0.1)]
+ALL = {"numpy": NUMPY, "torch": TORCH, "jax": JAX}
+
+
+def test_functions_of_another_framework_are_refused(engine):
+    for framework, functions in ALL.items():
+        for function in functions:
+            if framework == engine.name:
+                assert resolve_activation(engine, function) is function
+                continue
+            expected = f"is not possible: it is a function of {framework}'s, and the layer is made on {engine.name}"
+            with pytest.raises(TypeError, match=rf"^activation=\w+ {expected}. Give a name, such as 'tanh', or a func"):
+                resolve_activation(engine, function)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda act: mp.Dense(2, 3, mp.Rngs(0), act),
+        lambda act: mp.RNN(2, 3, mp.Rngs(0), activation=act),
+        lambda act: mp.Conv(1, 2, 2, mp.Rngs(0), activation=act),
+        lambda act: mp.make_mlp_actor_critic(4, 2, activation=act, rngs=mp.Rngs(0)),
+    ],
+)
+def test_every_layer_asks(torch_engine, make):
+    with pytest.raises(TypeError, match="activation=tanh is not possible: it is a function of numpy's"):
+        make(np.tanh)
+
+
+def test_a_class(torch_engine):
+    with pytest.raises(TypeError, match=r"activation=Tanh is not possible: it is a class; expected an instance, such"):
+        mp.Dense(2, 3, mp.Rngs(0), torch.nn.Tanh)
+
+
+def test_what_only_a_call_can_tell(engine):
+    foreign = jnp.tanh if engine.name == "torch" else torch.tanh
+    net = mp.Sequential([mp.Dense(2, 3, mp.Rngs(0)), mp.Dense(3, 3, mp.Rngs(1), lambda x: foreign(x))])
+    with pytest.raises(
+        TypeError, match=r"^Sequential.layers\[1\]: Dense\(activation=<lambda>\) failed on an array of "
+    ):
+        net(net.initialize_state(1), engine.zeros((1, 2)))
+
+
+def test_numpy_where_a_gradient_is_taken(torch_engine):
+    net = mp.Dense(2, 3, mp.Rngs(0), lambda x: np.tanh(x))
+    with pytest.raises(TypeError, match=r"shape \(1, 3\): Can't call numpy.* Give a name, such as 'tanh'"):
+        net((), torch_engine.zeros((1, 2)))
+
+
+def test_an_error_of_the_functions_own_stays(engine):
+    def fails(x):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        activate("Dense", fails, engine.zeros((1,)))
+    assert to_numpy(activate("Dense", None, engine.zeros((1,)) + 3)).tolist() == [3.0]

@@ -1,0 +1,136 @@
+"""A loss and metrics are one number for each environment; what is not is refused, with the module's path."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import training
+from support import to_numpy
+
+import multippo as mp
+from multippo.networks.outputs import per_environment
+from multippo.testing import Clock, Spy
+
+
+class Returns(mp.StatefulModule):
+    """Hands its input on, and returns what ``make(self, state, x)`` makes."""
+
+    def __init__(self, make: Any, carries: bool = False) -> None:
+        self.make, self.carries = make, carries
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> Any:
+        return self.make(self, state, x)
+
+    def initialize_state(self, batch_size: int) -> Any:
+        return self.zeros((batch_size,)) if self.carries else ()
+
+
+class Around(mp.StatefulModule):
+    """Runs another module on two rows for each environment, and takes the mean of what it returns."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> Any:
+        xp = self.xp
+        out = self.inner((), xp.concat((x, x), axis=0))
+        halves = xp.reshape(out.regularization_loss, (2, -1))
+        return mp.StatefulModuleOutput(state, x, xp.mean(halves, axis=0))
+
+
+def loss(make: Any) -> Any:
+    return lambda net, state, x: mp.StatefulModuleOutput(state, x, make(net, x))
+
+
+def metric(make: Any) -> Any:
+    return lambda net, state, x: mp.StatefulModuleOutput(state, x, 0.0, make(net, x))
+
+
+def network(layer: Any) -> Any:
+    rngs = mp.Rngs(0)
+    return mp.Sequential(
+        [
+            mp.Parallel(a=layer),
+            mp.Filter("a"),
+            mp.PPOAdapter(
+                action=mp.Sequential([mp.Dense(4, 2, rngs), mp.CategoricalSampler(rngs)]), value=mp.Dense(4, 1, rngs)
+            ),
+        ]
+    )
+
+
+MEND = r" Sum or average over its other axes, such as xp.sum(..., axis=-1)."
+OTHER = "expected a StatefulModuleOutput: return multippo.StatefulModuleOutput(next_state, output)."
+WRONG = {
+    "loss [B, 1]": (
+        loss(lambda net, x: x[:, :1]),
+        "regularization_loss is an array of shape (2, 1); expected an array [B], here (2,), or a number." + MEND,
+    ),
+    "loss [B, F]": (loss(lambda net, x: x), "regularization_loss is an array of shape (2, 4); expected an array [B]"),
+    "loss [1]": (loss(lambda net, x: net.zeros((1,))), "regularization_loss is an array of shape (1,); expected"),
+    "metric [B, 1]": (
+        metric(lambda net, x: {"in": {"m": x[:, :1]}}),
+        "The metric 'in.m' is an array of shape (2, 1); expected a scalar, or an array [B], here (2,)." + MEND,
+    ),
+    "metric [B, F]": (metric(lambda net, x: {"m": x}), "The metric 'm' is an array of shape (2, 4); expected a scalar"),
+    "metric of text": (metric(lambda net, x: {"m": "x"}), "The metric 'm' is a str ('x'); expected an array of the e"),
+    "metrics a number": (metric(lambda net, x: 0.3), "Returns returned metrics that are a float (0.3); expected a d"),
+    "a tuple": (lambda net, state, x: (state, x), f"Returns returned a tuple of 2 entries; {OTHER}"),
+    "an array": (lambda net, state, x: x, f"Returns returned an array of shape (2, 4); {OTHER}"),
+}
+WHERE = "failed on the environment's first observation {'obs': (2, 4)} at Sequential.layers[0].components['a']: "
+
+
+@pytest.mark.parametrize("which", WRONG)
+def test_it_is_refused_before_the_first_step(engine, which):
+    make, expected = WRONG[which]
+    spy = Spy(Clock(3, num_envs=2))
+    run = training.train(spy, network(Returns(make)), catch=(ValueError,))
+    assert f"The network {WHERE}{expected}" in str(run.error)
+    assert not spy.actions and not run.logs
+    with pytest.raises(ValueError, match=re.escape(f"The network {WHERE}{expected}")):
+        mp.train_distillation(spy, network(mp.Scale(1.0)), network(Returns(make)))
+    assert not spy.actions
+
+
+def test_the_outermost_module_is_looked_at_too(engine):
+    run = training.train(Clock(3, num_envs=2), Returns(WRONG["loss [B, 1]"][0]), catch=(ValueError,))
+    assert "at Returns: regularization_loss is an array of shape (2, 1)" in str(run.error)
+    run = training.train(Clock(3, num_envs=2), Returns(lambda net, state, x: (state, x)), catch=(ValueError,))
+    assert f"at Returns: Returns returned a tuple of 2 entries; {OTHER}" in str(run.error)
+
+
+def test_how_many_rows_a_module_inside_another_gets_is_no_affair_of_the_check(torch_engine):
+    run = training.train(
+        Clock(3, num_envs=2), network(Around(Returns(loss(lambda net, x: x[:, 0] * 0 + 0.5)))), iterations=1
+    )
+    assert run.column("losses/regularization") == [0.5]
+
+
+@pytest.mark.parametrize("carries", [False, True], ids=["folded", "scanned"])
+def test_numbers_are_every_environments(engine, carries):
+    made = metric(lambda net, x: {"a": 0.5, "in": {"b": 3, "c": np.float32(0.25)}, "d": net.xp.mean(x * 0 + 2.0)})
+    net = network(Returns(lambda *args: made(*args).replace(regularization_loss=0.75), carries))
+    run = training.train(Clock(3, num_envs=2), net, iterations=1)
+    found = {name: run.column(f"network/0/a/{name}") for name in ("a", "in/b", "in/c", "d")}
+    assert found == {"a": [0.5], "in/b": [3.0], "in/c": [0.25], "d": [2.0]}
+    assert run.column("losses/regularization") == [0.75]
+    assert run.column("ratio/first_max_dev")[0] <= 1e-6
+
+
+def test_numbers_are_recorded_and_replayed_by(torch_engine):
+    net = network(Returns(metric(lambda net, x: {"a": 0.5}), carries=True))
+    found = mp.record_activations_rollout(Clock(3, num_envs=2), net, 4)
+    assert to_numpy(found.activations[0]["a"]).shape == (4, 2, 4)
+
+
+def test_an_array_like_another(engine):
+    like = engine.zeros((3,))
+    assert to_numpy(per_environment("loss", 2, like)).tolist() == [2.0, 2.0, 2.0]
+    assert to_numpy(per_environment("loss", engine.zeros(()) + 2, like)).tolist() == [2.0, 2.0, 2.0]
+    assert to_numpy(per_environment("loss", like + 1, like)).tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(ValueError, match=re.escape("loss is an array of shape (3, 1); expected one number for each")):
+        per_environment("loss", engine.zeros((3, 1)), like)
