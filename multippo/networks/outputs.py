@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,9 @@ ACTIVATION_KEY = "activations"
 
 _examined: tuple[frozenset[int], int] | None = None
 """Identities of the modules whose outputs are looked at now, and the number of environments; see ``examined``."""
+
+
+_one_at_a_time = threading.RLock()
 
 
 def is_constant(value: Any) -> bool:
@@ -128,11 +132,13 @@ def examined(network: Any, batch: int) -> Generator[None]:
         batch: B.
     """
     global _examined
-    before, _examined = _examined, (frozenset(map(id, _reached(network))), batch)
-    try:
-        yield
-    finally:
-        _examined = before
+    # One thread at a time: what it sets is read in every call, and nothing there may be what torch can't compile.
+    with _one_at_a_time:
+        before, _examined = _examined, (frozenset(map(id, _reached(network))), batch)
+        try:
+            yield
+        finally:
+            _examined = before
 
 
 def _reached(module: Any) -> Iterator[Any]:
