@@ -239,19 +239,23 @@ def test_a_number_whose_square_is_none_leaves_its_features_moments_alone(engine)
     np.testing.assert_allclose(engine.to_numpy(fresh.variance), [1.0, 4.0])
 
 
-def test_behind_trained_layers_the_first_ratio_is_one_to_the_last_bit(engine):
-    # XLA computes x / sqrt(v) in two ways: with a gradient through x, and without.
-    rngs = mp.Rngs(0)
-    action = mp.Sequential([mp.Dense(16, 2, rngs), mp.NormalTanhSampler(rngs, entropy_weight=0.0, min_std=0.1)])
-    network = mp.Sequential(
-        [
-            mp.Dense(3, 16, rngs, activation="tanh"),
-            mp.Normalizer(16),
-            mp.PPOAdapter(action=action, value=mp.Dense(16, 1, rngs)),
-        ]
-    )
-    ppo = mp.PPOConfig(total_steps=3 * 256, num_envs=4, rollout_length=64, num_minibatches=2, num_epochs=1)
-    logged = []
-    mp.train_ppo(mp.make_env("Pendulum-v1", 4), network, mp.TrainConfig(ppo=ppo), log_fn=logged.append)
-    deviations = [metrics["ratio/first_max_dev"] for metrics in logged if "ratio/first_max_dev" in metrics]
-    assert network[1].count > 0 and deviations == [0.0, 0.0, 0.0]
+def test_a_gradient_through_it_changes_no_bit_of_what_it_puts_out(engine):
+    # XLA computes x / sqrt(v) in two ways: with a gradient through x, and without. (That a product of matrices rounds
+    # by the number of its rows is the processor's affair, and makes a first ratio of 1 + 1e-6 on some.)
+    normalizer = mp.Normalizer(3)
+    update(normalizer, ROLLOUTS[0].astype(np.float32))
+    parts = engine.split(normalizer)
+
+    def output(before, variables, x):
+        module = engine.merge(parts.definition, parts.params, variables)
+        return module((), engine.xp.tanh(x * before["scale"])).output
+
+    def loss(before, variables, x):
+        y = output(before, variables, x)
+        return engine.xp.sum(y * y), y
+
+    scale, x = (engine.asarray(part.astype(np.float32)) for part in (np.linspace(0.5, 2.0, 3), ROLLOUTS[1][0] * 0.3))
+    with engine.no_grad():
+        acting = to_numpy(engine.jit(output)({"scale": scale}, parts.variables, x))
+    (_, learning), _ = engine.jit(engine.value_and_grad(loss))({"scale": scale}, parts.variables, x)
+    np.testing.assert_array_equal(acting, to_numpy(learning))
