@@ -184,14 +184,31 @@ def _reset_writes_nothing(evidence: ModuleEvidence) -> Deviation:
 
 
 def _reset_forgets(evidence: ModuleEvidence) -> Deviation:
-    """After a reset, what comes out does not depend on the episode before."""
-    states = [evidence.reset(evidence.lived_through(which)) for which in (0, 1)]
+    """After a reset, what comes out does not depend on the episode before: neither its inputs nor its length."""
+    long = evidence.reset(evidence.lived_through(0))
+    short = _with_noise_of(long, evidence.reset(evidence.history(0)[-2]))
+    states = [long, evidence.reset(evidence.lived_through(1)), short]
     found: list[Deviation] = []
     for t in range(3):
         outs = [evidence.call(state, evidence.at_step(t))[0] for state in states]
-        found.append(compare(outs[1].output, outs[0].output, axes=("env",)))
+        found.extend(compare(out.output, outs[0].output, axes=("env",)) for out in outs[1:])
         states = [out.next_state for out in outs]
     return worst_of(found)
+
+
+def _with_noise_of(source: Any, state: Any) -> Any:
+    """A carry with the random state of another one, which has drawn another number of times."""
+    drawn: list[Any] = []
+    map_random_states(lambda random_state: drawn.append(random_state) or random_state, source)
+    given = iter(drawn)
+    state = map_random_states(lambda _: next(given), state)
+    # A module's own keys are words [B, 2]; a count beside them is folded in.
+    if any(
+        leaf.dtype.kind in "iu" and leaf.shape[1:] == (2,)
+        for leaf in tree_leaves(map_random_states(lambda _: (), state))
+    ):
+        return tree_map(lambda a, b: a if a.dtype.kind in "iu" else b, source, state)
+    return state
 
 
 def _statistics_only_in_update(evidence: ModuleEvidence) -> Deviation:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from multippo.algorithms.config import PPOConfig, TrainConfig
+from multippo.algorithms.config import DEFAULT_NUM_ENVS, PPOConfig, TrainConfig
 from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env, EnvState
 from multippo.networks.locating import message_of, path_of, where_it_failed
 from multippo.networks.outputs import examined, returned
 from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
-from multippo.networks.utils import all_modules, named_leaves, tree_leaves, tree_structure
+from multippo.networks.utils import all_modules, describe, named_leaves, tree_leaves, tree_structure
 
 __all__ = [
+    "as_env",
+    "check_acts",
     "check_initial_state",
     "check_network",
     "check_trains",
@@ -21,6 +23,17 @@ __all__ = [
     "run_once",
     "without_effect",
 ]
+
+
+def as_env(env: Any, num_envs: int | None) -> Env:
+    """An ``Env``, as it is or by ``make_env``."""
+    if isinstance(env, Env):
+        return env
+    from multippo.envs import make_env
+
+    if num_envs is None and isinstance(env, str):
+        num_envs = DEFAULT_NUM_ENVS
+    return make_env(env, num_envs)
 
 
 def check_trains(engine: Any) -> None:
@@ -52,16 +65,29 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
         TypeError: If the network or its output is of the wrong type.
     """
     out = run_once(network, network_state, obs)
-    if not isinstance(out.output, PPONetworkOutput):
-        raise TypeError(
-            f"The network's output is a {type(out.output).__name__}; training needs a PPONetworkOutput. "
-            "Put a PPOAdapter(action=..., value=...) at its end."
-        )
+    check_acts(out.output, "training")
     _check_values(out.output, env_state, env.num_envs)
     _check_likelihoods(out.output, env.num_envs, config)
     _check_entropies(network, out.output, env.num_envs, config)
     _check_carry("next_state", network_state, out.next_state, env.num_envs)
     _check_reset(network, network_state, env.num_envs)
+
+
+def check_acts(output: Any, purpose: str) -> None:
+    """Refuses a network whose output is none that PPO can use.
+
+    Args:
+        output: What it yields, arrays or what has their shapes.
+        purpose: What needs another one, for the error.
+
+    Raises:
+        TypeError: If it is no PPONetworkOutput.
+    """
+    if not isinstance(output, PPONetworkOutput):
+        raise TypeError(
+            f"The network's output is {describe(output)}; {purpose} needs a PPONetworkOutput. "
+            "Put a PPOAdapter(action=..., value=...) at its end."
+        )
 
 
 def run_once(network: Any, network_state: Any, obs: Any, role: str = "network") -> StatefulModuleOutput:

@@ -58,7 +58,7 @@ def eval_rollout(
         finite; they count with what they had earned).
 
     Raises:
-        TypeError: If ``network`` is no StatefulModule.
+        TypeError: If ``network`` is no StatefulModule, or its output no PPONetworkOutput.
         ValueError: If ``num_episodes`` or ``max_episode_steps`` is below 1, or ``key`` no random key.
     """
     check_player("eval_rollout", env, network)

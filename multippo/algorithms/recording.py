@@ -12,6 +12,7 @@ from multippo.algorithms.evaluation import as_key, check_player, evaluation_mode
 from multippo.algorithms.replay import gather_time, valid_first
 from multippo.algorithms.rollout import unroll_env
 from multippo.envs.api import Env
+from multippo.networks.arguments import check_flag
 from multippo.networks.random_state import reseed
 from multippo.networks.recording import extract_activations, with_recording
 
@@ -56,11 +57,13 @@ def record_activations_rollout(
         deterministic: Act with the mode of the action distribution.
 
     Raises:
-        TypeError: If ``network`` is no StatefulModule.
+        TypeError: If ``network`` is no StatefulModule, its output no PPONetworkOutput, or ``deterministic`` neither
+            True nor False.
         ValueError: If ``num_steps`` is no integer of at least 1, ``num_envs`` another one than that of the environment
             passed in, or ``key`` no random key.
     """
     check_player("record_activations_rollout", env, network)
+    deterministic = check_flag("record_activations_rollout", "deterministic", deterministic)
     key = as_key("record_activations_rollout", network.engine, key)
     if isinstance(num_steps, bool) or not isinstance(num_steps, int | np.integer) or num_steps < 1:
         raise ValueError(f"num_steps={num_steps!r} is not possible: expected an integer of at least 1.")

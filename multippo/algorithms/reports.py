@@ -7,7 +7,22 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["LogFn", "check_callback", "first_not_finite", "readable", "remedy", "replay_warning", "with_step"]
+__all__ = [
+    "LIKELIHOOD",
+    "NEXT_VALUE",
+    "VALUE",
+    "LogFn",
+    "check_callback",
+    "first_not_finite",
+    "readable",
+    "remedy",
+    "replay_warning",
+    "with_step",
+]
+
+# What the network made of an observation that is finite itself.
+VALUE, LIKELIHOOD, NEXT_VALUE = "value estimate", "log-likelihood", "value of the next observation"
+_PARAMETER = "parameter"
 
 LogFn = Callable[..., None]
 """``log_fn(metrics)`` or ``log_fn(metrics, step)``."""
@@ -74,14 +89,19 @@ def with_step(log_fn: LogFn | None) -> Callable[[dict[str, float]], None] | None
     return log_fn
 
 
-def first_not_finite(report: dict[str, Any], num_envs: int, params: list[tuple[str, Any]]) -> tuple[str, str]:
+def first_not_finite(report: dict[str, Any], num_envs: int, params: list[tuple[str, Any]], xp: Any) -> tuple[str, str]:
     """What was not finite, such as ``gradient of layers.0.kernel``, and where.
 
     Args:
         report: An iteration's metrics in which ``nonfinite/any`` holds.
         num_envs: B.
-        params: The parameters with their names, in the engine's order.
+        params: The parameters from before the iteration with their names, in the engine's order.
+        xp: Array namespace.
     """
+    # A bad parameter makes everything bad that the network does, and the environment what it is given.
+    for name, leaf in params:
+        if not bool(xp.all(xp.isfinite(leaf))):
+            return f"{_PARAMETER} {name}", ""
     found = {
         name.removeprefix("nonfinite/"): int(place)
         for name, place in report.items()
@@ -98,15 +118,24 @@ def first_not_finite(report: dict[str, Any], num_envs: int, params: list[tuple[s
     return leaf, f" at step {step} of the rollout in environment {env}"
 
 
-def _order(kind: str, place: int) -> tuple[int, int, str]:
-    """A sort key of what was not finite: the environment's part by step, then loss, then gradient."""
-    return ("loss", "gradient").index(kind) + 1 if kind in ("loss", "gradient") else 0, place, kind
+def _order(kind: str, place: int) -> tuple[int, int, bool, str]:
+    """A sort key of what was not finite: by step, what came in before what the network made of it; loss; gradient."""
+    stage = ("loss", "gradient").index(kind) + 1 if kind in ("loss", "gradient") else 0
+    return stage, place, kind.startswith((VALUE, LIKELIHOOD, NEXT_VALUE)), kind
 
 
 def remedy(leaf: str, nonfinite: str) -> str:
     """What to do about a value that is not finite, with which a run has stopped."""
     if leaf == "loss" or leaf.startswith("gradient"):
         return "lower the learning rate, or look for huge values in the environment."
+    if leaf.startswith(f"{_PARAMETER} "):
+        return "look for what made it so: an initial value, or weights that were loaded."
+    if leaf.startswith((VALUE, LIKELIHOOD, NEXT_VALUE)):
+        return (
+            "what the network was given is finite: look for its cause in the network, such as a division by zero, a "
+            "logarithm or square root of what is not positive, or numbers beyond 3.4e38 in float32; or for huge values "
+            "in the environment."
+        )
     looked = "look for its cause in the environment (in float32 whatever is beyond 3.4e38 is not finite)."
     if leaf.startswith("reward"):
         looked = (

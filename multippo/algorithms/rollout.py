@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from multippo.algorithms.checks import check_acts
 from multippo.algorithms.types import Transition
 from multippo.envs.api import Env, EnvState
 from multippo.envs.guard import restart_broken
@@ -54,7 +55,7 @@ def unroll_env(
 
     Raises:
         TypeError: If ``env`` is no environment of ``make_env``, ``env_state`` none of its states, or the network no
-            StatefulModule.
+            StatefulModule whose output is a PPONetworkOutput.
         ValueError: If ``unroll_length`` is no integer of at least 1, or the carry one of another number of
             environments.
     """
@@ -126,6 +127,7 @@ class Actor:
     def act_untraced(self, params: Any, variables: Any, state: Any, obs: Any) -> tuple[Any, Any, Any]:
         """One step of the network, for callers that compile it themselves: next carry, output, snapshots."""
         out = self.engine.merge(self.definition, params, variables)(state, obs)
+        check_acts(out.output, "acting in an environment")
         return out.next_state, out.output, out.rollout_extras
 
     def draw_ahead(self, params: Any, variables: Any, state: Any, obs: Any, num_steps: int) -> Any:

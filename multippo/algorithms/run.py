@@ -10,8 +10,15 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from multippo.algorithms.checks import check_initial_state, check_network, check_trains, finished, without_effect
-from multippo.algorithms.config import DEFAULT_NUM_ENVS, TrainConfig
+from multippo.algorithms.checks import (
+    as_env,
+    check_initial_state,
+    check_network,
+    check_trains,
+    finished,
+    without_effect,
+)
+from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.evaluation import Evaluator
 from multippo.algorithms.interrupts import DeferredInterrupt, rescues
 from multippo.algorithms.metrics import EVAL_RETURN
@@ -379,7 +386,8 @@ class Run:
 
     def _refuse_non_finite(self, report: dict[str, Any]) -> None:
         """Stops at a NaN or an infinity; the state is the one before the iteration."""
-        leaf, where = first_not_finite(report, self.env.num_envs, self.engine.named_params(self.state.learner.params))
+        params = self.engine.named_params(self.state.learner.params)
+        leaf, where = first_not_finite(report, self.env.num_envs, params, self.engine.xp)
         state = self.snapshot()
         self._show()
         self._checkpoint(state)
@@ -389,14 +397,3 @@ class Run:
             leaf=leaf,
             training_state=state,
         )
-
-
-def as_env(env: Any, num_envs: int | None) -> Env:
-    """An ``Env``, as it is or by ``make_env``."""
-    if isinstance(env, Env):
-        return env
-    from multippo.envs import make_env
-
-    if num_envs is None and isinstance(env, str):
-        num_envs = DEFAULT_NUM_ENVS
-    return make_env(env, num_envs)

@@ -12,6 +12,7 @@ from multippo.algorithms.advantages import linear_recurrence
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.losses import ppo_loss
 from multippo.algorithms.minibatches import cut_rollout, make_sequences, minibatch_indices, take_sequences
+from multippo.algorithms.reports import LIKELIHOOD, NEXT_VALUE, VALUE
 from multippo.algorithms.schedules import Coefficients, adapt_learning_rate
 from multippo.algorithms.targets import current_values, estimate_targets
 from multippo.algorithms.teacher import Teacher, distillation_loss
@@ -253,7 +254,7 @@ class Learner:
         return self.engine.cond(~xp.isfinite(norm), search, lambda: none)
 
     def _not_finite(self, transition: Transition, v_last: Any) -> dict[str, Any]:
-        """For each leaf of what the environment gave, the first row of ``[T * B]`` that is not finite, or -1.
+        """For each leaf of a rollout, the first row of ``[T * B]`` that is not finite, or -1.
 
         Final observations, and the one after the last step, are not stored; their values tell of them.
         """
@@ -265,11 +266,17 @@ class Learner:
                 wrong = ~xp.isfinite(xp.reshape(leaf, (leaf.shape[0] * leaf.shape[1], -1)))
                 wrong = xp.any(wrong, axis=1) & xp.reshape(transition.valid, (-1,))
                 found[f"nonfinite/{kind}{f' {name!r}' if name else ''}"] = first_true(xp, wrong)
+        if self._teacher is None:  # a student's values and likelihoods are in no loss
+            output = transition.network_output
+            for kind, tree in ((VALUE, output.value_estimates), (LIKELIHOOD, output.loglikelihoods)):
+                for name, leaf in named_leaves(tree):
+                    wrong = xp.reshape(~xp.isfinite(leaf) & transition.valid, (-1,))
+                    found[f"nonfinite/{kind}{f' {name!r}' if name else ''}"] = first_true(xp, wrong)
         goes_on = transition.valid[-1] & ~transition.done[-1]
         wrong_last = goes_on & functools.reduce(operator.or_, [~xp.isfinite(v) for v in tree_leaves(v_last)])
         wrong = functools.reduce(operator.or_, [~xp.isfinite(v) for v in tree_leaves(transition.bootstrap_values)])
         wrong = xp.concat([wrong[:-1], (wrong[-1] | wrong_last)[None]], axis=0)
-        found["nonfinite/value of the next observation"] = first_true(xp, xp.reshape(wrong, (-1,)))
+        found[f"nonfinite/{NEXT_VALUE}"] = first_true(xp, xp.reshape(wrong, (-1,)))
         return found
 
     def _broken(self, transition: Transition) -> dict[str, Any]:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
 from multippo.networks.locating import located_call
+from multippo.networks.types import StatefulModule
+from multippo.networks.utils import all_modules
+from multippo.networks.variables import Param, Variable
 
 __all__ = [
     "BOUND",
@@ -17,10 +20,13 @@ __all__ = [
     "bound_attributes",
     "check_attribute",
     "check_class",
+    "check_held",
     "contains_tracked",
     "escape",
     "in_order",
+    "refuse_written",
     "track",
+    "track_below",
     "track_late",
     "unescape",
 ]
@@ -196,11 +202,35 @@ def track(value: Any, tracked: tuple[type, ...], make_list: Callable[..., Any], 
 
 
 def track_late(module: Any, tracked: tuple[type, ...], skip: Callable[[str], bool]) -> None:
-    """Assigns those lists and dicts again that got their modules only after they were assigned, in ``__init__``."""
+    """Assigns those lists and dicts again that got their modules only after they were assigned."""
     for name, value in list(vars(module).items()):
-        if not skip(name) and isinstance(value, dict | list) and contains_tracked(value, tracked):
+        if skip(name) or not isinstance(value, dict | list):
+            continue
+        check_held(module, name, value, tracked)
+        if contains_tracked(value, tracked):
             delattr(module, name)
-            setattr(module, name, value)
+            try:
+                setattr(module, name, value)
+            except TypeError:
+                vars(module)[name] = value  # what can't be tracked stays to be looked at
+                raise
+
+
+def track_below(module: Any, bound: type, tracked: tuple[type, ...], skip: Callable[[str], bool]) -> None:
+    """``track_late`` of a module and all below it: a list that was empty in ``__init__`` may have got modules since.
+
+    Args:
+        module: A bound module.
+        bound: Base of the engine's bound classes; a framework's own modules keep their books themselves.
+        tracked: As in ``track_late``.
+        skip: As in ``track_late``.
+
+    Raises:
+        TypeError: If a list or dict holds what can't be tracked; the error names the attribute.
+    """
+    for part in all_modules(module):
+        if isinstance(part, bound):
+            track_late(part, tracked, skip)
 
 
 def check_class(neutral: type, native: type, taken: Iterable[str] = ()) -> None:
@@ -242,6 +272,74 @@ def check_attribute(module: Any, name: str, native: type, is_tracked: bool) -> N
         )
     if name in BOUND or (is_tracked and hasattr(native, name)):
         raise TypeError(f"{type(module).__qualname__}.{name} can't be set: the class has that name already. Rename it.")
+
+
+def check_held(module: Any, name: str, value: Any, tracked: tuple[type, ...]) -> None:
+    """Refuses an attribute that is, or holds, a module or variable of another engine: it would go untracked.
+
+    Args:
+        module: A bound module, or a framework's list of them.
+        name: Of the attribute.
+        value: What it is to hold.
+        tracked: The framework's own classes of modules and variables.
+
+    Raises:
+        TypeError: If so; the error names the place.
+    """
+    engine = getattr(module, "engine", None)
+    if engine is None:
+        return
+    for where, item in _held(f"{type(module).__name__}.{name}", value):
+        theirs = item.engine if isinstance(item, StatefulModule) else None
+        if theirs is engine or not (theirs or (not isinstance(item, tracked) and _is_native(item))):
+            continue
+        whose = _of_framework(item) if theirs is None else f"engine {theirs.name} ({theirs.device_name()})"
+        raise TypeError(
+            f"{where} is a {type(item).__name__} of {whose}; expected one of engine {engine.name} "
+            f"({engine.device_name()}), on which this module is: another's is neither trained nor saved. Make both "
+            "under one multippo.use_backend(...)."
+        )
+
+
+def _held(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        entries: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, list | tuple):
+        entries = enumerate(value)
+    else:
+        yield where, value
+        return
+    for key, item in entries:
+        yield from _held(f"{where}[{key!r}]", item)
+
+
+def _is_native(item: Any) -> bool:
+    """Whether it is some framework's module, or the variable of an engine."""
+    return isinstance(item, Param | Variable) or any(
+        base.__name__ == "Module" and base.__module__.partition(".")[0] in ("flax", "torch")
+        for base in type(item).__mro__
+    )
+
+
+def _of_framework(item: Any) -> str:
+    found = (base.__module__.partition(".")[0] for base in type(item).__mro__)
+    return next((name for name in found if name in ("flax", "torch")), "another engine")
+
+
+def refuse_written(kind: str, name: str) -> None:
+    """Refuses an update of statistics that wrote a parameter.
+
+    Args:
+        kind: The network's class.
+        name: Portable name of the parameter.
+
+    Raises:
+        TypeError: Always.
+    """
+    raise TypeError(
+        f"An update_statistics in {kind} wrote the Param {name!r}; it may write Variables alone, since Params are the "
+        "optimiser's. Make it a Variable: multippo.Variable(...)."
+    )
 
 
 def bound_attributes(engine: Any, neutral: type) -> dict[str, Any]:

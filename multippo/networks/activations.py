@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from multippo.networks.utils import describe
+
 __all__ = ["Activation", "activate", "resolve_activation"]
 
 Activation = str | Callable[[Any], Any] | None
@@ -48,12 +50,13 @@ def activate(kind: str, activation: Callable[[Any], Any] | None, y: Any) -> Any:
         y: The engine's array.
 
     Raises:
-        TypeError: If it does not take arrays of the engine.
+        TypeError: If it does not take arrays of the engine, or returns none.
+        ValueError: If it returns an array of another shape.
     """
     if activation is None:
         return y
     try:
-        return activation(y)
+        activated = activation(y)
     except Exception as error:
         # torch refuses NumPy's functions, where a gradient is taken, by a RuntimeError.
         if not isinstance(error, TypeError | AttributeError) and "numpy()" not in str(error):
@@ -62,6 +65,17 @@ def activate(kind: str, activation: Callable[[Any], Any] | None, y: Any) -> Any:
         raise TypeError(
             f"{kind}(activation={_name(activation)}) failed on an array of shape {tuple(y.shape)}: {said}. {_REMEDY}"
         ) from error
+    if not hasattr(activated, "shape"):
+        raise TypeError(
+            f"{kind}(activation={_name(activation)}) returned {describe(activated)}; expected an array of the shape it "
+            f"was given, {tuple(y.shape)}."
+        )
+    if activated.shape != y.shape:
+        raise ValueError(
+            f"{kind}(activation={_name(activation)}) made {describe(activated)} of one of shape {tuple(y.shape)}; "
+            "expected the same shape. What changes it is a layer of its own, such as multippo.Lift(function)."
+        )
+    return activated
 
 
 _REMEDY = "Give a name, such as 'tanh', or a function of the engine's own arrays."

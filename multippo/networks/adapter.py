@@ -7,10 +7,14 @@ from typing import Any
 import optree
 
 from multippo.networks.containers import Container, Run, check_child
+from multippo.networks.outputs import kind_of
 from multippo.networks.types import PPONetworkOutput, StatefulModule
 from multippo.networks.utils import tree_leaves, tree_map
 
 __all__ = ["PPOAdapter"]
+
+_MISSING: Any = None
+"""A port that was not given, so that one without a name is told of rather than Python's own missing argument."""
 
 _SAMPLER_KEYS = {"action", "log_likelihood"}
 
@@ -38,7 +42,7 @@ class PPOAdapter(Container):
             one for each key of the reward.
     """
 
-    def __init__(self, *ports: Any, action: StatefulModule, value: StatefulModule) -> None:
+    def __init__(self, *ports: Any, action: StatefulModule = _MISSING, value: StatefulModule = _MISSING) -> None:
         if ports:
             raise TypeError("PPOAdapter got a port without a name: write PPOAdapter(action=..., value=...) alone.")
         for port, module in (("action", action), ("value", value)):
@@ -69,6 +73,12 @@ class PPOAdapter(Container):
 
     def _squeeze(self, value: Any, samples: Any) -> Any:
         batch_axes = tree_leaves(_pick(samples, "log_likelihood"))[0].ndim
+        if not hasattr(value, "shape") or not self.xp.isdtype(value.dtype, "real floating"):
+            of = f" of {str(value.dtype).removeprefix('torch.')}" if hasattr(value, "shape") else ""
+            raise TypeError(
+                f"PPOAdapter's value port yielded {kind_of(value)}{of}; expected an array of real floating-point "
+                "numbers, one for each environment."
+            )
         if value.ndim == batch_axes + 1 and value.shape[-1] == 1:
             return value[..., 0]
         if value.ndim != batch_axes:

@@ -18,7 +18,10 @@ def is_number(value: Any) -> bool:
     """Whether it is a finite real number, of Python or NumPy; truth values are none."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
-    return math.isfinite(value)
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def check_number(kind: str, name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf) -> float:

@@ -13,14 +13,30 @@ from __future__ import annotations
 import abc
 from typing import Any
 
+import numpy as np
+
 __all__ = ["StatefulMeta", "VariableMeta"]
+
+
+_TAKEN = ("self", "cls")
 
 
 class StatefulMeta(abc.ABCMeta):
     """Metaclass of ``StatefulModule``. Each engine derives the metaclass of its bound classes from this and its own."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Instantiates the class on the active engine, or directly where it is bound already."""
+    def __call__(cls, /, *args: Any, **kwargs: Any) -> Any:
+        """Instantiates the class on the active engine, or directly where it is bound already.
+
+        Raises:
+            TypeError: If it is abstract, or an argument has a name that the frameworks' own constructors take.
+        """
+        for name in _TAKEN:
+            if name in kwargs:
+                raise TypeError(
+                    f"{cls.__name__}({name}=...) is not possible: an argument can't be called {name}, by which "
+                    f"Python's constructors call their own. Rename it, or where names are yours give one dict: "
+                    f"{cls.__name__}({{{name!r}: ...}})."
+                )
         if getattr(cls, "engine", None) is not None:
             return super().__call__(*args, **kwargs)
         if cls.__abstractmethods__:
@@ -35,7 +51,37 @@ class VariableMeta(abc.ABCMeta):
     """Metaclass of ``Param`` and ``Variable``: a call makes the active engine's native variable."""
 
     def __call__(cls, value: Any) -> Any:
-        """Makes a variable of the kind the class names."""
+        """Makes a variable of the kind the class names.
+
+        Raises:
+            TypeError: If the value is no array of numbers, or for a ``Param`` one of complex numbers.
+        """
         from multippo.backends import active_engine
 
+        _check_value(cls.__name__, value)
         return active_engine().make_variable(cls.__name__, value)
+
+
+def _check_value(kind: str, value: Any) -> None:
+    from multippo.networks.variables import Param, Variable
+
+    if isinstance(value, Param | Variable):
+        held = "Param" if isinstance(value, Param) else "Variable"
+        raise TypeError(f"{kind} got a {held} itself; read its value first: {kind}(other[...]).")
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or not hasattr(value, "shape"):
+        try:
+            dtype = np.asarray(value).dtype
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(
+                f"{kind} got a {type(value).__name__} that can't be read as an array of numbers ({error}); expected "
+                "one, such as np.zeros(3)."
+            ) from error
+    if getattr(dtype, "kind", "") in ("O", "U", "S", "M", "m"):
+        of = f" of {dtype}" if isinstance(value, np.ndarray | list | tuple) else ""
+        raise TypeError(f"{kind} got a {type(value).__name__}{of}; expected an array of numbers, such as np.zeros(3).")
+    if kind == "Param" and "complex" in str(dtype):
+        raise TypeError(
+            f"Param got numbers of type {str(dtype).removeprefix('torch.')}; expected real ones, since no other are "
+            "trained. Keep real and imaginary parts in two Params."
+        )

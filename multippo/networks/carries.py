@@ -6,12 +6,17 @@ would be broadcast over the batch, and all environments have the same noise; and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
 
 from multippo.networks.utils import describe, named_leaves, tree_leaves
 
-__all__ = ["check_batch", "check_rows", "check_steps", "take_carry"]
+__all__ = ["check_batch", "check_rows", "check_steps", "take_carry", "with_batch_size"]
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def check_batch(kind: str, state: Any, batch: int) -> None:
@@ -43,7 +48,7 @@ def check_rows(kind: str, held: Any, batch: int) -> None:
 
 
 def check_steps(kind: str, xs: Any, done: Any) -> None:
-    """Refuses inputs of an ``unroll`` that are not of as many steps and environments as ``done`` is.
+    """Refuses inputs of an ``unroll`` of no step, or not of as many steps and environments as ``done`` is.
 
     Args:
         kind: Who was given them.
@@ -51,15 +56,39 @@ def check_steps(kind: str, xs: Any, done: Any) -> None:
         done: ``[T, B]``.
 
     Raises:
-        ValueError: If a leaf does not begin with the axes of ``done``.
+        ValueError: If a leaf does not begin with the axes of ``done``, or there is no step.
+        TypeError: If ``done`` holds no truth values.
     """
     shape = tuple(done.shape)
+    if 0 in shape[:1]:
+        raise ValueError(f"{kind} got done of shape {shape}, of no step; expected [T, B] with a T of at least 1.")
+    if str(done.dtype).rpartition(".")[2] != "bool":
+        raise TypeError(f"{kind} got done of type {done.dtype}; expected truth values [T, B], such as done > 0.")
     for leaf in (xs,) if hasattr(xs, "shape") else tree_leaves(xs):
         if tuple(leaf.shape[:2]) != shape or len(shape) != 2:
             raise ValueError(
                 f"{kind} got inputs of shape {tuple(leaf.shape)} and done of shape {shape}; expected both to begin "
                 "with time and batch, [T, B, ...] and [T, B]."
             )
+
+
+def with_batch_size(initialize_state: _Method) -> _Method:
+    """An ``initialize_state`` that refuses what is no number of environments, before a framework does.
+
+    Raises:
+        ValueError: When it is called with anything but an integer of at least 0.
+    """
+
+    @functools.wraps(initialize_state)
+    def checked(self: Any, batch_size: Any, *args: Any, **keywords: Any) -> Any:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 0:
+            raise ValueError(
+                f"{type(self).__name__}.initialize_state({batch_size!r}) is not possible: expected a number of "
+                "environments, an integer of at least 0."
+            )
+        return initialize_state(self, batch_size, *args, **keywords)
+
+    return cast("_Method", checked)
 
 
 def take_carry(kind: str, state: Any, names: Sequence[str], shape: tuple[int, ...]) -> list[Any]:

@@ -52,7 +52,7 @@ class Delay(StatefulModule):
         self.structure = optree.tree_structure(sample_input)
         # (name, shape, type) of each leaf: hashable, so that they are part of the module's structure.
         self.leaves = tuple((name, tuple(map(int, leaf.shape)), _type_name(leaf.dtype)) for name, leaf in leaves)
-        self.initial = _initial_values(initial_value, self.structure, self.leaves)
+        self.initial = _initial_values(initial_value, self.structure, self.leaves, _type_name(self.zeros(()).dtype))
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """A tree of ``[B, ...]`` to the same kind of tree, k steps older."""
@@ -102,8 +102,9 @@ class Delay(StatefulModule):
         """The initial value of each leaf, without the batch axis."""
         values: list[Any] = []
         for held, (_, shape, dtype), value in zip(tree_leaves(state), self.leaves, self.initial, strict=True):
-            if isinstance(value, tuple):
-                values.append(self._as_kept(np.asarray(value, dtype).reshape(shape), dtype))
+            if isinstance(value, tuple) or not held.shape[0]:  # without a row there is none to be like
+                array = np.asarray(value, dtype).reshape(shape if isinstance(value, tuple) else ())
+                values.append(self._as_kept(array, dtype))
             else:
                 values.append(self.xp.full_like(held[0, 0], value))
         return optree.tree_unflatten(self.structure, values)
@@ -164,7 +165,7 @@ def _type_name(dtype: Any) -> str:
     return getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
 
 
-def _initial_values(initial_value: Any, structure: Any, leaves: tuple[Any, ...]) -> tuple[Any, ...]:
+def _initial_values(initial_value: Any, structure: Any, leaves: tuple[Any, ...], own_type: str) -> tuple[Any, ...]:
     """One number, or a flat tuple of a leaf's numbers, for each leaf."""
     if isinstance(initial_value, bool | int | float | np.generic):
         values = [initial_value] * len(leaves)
@@ -176,21 +177,25 @@ def _initial_values(initial_value: Any, structure: Any, leaves: tuple[Any, ...])
                 f"Delay(initial_value={initial_value!r}) has not the structure of sample_input; expected a number, or "
                 f"a tree with the leaves {[name for name, _, _ in leaves]}."
             ) from error
-    return tuple(_frozen(value, *leaf) for value, leaf in zip(values, leaves, strict=True))
+    return tuple(_frozen(value, own_type, *leaf) for value, leaf in zip(values, leaves, strict=True))
 
 
-def _frozen(value: Any, name: str, shape: tuple[int, ...], dtype: str) -> Any:
+def _frozen(value: Any, own_type: str, name: str, shape: tuple[int, ...], dtype: str) -> Any:
     try:
         given = np.asarray(value)
         fits = given.dtype.kind in "biuf" and bool(np.all(np.isfinite(given)))
-        kept = given.astype(dtype) if fits else np.zeros((), dtype)
-        fits = fits and (kept.dtype.kind == "f" or bool(np.all(kept == given)))
+        with np.errstate(over="ignore"):
+            kept = given.astype(dtype) if fits else np.zeros((), dtype)
+            held = kept.astype(own_type) if dtype in _OWN_TYPES else kept
+        # A number beyond what a type holds becomes infinite in it.
+        fits = fits and bool(np.all(np.isfinite(held) if held.dtype.kind == "f" else held == given))
         spread = np.broadcast_to(kept, shape)
     except (TypeError, ValueError):
         fits, kept, spread = False, np.zeros(()), np.zeros(())
     if not fits:
+        kind = own_type if dtype in _OWN_TYPES else dtype
         raise ValueError(
-            f"Delay(initial_value=...){_at(name)} is {value!r}; expected finite numbers of type {dtype} that broadcast "
+            f"Delay(initial_value=...){_at(name)} is {value!r}; expected finite numbers of type {kind} that broadcast "
             f"to {shape}."
         )
     return kept.item() if kept.ndim == 0 else tuple(spread.ravel().tolist())

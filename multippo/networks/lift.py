@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
@@ -26,8 +27,10 @@ class Lift(StatefulModule):
             parameters). It is given the input as it is, a tree of ``[B, ...]`` arrays, and returns such a tree.
 
     Raises:
-        TypeError: If it is neither, a module of another engine, one that is stateful already, or one that keeps a
-            state of its own, which a call would write, such as batch normalisation.
+        TypeError: If it is neither, a module or function of another engine, one that is stateful already, one that
+            keeps a state of its own, which a call would write, such as batch normalisation, or that draws noise of its
+            own, such as dropout; on torch also a module whose numbers are of another type than the engine's. What
+            writes or draws in ways that can't be seen before a call, ``check_module`` finds.
     """
 
     def __init__(self, module: Any) -> None:
@@ -38,9 +41,37 @@ class Lift(StatefulModule):
         # A native module of another engine can be called, too; what makes it one is in its class's ancestry.
         is_module = any(base.__name__ == "Module" for base in type(module).__mro__)
         self.function = module if callable(module) and not is_module else None
-        if self.function is None:
+        if self.function is not None:
+            _check_function(self.engine, module)
+        else:
             self.core = self.engine.lift(module)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """A tree of ``[B, ...]`` to what the module makes of it."""
         return StatefulModuleOutput(state, self.core(x) if self.function is None else self.function(x))
+
+
+_FAMILIES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "flax": "jax"}
+
+
+def _family(of: Any) -> str | None:
+    """The framework that a class, or a function, is from; None if from none."""
+    return _FAMILIES.get((getattr(of, "__module__", None) or "").partition(".")[0])
+
+
+def _check_function(engine: Any, function: Any) -> None:
+    """Refuses a function of another framework than the engine's.
+
+    Raises:
+        TypeError: If it is one.
+    """
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    theirs, ours = _family(inner) or _family(type(inner)), _family(type(engine.zeros((1,))))
+    if theirs is not None and theirs != ours:
+        name = getattr(inner, "__name__", type(inner).__name__)
+        raise TypeError(
+            f"Lift got {name}, a function of {theirs}; on the engine {engine.name} it is given the engine's arrays. "
+            "Take one of that framework, or write it with the functions of network.xp."
+        )

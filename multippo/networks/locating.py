@@ -24,22 +24,46 @@ def path_of(network: Any, module: Any) -> str | None:
             continue
         inner = path_of(child, module)
         if inner is not None:
-            attribute, _, index = name.partition(".")
-            step = f".{attribute}[{index if index.isdigit() else repr(index)}]" if index else f".{attribute}"
-            return type(network).__name__ + step + inner[len(type(child).__name__) :]
+            return type(network).__name__ + _step(name) + inner[len(type(child).__name__) :]
     return None
 
 
 def where_it_failed(network: Any, error: BaseException) -> str:
-    """The path in the network of the innermost module in an error's traceback."""
-    path, innermost = type(network).__name__, network
+    """The path in the network of the innermost module in an error's traceback.
+
+    Of a module in several places it is that from which it was called, where a container called it; of one in several
+    places of one list or dict of a user's own module, all of these.
+    """
+    paths, innermost, key = [type(network).__name__], network, None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         candidate = frame.f_locals.get("self")
-        if isinstance(candidate, StatefulModule) and candidate is not innermost:
+        if not isinstance(candidate, StatefulModule):
+            continue
+        if candidate is not innermost:
+            steps = _steps(innermost, candidate, key)
             innermost = candidate
             # What is held by no attribute has no path; the last one that has is the place then.
-            path = path_of(network, candidate) or path
-    return path
+            elsewhere = path_of(network, candidate) if not steps else None
+            paths = [elsewhere] if elsewhere else [path + step for path in paths for step in steps or ("",)]
+        # Parent's function that runs one child, from where its own frame has that child's key.
+        key = frame.f_locals.get("key") if "child_input" in frame.f_locals else None
+    return " and ".join(paths)
+
+
+def _steps(parent: Any, child: Any, key: Any) -> list[str]:
+    """How to go from a module to one that it holds itself: to the place of a key, or to all places in one attribute."""
+    names = [name for name, held in parent.engine.children(parent) if held is child]
+    of_key = [name for name in names if key is not None and str(key) in (name, name.partition(".")[2])]
+    if of_key:
+        return [_step(of_key[0])]
+    attributes = [name.partition(".")[0] for name in names]
+    return [_step(name) for name, attribute in zip(names, attributes, strict=True) if attribute == attributes[0]]
+
+
+def _step(name: str) -> str:
+    """A child's name as Python writes it: ``.layers[0]``, ``.components['left arm']``, ``.body``."""
+    attribute, _, index = name.partition(".")
+    return f".{attribute}[{index if index.isdigit() else repr(index)}]" if index else f".{attribute}"
 
 
 def locate(network: Any, error: Exception) -> None:

@@ -69,6 +69,11 @@ def wrong_scalars(engine: Any, out: StatefulModuleOutput, batch: int) -> str | N
         )
     if not isinstance(out.metrics, Mapping):
         return f"metrics is {kind_of(out.metrics)}; expected a dict of arrays."
+    names = [name for name, _ in _entries(out.metrics)]
+    # A slash in a name means the same there as a dict in a dict.
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        return f"Two metrics would be logged as {twice!r}; give them different names."
     for name, leaf in _entries(out.metrics):
         if is_constant(leaf):
             continue
@@ -86,10 +91,10 @@ def _mend(value: Any) -> str:
 
 
 def _entries(metrics: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Metrics by name, but for what a recording module says of its units."""
+    """Metrics by the name they are logged under, but for what a recording module says of its units."""
     for name, value in metrics.items():
         if isinstance(value, Mapping) and name != ACTIVATION_KEY:
-            yield from _entries(value, f"{prefix}{name}.")
+            yield from _entries(value, f"{prefix}{name}/")
         elif name != ACTIVATION_KEY:
             yield f"{prefix}{name}", value
 
@@ -101,7 +106,7 @@ def returned(self: Any, out: Any) -> StatefulModuleOutput:
     ``self`` since that is by what ``locate`` finds the module that an error is about.
 
     Raises:
-        TypeError: If it is no StatefulModuleOutput, or its metrics are no dict.
+        TypeError: If it is no StatefulModuleOutput, its loss no array or number, or its metrics are no dict.
         ValueError: If its loss or a metric is not one number for each environment.
     """
     kind = type(self).__name__
@@ -113,6 +118,12 @@ def returned(self: Any, out: Any) -> StatefulModuleOutput:
         )
     if not isinstance(out.metrics, Mapping):
         raise TypeError(f"{kind} returned metrics that are {kind_of(out.metrics)}; expected a dict of arrays.")
+    loss = out.regularization_loss
+    if not (is_constant(loss) or hasattr(loss, "shape")):
+        raise TypeError(
+            f"{kind} returned a regularization_loss that is {kind_of(loss)}; expected an array [B], or a number, such "
+            "as 0.0 for none."
+        )
     if _examined is not None and id(self) in _examined[0]:
         wrong = wrong_scalars(self.engine, out, _examined[1])
         if wrong:

@@ -66,12 +66,7 @@ class Parent(StatefulModule):
 
     def _unfitting(self, state: Any, extras: Any) -> str:
         """What is wrong with a carry, or with snapshots, that has not an entry for every child."""
-        expected = (
-            f"a list of {len(self.keys)}, one for each child"
-            if self.is_list
-            else f"a dict with the entries {list(self.keys)}"
-        )
-        kind = type(self).__name__
+        expected, kind = self._form(), type(self).__name__
         try:
             for key in self.keys:
                 self._part(state, key)
@@ -84,6 +79,12 @@ class Parent(StatefulModule):
             f"{kind} got {describe(extras)} as its rollout_extras; expected {expected}, as the rollout's calls "
             "returned them, or None."
         )
+
+    def _form(self) -> str:
+        """What a carry, or snapshots, must be, in an error's words; in the form that ``_gather`` gives them."""
+        if self.is_list:
+            return f"a list of {len(self.keys)}, one for each child"
+        return f"a dict with the entries {list(self.keys)}"
 
     def _collect(self, outs: Outs, output: Any) -> StatefulModuleOutput:
         """The parent's output, from those of all children."""

@@ -2,6 +2,10 @@
 
 The noise of a step depends on (key, count) alone, never on where episodes end; so the noise of T steps can be drawn in
 one call, ahead of a rollout or in replay.
+
+A first carry has the key that its module was made with, so one sampler in two places, or two made with equal ``Rngs``,
+begin with the same noise. Whatever runs a network (training, evaluation, recording, a teacher) gives every random state
+of the carry a stream of its own before, by its place in the tree: see ``reseed``.
 """
 
 from __future__ import annotations
@@ -112,7 +116,8 @@ def draw_ahead(module: Any, draw: Draw, state: RandomState, steps: int, shape: t
 def reseed(random: Any, tree: Any, key: Any) -> Any:
     """A carry tree whose random states start from ``key``, each its own stream, at count 0.
 
-    So one seed of a run decides its noise, whichever keys the network was built with.
+    So one seed of a run decides its noise, whichever keys the network was built with; and one module in two places of
+    a network draws other noise in each.
     """
     number = iter(range(2**31))
 

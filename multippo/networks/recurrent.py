@@ -198,8 +198,9 @@ class RNN(_HiddenState):
         trainable_initial_state: Learn the carry an episode starts from, instead of zeros.
 
     Raises:
-        ValueError: If a size is no integer of at least 1, the activation unknown, or a time constant out of range.
-        TypeError: If ``rngs`` is no ``Rngs``.
+        ValueError: If a size is no integer of at least 1, the activation unknown, or a time constant no number or out
+            of range.
+        TypeError: If ``rngs`` is no ``Rngs``, or a flag neither True nor False.
     """
 
     def __init__(
@@ -222,10 +223,11 @@ class RNN(_HiddenState):
         self.input_kernel = Param(lecun_normal()(rngs, (self.in_features, hidden)))
         self.recurrent_kernel = Param(orthogonal()(rngs, (hidden, hidden)))
         self.bias = Param(np.zeros(hidden))
-        self.leaky = time_constant is not None or bool(trainable_time_constant)
+        trainable = check_flag("RNN", "trainable_time_constant", trainable_time_constant)
+        self.leaky = time_constant is not None or trainable
         if self.leaky:
-            logit = _leak_logit(time_constant, hidden, bool(trainable_time_constant))
-            self.leak_logit = Param(logit) if trainable_time_constant else Variable(logit)
+            logit = _leak_logit(time_constant, hidden, trainable)
+            self.leak_logit = Param(logit) if trainable else Variable(logit)
         self._adopt_initial(hidden, trainable_initial_state)
 
     @property
@@ -285,7 +287,10 @@ def _leak_logit(time_constant: Any, hidden: int, trainable: bool) -> np.ndarray:
     if time_constant is None:
         raise ValueError(f"{given} with trainable_time_constant=True: expected the first value, such as 2.0.")
     try:
-        tau = np.broadcast_to(np.asarray(time_constant, np.float64), (hidden,))
+        values = np.asarray(time_constant)
+        if values.dtype.kind not in "iuf":
+            raise TypeError(values.dtype)  # texts and truth values, which NumPy would take for numbers
+        tau = np.broadcast_to(values.astype(np.float64), (hidden,))
     except (TypeError, ValueError):
         raise ValueError(f"{given}: expected a number, or one for each of {hidden} units.") from None
     if not (np.isfinite(tau).all() and (tau > 1.0 if trainable else tau >= 1.0).all()):

@@ -92,6 +92,9 @@ class Flattener(StatefulModule):
         for leaf in leaves:
             if not getattr(leaf, "shape", ()):
                 raise TypeError(f"Flattener got {describe(leaf)} in its input; expected arrays with a batch axis.")
+        if len({leaf.shape[0] for leaf in leaves}) > 1:
+            received = [tuple(leaf.shape) for leaf in leaves]
+            raise ValueError(f"Flattener got arrays of shapes {received}; expected one batch size on the first axis.")
         # Not -1: a leaf may hold no number.
         sizes = [(leaf.shape[0], math.prod(leaf.shape[1:])) for leaf in leaves]
         flat = [self.xp.reshape(as_float(self, leaf), size) for leaf, size in zip(leaves, sizes, strict=True)]

@@ -7,6 +7,7 @@ import functools
 import math
 from typing import Any
 
+from multippo.networks.given_arrays import numbers
 from multippo.networks.parent import Parent
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import named_leaves, tree_leaves, tree_map
@@ -86,10 +87,19 @@ def summary(net: Any, sample_input: Any = None) -> NetworkSummary:
             it once. None to leave outputs out.
 
     Raises:
-        TypeError: If ``net`` is no StatefulModule.
+        TypeError: If ``net`` is no StatefulModule, or ``sample_input`` no tree of arrays.
     """
     if not isinstance(net, StatefulModule):
         raise TypeError(f"summary got a {type(net).__name__}; expected a StatefulModule.")
+    for name, leaf in named_leaves(sample_input):
+        try:
+            numbers("", leaf)
+        except TypeError:
+            raise TypeError(
+                f"summary(sample_input=...){f' {name!r}' if name else ''} is a {type(leaf).__name__}; expected an "
+                "example of one environment's input, a tree of arrays without a batch axis, such as np.zeros(3) or "
+                "env.observation_space.sample()."
+            ) from None
     outputs = {} if sample_input is None else _outputs(net, sample_input)
     return NetworkSummary(tuple(_rows(net, "", outputs, False)))
 

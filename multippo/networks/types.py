@@ -23,6 +23,7 @@ import abc
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from multippo.networks.binding import StatefulMeta
+from multippo.networks.carries import with_batch_size
 from multippo.networks.updating import takes_valid, with_mask
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ class StatefulModule(metaclass=StatefulMeta):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Gives a class that overrides ``__call__`` alone the default ``unroll``, never an inherited one.
 
-        An inherited parallel ``unroll`` would run the parent's arithmetic in replay.
+        An inherited parallel ``unroll`` would run the parent's arithmetic in replay. Its ``initialize_state`` refuses
+        what is no number of environments.
         """
         super().__init_subclass__(**kwargs)
         own = cls.__dict__
@@ -141,6 +143,8 @@ class StatefulModule(metaclass=StatefulMeta):
             raise TypeError(f"{cls.__qualname__}.{taken[0]} is not possible: multippo sets that name on every module.")
         if "__call__" in own and "unroll" not in own and getattr(cls, "engine", None) is None:
             cls.unroll = StatefulModule.unroll
+        if callable(own.get("initialize_state")):
+            cls.initialize_state = with_batch_size(own["initialize_state"])
         if "update_statistics" in own and not takes_valid(own["update_statistics"]):
             cls.update_statistics = with_mask(own["update_statistics"])
 
@@ -154,6 +158,7 @@ class StatefulModule(metaclass=StatefulMeta):
             rollout_extras: None, or in loss replay this module's slice of the stored snapshots.
         """
 
+    @with_batch_size
     def initialize_state(self, batch_size: int) -> Any:
         """The carry of ``batch_size`` environments at the start of their first episode; ``()`` for none."""
         del batch_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from multippo.keywords import known_keywords
 from multippo.networks import random_state
 from multippo.networks.arguments import check_flag, check_number
 from multippo.networks.carries import check_steps
@@ -67,6 +68,7 @@ class _Bottleneck(StatefulModule):
         return self.random.normal(key, shape)
 
 
+@known_keywords
 class VariationalBottleneck(_Bottleneck):
     """A Gaussian code of the input, with the information it carries as a loss (Alemi et al., 2017, arXiv:1612.00410).
 

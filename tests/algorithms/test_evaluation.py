@@ -271,3 +271,11 @@ def test_keys_of_every_kind_are_one(engine):
     for key in (3, np.int64(3), words, engine.random.key(3)):
         np.testing.assert_array_equal(engine.to_numpy(as_key("f", engine, key)), expected)
     np.testing.assert_array_equal(engine.to_numpy(as_key("f", engine, None)), engine.to_numpy(engine.random.key(0)))
+
+
+def test_a_network_without_actions(engine):
+    network = mp.Sequential([mp.Lift(lambda x: {"logits": x})])
+    said = r"The network's output is a dict with the entries \['logits'\]; acting in an environment needs a PPONetworkO"
+    for env in (Clock(3, num_envs=2), mp.make_env(FunctionalClock(3), num_envs=2)):
+        with pytest.raises(TypeError, match=said):
+            mp.eval_rollout(env, network)

@@ -212,3 +212,38 @@ def test_a_step_that_is_none_may_show_anything(torch_engine):
     assert all(np.isfinite(value).all() for value in mp.to_portable(network).values())
     # 12 steps a rollout, every third none: 4 of 6 count.
     assert network[0].count == 2 * 2 * 4
+
+
+def test_a_parameter_that_never_was_finite_is_named_itself(torch_engine):
+    # All it leads to, an observation's value, the loss, a gradient, is bad as well.
+    found = training.train(Clock(LENGTH, num_envs=4), TableNet([0.0, np.nan, 0.0, 0.0, 0.0]), catch=(NonFiniteError,))
+    assert isinstance(found.error, NonFiniteError)
+    assert found.error.leaf == "parameter values"
+    assert "The parameter values is not finite, in iteration 1, after 0 steps." in str(found.error)
+    assert "an initial value, or weights that were loaded" in str(found.error)
+    assert "environment" not in str(found.error)
+
+
+class Dividing(TableNet):
+    """Its value, or the logits of its actions, are 0 / 0 from the second step of an episode on."""
+
+    part = "value"
+
+    def heads(self, memory: Any, x: Any) -> Any:
+        memory, logits, value = super().heads(memory, x)
+        late = 1.0 - x[..., 0]  # the clock is one-hot: 1 in an episode's first step
+        bad = late * 0.0 / (1.0 - late)
+        return (memory, logits, value + bad) if self.part == "value" else (memory, logits + bad[..., None], value)
+
+
+class DividingLogits(Dividing):
+    part = "logits"
+
+
+@pytest.mark.parametrize(("cls", "leaf"), [(Dividing, "value estimate"), (DividingLogits, "log-likelihood")])
+def test_what_the_network_makes_of_a_finite_observation(torch_engine, cls, leaf):
+    found = training.train(Clock(LENGTH, num_envs=4), cls([0.0] * (LENGTH + 1)), catch=(NonFiniteError,))
+    assert isinstance(found.error, NonFiniteError)
+    assert found.error.leaf == leaf
+    assert f"The {leaf} is not finite at step 1 of the rollout in environment 0, in iteration 1" in str(found.error)
+    assert "what the network was given is finite: look for its cause in the network" in str(found.error)

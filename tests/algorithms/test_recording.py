@@ -70,3 +70,16 @@ def test_what_is_refused(engine):
         mp.record_activations_rollout(env, net, 4, num_envs=3)
     with pytest.raises(ValueError, match="num_steps=0 is not possible"):
         mp.record_activations_rollout(env, net, 0)
+
+
+def test_what_can_not_be_recorded(engine):
+    env = Clock(3, num_envs=2)
+    with pytest.raises(
+        TypeError, match=r"record_activations_rollout\(deterministic='no'\) is not possible: expected T"
+    ):
+        mp.record_activations_rollout(env, network(4, mp.Rngs(0)), 2, deterministic="no")  # pyright: ignore[reportArgumentType]
+    said = (
+        r"The network's output is an array of shape \(2, 2\); acting in an environment needs a PPONetworkOutput. Put a"
+    )
+    with pytest.raises(TypeError, match=said):
+        mp.record_activations_rollout(env, mp.Dense(4, 2, mp.Rngs(0)), 2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from flax import nnx
 from support import each_engine, gradients, to_numpy, total
 
 import multippo as mp
@@ -165,3 +167,99 @@ def test_escaping_is_undone(key):
 
 def test_a_name_that_was_not_escaped_stays():
     assert unescape("layers") == "layers"
+
+
+class Late(StatefulModule):
+    """Given its layers after it was made."""
+
+    def __init__(self):
+        self.layers = []
+        self.keyed = {}
+        self.seen = []
+
+    def __call__(self, state, x, rollout_extras=None):
+        for layer in (*self.layers, *self.keyed.values()):
+            x = layer((), x).output
+        return StatefulModuleOutput(state, x)
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch", "numpy"])
+def test_what_an_empty_list_gets_later_is_tracked_at_the_first_use(backend):
+    with mp.use_backend(backend) as engine:
+        late, rngs = Late(), mp.Rngs(0)
+        net = mp.Sequential([late])
+        late.layers.append(mp.Dense(2, 2, rngs))
+        late.keyed["one"] = mp.Dense(2, 2, rngs)
+        late.seen.append(3)  # a list of other things stays one
+        names = [f"layers.0.{held}.{part}" for held in ("keyed.one", "layers.0") for part in ("bias", "kernel")]
+        assert list(mp.to_portable(net)) == names and late.seen == [3]
+        assert [name for name, _ in engine.children(late)] == ["keyed.one", "layers.0"]
+        late.layers.append(mp.Dense(2, 2, rngs))
+        assert len(mp.to_portable(net)) == 6
+
+
+def test_what_an_empty_list_gets_later_is_trained(engine):
+    late, rngs = Late(), mp.Rngs(0)
+    late.layers.append(mp.Dense(2, 2, rngs))
+    found = gradients(mp.Sequential([late]), lambda net: total(net.xp, net([()], net.zeros((3, 2)) + 1).output))
+    assert len(found) == 2 and all(gradient.all() for gradient in found.values())
+
+
+def test_what_an_empty_list_got_that_cannot_be_tracked(engine):
+    late = Late()
+    late.layers.extend([mp.Dense(2, 2, mp.Rngs(0)), 3])
+    for _ in range(2):
+        with pytest.raises(TypeError, match="A list or dict of modules holds a int, 3; expected modules"):
+            engine.split(late)
+    assert late.layers[1] == 3
+
+
+@pytest.mark.parametrize("first", [None, 0.0, (), "none"])
+def test_an_attribute_may_become_a_module_a_param_or_an_array(engine, first):
+    class Filled(StatefulModule):
+        def __init__(self):
+            self.head, self.scale, self.table = first, first, first
+            self.head, self.scale = mp.Dense(2, 2, mp.Rngs(0)), mp.Param(np.ones(2))
+            self.table = self.zeros((2,))
+            self.gone = mp.Dense(2, 2, mp.Rngs(0))
+            self.gone = first
+
+        def __call__(self, state, x, rollout_extras=None):
+            return StatefulModuleOutput(state, self.scale[...] * self.head((), x).output + self.table)
+
+    net = Filled()
+    assert list(mp.to_portable(net)) == ["head.bias", "head.kernel", "scale"] and net.gone == first
+    found = gradients(net, lambda net: total(net.xp, net((), net.zeros((3, 2)) + 1).output))
+    assert len(found) == 3 and all(gradient.all() for gradient in found.values())
+
+
+def foreign(backend):
+    """A layer of multippo's, a Param, and a layer of the framework's own."""
+    with mp.use_backend(backend):
+        native = torch.nn.Linear(2, 2) if backend == "torch" else nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+        return {"Dense": mp.Dense(2, 2, mp.Rngs(0)), "Param": mp.Param(np.ones(2)), "Linear": native}
+
+
+@pytest.mark.parametrize("kind", ["Dense", "Param", "Linear"])
+@pytest.mark.parametrize(("backend", "other"), [("jax", "torch"), ("torch", "jax"), ("numpy", "torch")])
+def test_what_is_of_another_engine_is_refused_by_name(backend, other, kind):
+    held = foreign(other)[kind]
+
+    class Own(StatefulModule):
+        def __init__(self, wrap):
+            self.part = wrap(held)
+
+        def __call__(self, state, x, rollout_extras=None): ...
+
+    with mp.use_backend(backend):
+        for wrap, where in ((lambda x: x, ""), (lambda x: [{"a": x}], r"\[0\]\['a'\]")):
+            with pytest.raises(
+                TypeError, match=rf"^Own\.part{where} is a .*{kind} of .*; expected one of engine {backend}"
+            ):
+                Own(wrap)
+        late = Late()
+        late.layers.append(held)
+        with pytest.raises(
+            TypeError, match=rf"^Late\.layers\[0\] is a .*{kind} of .*; expected one of engine {backend}"
+        ):
+            mp.to_portable(late)

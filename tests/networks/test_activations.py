@@ -72,3 +72,25 @@ def test_an_error_of_the_functions_own_stays(engine):
     with pytest.raises(ZeroDivisionError, match="mine"):
         activate("Dense", fails, engine.zeros((1,)))
     assert to_numpy(activate("Dense", None, engine.zeros((1,)) + 3)).tolist() == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "said"),
+    [
+        (
+            lambda x: x[..., :2],
+            ValueError,
+            r"made an array of shape \(1, 2\) of one of shape \(1, 3\); expected the same",
+        ),
+        (
+            lambda x: x[0],
+            ValueError,
+            r"made an array of shape \(3,\) of one of shape \(1, 3\); expected the same shape",
+        ),
+        (lambda x: None, TypeError, r"returned a NoneType; expected an array of the shape it was given, \(1, 3\)"),
+    ],
+)
+def test_what_is_not_of_the_same_shape(engine, function, error, said):
+    net = mp.Sequential([mp.Scale(1.0), mp.Dense(2, 3, mp.Rngs(1), function)])
+    with pytest.raises(error, match=rf"^Sequential.layers\[1\]: Dense\(activation=<lambda>\) {said}"):
+        net(net.initialize_state(1), engine.zeros((1, 2)))

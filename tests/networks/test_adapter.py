@@ -109,6 +109,15 @@ def test_a_port_that_is_no_module_is_refused(engine, port):
         mp.PPOAdapter(**ports)
 
 
+def test_ports_without_a_name_are_told_of(engine):
+    dense = mp.Dense(2, 2, mp.Rngs(0))
+    for ports in ((dense, dense), (dense,)):
+        with pytest.raises(TypeError, match=r"PPOAdapter got a port without a name: write PPOAdapter\(action="):
+            mp.PPOAdapter(*ports)
+    with pytest.raises(TypeError, match=r"PPOAdapter\(value=...\) is a NoneType; expected a StatefulModule"):
+        mp.PPOAdapter(action=dense)
+
+
 def test_an_action_space_may_have_keys_like_a_samples(engine):
     tree = lambda x: {"action": sample(x), "log_likelihood": {"deep": sample(2 * x)}}  # noqa: E731
     out = run(engine, tree, lambda x: x[..., 0]).output
@@ -211,3 +220,17 @@ def test_values_that_do_not_mirror_the_rewards_are_refused(engine):
     ):
         with pytest.raises(ValueError, match=message):
             train(env, two_heads(values), iterations=1, num_minibatches=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "received"),
+    [
+        (lambda x: x[..., 0] > 0, r"an array of shape \(3,\) of bool"),
+        (lambda x: x[..., 0] * 0 + 1 == 1, r"an array of shape \(3,\) of bool"),
+        (lambda x: {"near": 0.5}, r"a float \(0.5\)"),
+    ],
+)
+def test_a_value_that_is_no_real_number_of_each_environment(engine, value, received):
+    said = rf"PPOAdapter's value port yielded {received}; expected an array of real floating-point numbers"
+    with pytest.raises(TypeError, match=said):
+        run(engine, sample, value)

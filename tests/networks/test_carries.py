@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 import multippo as mp
-from multippo.networks.utils import tree_map
+from multippo.networks.utils import tree_leaves, tree_map
 from multippo.testing import Clock
 
 T, B, F = 3, 4, 4
@@ -177,3 +178,40 @@ def test_structures_without_a_hash(engine):
     net.layers[0].factors.append(5)
     _, _, seen = mp.unroll_env(env, env.reset(0), net, net.initialize_state(2), 1, mp.random.key(0))
     np.testing.assert_array_equal(engine.to_numpy(seen.network_output.value_estimates), [[8.0, 8.0]])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_step_at_all(engine, name):
+    module = MODULES[name][0]()
+    said = r"got done of shape \(0, 4\), of no step; expected \[T, B\] with a T of at least 1"
+    with pytest.raises(ValueError, match=said):
+        module.unroll(module.initialize_state(B), arrays(engine, 0, B, F), ends(engine, 0, B))
+
+
+def test_ends_that_are_no_truth_values(engine):
+    for name in ("lstm", "delay", "sampler"):
+        module = MODULES[name][0]()
+        for done in (engine.zeros((T, B)), engine.asarray(np.zeros((T, B), np.int32))):
+            with pytest.raises(TypeError, match=r"got done of type .*(float|int)32; expected truth values \[T, B\]"):
+                module.unroll(module.initialize_state(B), arrays(engine, T, B, F), done)
+
+
+@pytest.mark.parametrize("number", [-1, 2.5, "3", None, True], ids=repr)
+def test_what_is_no_number_of_environments(engine, number):
+    modules = [make() for make, _ in MODULES.values()]
+    for module in (*modules, Count(), mp.Scale(2.0), mp.Sequential([modules[0]])):
+        kind = type(module).__name__
+        said = re.escape(f"{kind}.initialize_state({number!r}) is not possible: expected a number of environments, an")
+        with pytest.raises(ValueError, match=f"^{said}"):
+            module.initialize_state(number)
+
+
+def test_no_environment(engine):
+    shapes = {
+        "lstm": [(0, 5), (0, 5)],
+        "delay": [(0, 2, F)],
+    }
+    for name, expected in shapes.items():
+        state = MODULES[name][0]().initialize_state(0)
+        assert [tuple(leaf.shape) for leaf in tree_leaves(state)] == expected
+    assert len(mp.Delay(np.zeros(F), 2, np.arange(4.0)).initialize_state(np.int64(0))) == 0

@@ -186,7 +186,7 @@ def test_wrong_inputs_are_refused(engine):
         (lambda a, b: mp.Splitter(3), r"Splitter got a int without a name: write Splitter\(mean=2, value=1\)"),
         (lambda a, b: mp.Splitter([2, 3]), "Splitter got a list without a name"),
         (lambda a, b: mp.Splitter(2, 3), "Splitter got 2 arguments without a name"),
-        (lambda a, b: mp.PPOAdapter(a, b), "missing 2 required keyword-only arguments: 'action' and 'value'"),
+        (lambda a, b: mp.PPOAdapter(a, b), "PPOAdapter got a port without a name"),
         (lambda a, b: mp.PPOAdapter(a, action=a, value=b), r"write PPOAdapter\(action=..., value=...\)"),
         (lambda a, b: mp.Filter("robot", "arm"), r"write a path as one tuple, Filter\(\('robot', 'arm'\)\)"),
     ],
@@ -201,3 +201,12 @@ def test_layers_may_come_from_any_iterable(engine):
     for given in (tuple(layers), iter(layers), (layer for layer in layers)):
         assert len(mp.Sequential(given)) == 2
     assert len(mp.Sequential(layers=layers)) == 2
+
+
+@pytest.mark.parametrize("container", [mp.Parallel, mp.Map, mp.Concat, mp.Merge])
+@pytest.mark.parametrize("name", ["self", "cls"])
+def test_names_that_constructors_take_are_given_in_a_dict(engine, container, name):
+    kind = container.__name__
+    with pytest.raises(TypeError, match=rf"^{kind}\({name}=...\) is not possible: .* {kind}\({{'{name}': ...}}\)"):
+        container(**{name: mp.Scale(2.0)})
+    assert container({name: mp.Scale(2.0)}).keys == (name,)

@@ -160,6 +160,14 @@ def test_what_is_no_delay_is_refused(engine):
             ValueError, match=r"Delay\(initial_value=...\) at 'a'.*expected finite numbers of type uint8"
         ):
             mp.Delay({"a": np.zeros(1, np.uint8)}, 1, {"a": value})
+    for kind in (np.float32, np.float64):
+        with pytest.raises(ValueError, match=r"is 1e\+300; expected finite numbers of type float32"):
+            mp.Delay(np.zeros(2, kind), 1, 1e300)
+    with engine.precision("float64"):
+        delay = mp.Delay(np.zeros(2), 1, 1e300)
+        assert to_numpy(delay.initialize_state(1)).tolist() == [[[1e300, 1e300]]]
+    with pytest.raises(ValueError, match=r"expected finite numbers of type float16"):
+        mp.Delay(np.zeros(2, np.float16), 1, [0.0, 1e5])
     with pytest.raises(ValueError, match=r"that broadcast to \(3,\)"):
         mp.Delay(np.zeros(3), 1, np.zeros(2))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import jax
 import numpy as np
 import pytest
 import torch
@@ -113,7 +116,7 @@ def stateful(engine):
 
 def test_a_module_that_keeps_a_state_is_refused(engine):
     for module in stateful(engine):
-        with pytest.raises(TypeError, match=r"with a state of its own, .*which.a call would write"):
+        with pytest.raises(TypeError, match=r"with (a state|noise) of its own.*which.a call would (write|draw)"):
             mp.Lift(module)
 
 
@@ -129,3 +132,57 @@ def test_what_is_wrong_is_refused(engine):
 def test_a_container_says_how_to_hold_a_native_module(engine):
     with pytest.raises(TypeError, match=r"Sequential.layers\[0\] is a Linear; expected a StatefulModule.*Lift\(...\)"):
         mp.Sequential([native(engine)])
+
+
+def encoder(dropout):
+    return torch.nn.TransformerEncoderLayer(2, 1, 4, dropout=dropout, batch_first=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: torch.nn.utils.spectral_norm(torch.nn.Linear(2, 2)), r"state of its own, itself \(Linear\), which a"),
+        (
+            lambda: torch.nn.Sequential(torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(2, 2))),
+            r"state of its own, 0\.parametrizations\.weight\.0 \(_SpectralNorm\), which a call would write",
+        ),
+        (torch.nn.RReLU, r"noise of its own, itself \(RReLU\), which a call would draw"),
+        (lambda: torch.nn.FractionalMaxPool2d(2, output_size=2), r"noise of its own, itself"),
+        (lambda: torch.nn.MultiheadAttention(2, 1, dropout=0.5), r"noise of its own \(dropout=0\.5\), itself"),
+        (lambda: encoder(0.1), r"noise of its own \(dropout=0\.1\), self_attn \(MultiheadAttention\)"),
+        (lambda: torch.nn.LazyLinear(2), r"whose sizes are not known before its first call"),
+        (lambda: torch.nn.Linear(2, 2).double(), r"Linear of torch\.float64; expected one of torch\.float32, .*to\("),
+        (lambda: torch.nn.Linear(2, 2).half(), r"Linear of torch\.float16; expected one of torch\.float32"),
+    ],
+)
+def test_what_torch_has_that_writes_draws_or_is_of_another_type(torch_engine, make, said):
+    with pytest.raises(TypeError, match=said):
+        mp.Lift(make())
+
+
+def test_what_torch_has_that_only_could_draw(torch_engine):
+    for make in (
+        lambda: encoder(0.0),
+        lambda: torch.nn.Dropout(0.0),
+        lambda: torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2)),
+    ):
+        layer, x = mp.Lift(make()), inputs(torch_engine)
+        assert to_numpy(layer((), x).output).tolist() == to_numpy(layer((), x).output).tolist()
+    with torch_engine.precision("float64"):
+        assert mp.Lift(torch.nn.Linear(2, 2)).core.weight.dtype == torch.float64
+
+
+OF_TORCH = (torch.relu, torch.nn.functional.relu, functools.partial(torch.softmax, dim=-1))
+OF_JAX = (jax.nn.relu, jax.numpy.tanh, jax.jit(lambda x: x), functools.partial(jax.nn.gelu, approximate=True))
+
+
+@pytest.mark.parametrize(
+    ("backend", "other", "functions", "own"), [("torch", "jax", OF_JAX, OF_TORCH), ("jax", "torch", OF_TORCH, OF_JAX)]
+)
+def test_a_function_of_the_other_framework_is_refused_by_name(backend, other, functions, own):
+    with mp.use_backend(backend) as engine:
+        for function in functions:
+            with pytest.raises(TypeError, match=f"Lift got .*, a function of {other}; on the engine {backend} it is"):
+                mp.Lift(function)
+        for function in own:
+            assert mp.Lift(function)((), engine.zeros((2, 3))).output.shape == (2, 3)

@@ -102,6 +102,35 @@ def test_a_graph_and_its_loop(engine):
     assert refusal(lambda: graph.unroll(state, inputs(engine, 3, 2, 2), done)).startswith(said)
 
 
+def test_a_module_in_two_places_is_named_by_the_one_that_failed(engine):
+    rngs, x = mp.Rngs(0), inputs(engine, 2, 4)
+    shared, narrow = mp.Dense(4, 4, rngs), mp.Dense(4, 3, rngs)
+    said = "Dense got an input of shape (2, 3); expected 4 features on the last axis."
+    network, done = mp.Sequential([shared, narrow, shared]), engine.asarray(np.zeros((1, 2), np.bool_))
+    assert refusal(lambda: network([(), (), ()], x)) == f"Sequential.layers[2]: {said}"
+    assert refusal(lambda: network.unroll([(), (), ()], x[None], done)) == f"Sequential.layers[2]: {said}"
+    inner = mp.Sequential([shared])
+    both = mp.Parallel({"a": mp.Sequential([shared, inner]), "b. and c": mp.Sequential([narrow, inner])})
+    path = "Parallel.components['b. and c'].layers[1].layers[0]"
+    assert refusal(lambda: both(both.initialize_state(2), x)) == f"{path}: {said}"
+    ports = mp.PPOAdapter(action=mp.Sequential([mp.Dense(4, 2, rngs), mp.CategoricalSampler(rngs)]), value=inner)
+    ports.action.layers[0] = inner
+    assert refusal(lambda: ports(ports.initialize_state(2), x[:, :3])).startswith("PPOAdapter.action.layers[0].layers")
+
+    class Loops(mp.StatefulModule):
+        def __init__(self) -> None:
+            self.layers = [inner, narrow, inner]
+
+        def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+            for layer in self.layers:
+                x = layer([()] if layer is inner else (), x).output
+            return mp.StatefulModuleOutput(state, x)
+
+    # Which of them it was, only its own loop knows.
+    places = "Sequential.layers[0].layers[0].layers[0] and Sequential.layers[0].layers[2].layers[0]"
+    assert refusal(lambda: mp.Sequential([Loops()])([()], x)) == f"{places}: {said}"
+
+
 def actor_critic(features: int) -> Any:
     rngs = mp.Rngs(0)
     return mp.PPOAdapter(

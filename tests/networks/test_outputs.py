@@ -84,6 +84,12 @@ WRONG = {
 WHERE = "failed on the environment's first observation {'obs': (2, 4)} at Sequential.layers[0].components['a']: "
 
 
+def test_two_metrics_of_one_name_are_refused(torch_engine):
+    layer = Returns(metric(lambda net, x: {"a/b": 1.0, "a": {"b": 2.0, "c": 0.0}, "a.b": 3.0}))
+    with pytest.raises(ValueError, match=r"Two metrics would be logged as 'a/b'; give them different names"):
+        training.train(Clock(3, num_envs=4), network(layer), iterations=1)
+
+
 @pytest.mark.parametrize("which", WRONG)
 def test_it_is_refused_before_the_first_step(engine, which):
     make, expected = WRONG[which]
@@ -134,3 +140,13 @@ def test_an_array_like_another(engine):
     assert to_numpy(per_environment("loss", like + 1, like)).tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(ValueError, match=re.escape("loss is an array of shape (3, 1); expected one number for each")):
         per_environment("loss", engine.zeros((3, 1)), like)
+
+
+@pytest.mark.parametrize("given", [None, [1.0], "x"], ids=repr)
+def test_a_loss_of_another_kind_is_refused_outside_training_too(engine, given):
+    net = network(Returns(loss(lambda net, x: given)))
+    said = "Returns returned a regularization_loss that is a " + re.escape(
+        f"{type(given).__name__} ({given!r}); expected"
+    )
+    with pytest.raises(TypeError, match=rf"^Sequential.layers\[0\].components\['a'\]: {said}"):
+        net(net.initialize_state(2), engine.zeros((2, 4)))

@@ -113,3 +113,17 @@ def test_reseeding_gives_each_random_state_a_stream_of_its_own(engine):
     assert len({tuple(key) for key in np.concatenate(keys).tolist()}) == 6 * B
     assert not any(to_numpy(state.count).any() for state in one["s"])
     assert isinstance(one["s"][0], RandomState)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one sampler", "equal Rngs"])
+def test_reseeding_draws_apart_what_has_one_key(engine, shared):
+    first = mp.NormalSampler(mp.Rngs(3))
+    net = mp.Map(a=first, b=first if shared else mp.NormalSampler(mp.Rngs(3)))
+    drops = mp.Dropout(0.5, mp.Rngs(3))
+    drop = mp.Parallel(a=drops, b=drops)
+    x = engine.asarray(np.zeros((2000, 2), np.float32))
+    carries = [reseed(engine.random, m.initialize_state(2000), mp.random.key(0)) for m in (net, drop)]
+    a, b = (to_numpy(net(carries[0], {"a": x, "b": x}).output[key]["action"])[:, 0] for key in "ab")
+    assert abs(np.corrcoef(a, b)[0, 1]) < 0.1  # of 2000 pairs: within 4.5 standard deviations of 0
+    a, b = (to_numpy(drop(carries[1], x + 1).output[key])[:, 0] for key in "ab")
+    assert abs(np.corrcoef(a, b)[0, 1]) < 0.1

@@ -163,6 +163,9 @@ def test_whole_numbers_are_taken_too(engine):
     [
         ({"time_constant": 0.5}, r"RNN\(time_constant=0.5\) is not possible: expected numbers of steps of at least 1"),
         ({"time_constant": [2.0, 0.0]}, "of at least 1"),
+        ({"time_constant": "2"}, r"RNN\(time_constant='2'\) is not possible: expected a number, or one for each of 2"),
+        ({"time_constant": True}, r"RNN\(time_constant=True\) is not possible: expected a number"),
+        ({"time_constant": [2.0, "3"]}, "expected a number, or one for each of 2"),
         ({"time_constant": float("nan")}, "of at least 1"),
         ({"time_constant": float("inf")}, "of at least 1"),
         ({"time_constant": [1.0, 2.0, 3.0]}, "expected a number, or one for each of 2 units"),
@@ -186,3 +189,8 @@ def test_what_is_wrong_is_refused(engine):
         rnn(state, engine.zeros((4, 3)))
     with pytest.raises(ValueError, match=r"RNN got an input of shape \(5, 4, 3\)"):
         rnn.unroll(state, engine.zeros((5, 4, 3)), done)
+
+
+def test_a_flag_that_is_none_is_refused(engine):
+    with pytest.raises(TypeError, match=r"RNN\(trainable_time_constant='no'\) is not possible: expected True or False"):
+        mp.RNN(1, 1, mp.Rngs(0), time_constant=2.0, trainable_time_constant="no")  # pyright: ignore[reportArgumentType]

@@ -148,3 +148,17 @@ def test_both_engines_join_alike():
         done = net.engine.asarray(np.zeros((1, 3), bool))
         outs[name] = to_numpy(net.unroll(net.initialize_state(3), xs, done).output)
     np.testing.assert_allclose(outs["jax"], outs["torch"], atol=1e-6)
+
+
+def test_entries_of_different_batches(engine):
+    x = {"a": engine.zeros((4, 2)), "b": engine.zeros((3, 2))}
+    with pytest.raises(ValueError, match=r"^Flattener got arrays of shapes \[\(4, 2\), \(3, 2\)\]; expected one batch"):
+        mp.Flattener()((), x)
+    kept = mp.Flattener(preserve_levels=1)((), x).output
+    assert {name: tuple(leaf.shape) for name, leaf in kept.items()} == {"a": (4, 2), "b": (3, 2)}
+
+
+def test_a_factor_beyond_every_float(engine):
+    for factor in (10**400, {"a": 10**400}):
+        with pytest.raises(TypeError, match=r"^Scale\(.* is not possible: expected a finite number"):
+            mp.Scale(factor)

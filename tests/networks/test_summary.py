@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
 from support import assert_trees_close
@@ -104,3 +105,16 @@ def test_what_does_not_fit_is_told(engine):
         mp.summary(3)
     with pytest.raises(ValueError, match=r"Dense got an input of shape \(1, 2\); expected 3 features"):
         mp.summary(mp.Dense(3, 1, mp.Rngs(0)), np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("given", "received"),
+    [
+        (gymnasium.spaces.Box(0.0, 1.0, (3,)), "is a Box;"),
+        ("observation", "is a str;"),
+        ({"a": np.zeros(3), "b": "x"}, "'b' is a str;"),
+    ],
+)
+def test_a_sample_that_is_none(torch_engine, given, received):
+    with pytest.raises(TypeError, match=rf"^summary\(sample_input=...\) {received} expected an example of one envir"):
+        mp.summary(mp.Dense(3, 2, mp.Rngs(0)), given)

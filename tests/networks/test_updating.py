@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from support import to_numpy
 
 import multippo as mp
@@ -102,3 +103,44 @@ def test_nothing_is_called_where_no_entry_counts(engine):
     assert to_numpy(module[0].total[...]).tolist() == [0.0, 0.0]
     module.update_statistics([{"x": x}], engine.asarray(np.asarray([[False], [True]])))
     assert to_numpy(module[0].total[...]).tolist() == [1.0, 1.0]
+
+
+class Decays(Plain):
+    """Writes a Param where only a Variable may be written."""
+
+    def __init__(self, write):
+        super().__init__()
+        self.weight, self.write = mp.Param(np.ones(2)), write
+
+    def update_statistics(self, rollout_extras, valid=None):
+        self.total[...] = self.total[...] + 1
+        if self.write:
+            self.weight[...] = self.weight[...] * 0.9
+
+
+def test_an_update_that_writes_a_param_is_refused(engine):
+    x, never = {"x": engine.zeros((2, 1, 2))}, engine.asarray(np.asarray(False))
+
+    def updated(write, skip=never):
+        split = engine.split(mp.Sequential([mp.Dense(2, 2, mp.Rngs(0)), Decays(write)]))
+        # As in training, and by itself.
+        for run in (engine.jit, lambda function: function):
+            update = run(
+                lambda *arguments: engine.update_statistics(split.definition, *arguments, [None, x], None, skip)
+            )
+            engine.snapshot(update(split.params, split.variables))
+        return split
+
+    updated(False)
+    with pytest.raises(TypeError, match=r"update_statistics in Sequential wrote the Param 'layers\.1\.weight'; it may"):
+        updated(True)
+
+
+def test_an_update_that_puts_a_new_param_is_refused(engine):
+    class Replaces(Decays):
+        def update_statistics(self, rollout_extras, valid=None):
+            self.weight = mp.Param(np.zeros(2))
+
+    split, never = engine.split(Replaces(True)), engine.asarray(np.asarray(False))
+    with pytest.raises(TypeError, match=r"update_statistics in Replaces wrote the Param 'weight'; it may"):
+        engine.update_statistics(*split, None, None, never)

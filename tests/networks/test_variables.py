@@ -140,3 +140,48 @@ def test_layers_given_arrays_of_numpy(torch_engine):
     ):
         with pytest.raises(TypeError, match=r"got a numpy.ndarray; expected .* such as network.engine.asarray\(x\)"):
             run()
+
+
+@pytest.mark.parametrize("name", ["jax", "torch", "numpy"])
+@KINDS
+def test_what_is_no_array_of_numbers(name, kind):
+    own, ragged = kind.__name__, [[1.0, 2.0], [3.0]]
+    with mp.use_backend(name):
+        for given, received in (
+            ("abc", "a str;"),
+            (None, "a NoneType;"),
+            ({"a": 1}, "a dict;"),
+            ([1, "a"], "a list of <U21;"),
+            (np.asarray(["a"]), "a ndarray of <U1;"),
+            (ragged, "a list that can't be read as an array of numbers"),
+        ):
+            with pytest.raises(TypeError, match=f"^{own} got {received}.*expected "):
+                kind(given)
+        for other in (mp.Param, mp.Variable):
+            said = rf"^{own} got a {other.__name__} itself; read its value first: {own}\(other\[...\]\)"
+            with pytest.raises(TypeError, match=said):
+                kind(other(np.ones(2)))
+
+
+@pytest.mark.parametrize("name", ["jax", "torch", "numpy"])
+def test_a_param_of_complex_numbers(name):
+    with mp.use_backend(name) as engine:
+        for given in (1j, [1.0, 2j], np.ones(2, complex), engine.asarray(np.ones(2, np.complex64))):
+            with pytest.raises(TypeError, match=r"^Param got numbers of type complex\d+; expected real ones"):
+                mp.Param(given)
+        assert "complex" in str(mp.Variable(np.ones(2, np.complex64))[...].dtype)
+
+
+@KINDS
+def test_functions_of_torch_say_how_to_read_it(torch_engine, kind):
+    xp, weight = torch_engine.xp, kind(np.ones(3))
+    for name, run in (
+        ("exp", lambda: xp.exp(weight)),
+        ("sum", lambda: xp.sum(weight)),
+        ("matmul", lambda: xp.matmul(torch_engine.zeros((2, 3)), weight)),
+        ("stack", lambda: xp.stack([weight[...], weight])),
+    ):
+        with pytest.raises(
+            TypeError, match=rf"^{name} got a {kind.__name__} itself; read its value first: self.weight\["
+        ):
+            run()

@@ -233,3 +233,10 @@ def test_a_replay_repeats_a_rollout_with_codes_and_delays(engine, mode):
             got, expected = (to_numpy(getattr(out, field))[valid] for out in (replayed, transition.network_output))
             np.testing.assert_allclose(got, expected, atol=1e-6)
             assert len(np.unique(expected)) > 10
+
+
+def test_an_unknown_keyword(engine):
+    with pytest.raises(
+        TypeError, match=r"^VariationalBottleneck\(\) got an unexpected keyword argument 'beta'. It takes"
+    ):
+        mp.VariationalBottleneck(2, mp.Rngs(0), beta=1.0)  # pyright: ignore[reportCallIssue]

@@ -102,7 +102,52 @@ class CountsUpInUpdate(mp.Normalizer):
         return super().unroll(state, xs, done, rollout_extras)
 
 
+class CountsOn(mp.StatefulModule):
+    """Adds a code of the step, whose count no reset stops; it is the same after all episodes of one length."""
+
+    def initialize_state(self, batch_size):
+        return self.zeros((batch_size,))
+
+    def __call__(self, state, x, rollout_extras=None):
+        return mp.StatefulModuleOutput(state + 1, x + self.xp.sin(state)[:, None])
+
+
+class OwnKeys(mp.StatefulModule):
+    """Draws from keys of its own, which go on after a reset: as often as steps were taken."""
+
+    def __init__(self, rngs):
+        self.key = mp.Variable(rngs.key())
+
+    def initialize_state(self, batch_size):
+        keys = self.random.split(self.key[...], batch_size)
+        return {"key": keys, "count": self.xp.zeros_like(keys[:, 0])}
+
+    def __call__(self, state, x, rollout_extras=None):
+        noise = self.random.normal(self.random.fold_in(state["key"], state["count"]), x.shape[1:])
+        noise = noise if rollout_extras is None else rollout_extras
+        moved = {"key": self.random.fold_in(state["key"], state["count"]), "count": state["count"] + 1}
+        return mp.StatefulModuleOutput(moved, x + noise, rollout_extras=noise)
+
+
+class WritesAParam(SumsTheOutput):
+    """Decays a Param where statistics are updated."""
+
+    def __init__(self):
+        self.weight = mp.Param(np.ones(F))
+
+    def __call__(self, state, x, rollout_extras=None):
+        return mp.StatefulModuleOutput(state, self.weight[...] * x, rollout_extras=x)
+
+    def update_statistics(self, rollout_extras, valid=None):
+        self.weight[...] = self.weight[...] * 0.9
+
+
 ERRORS = {
+    "writes a Param": (
+        WritesAParam,
+        X,
+        "update_statistics failed: TypeError: An update_statistics in WritesAParam wrote the Param 'weight'; it may",
+    ),
     "returns an array": (ReturnsAnArray, X, "must return a StatefulModuleOutput"),
     "sums the output": (SumsTheOutput, X, r"The output is an array of shape \(\); expected an array \[B, ...\]"),
     "outputs a number": (OutputsANumber, X, r"The output 'n' is a int \(3\); expected an array"),
@@ -160,6 +205,7 @@ WARNINGS = {
         KeepsItsCarry,
         "After reset_state the output depends on the episode",
     ),
+    "counts on": (CountsOn, "After reset_state the output depends on the episode"),
     "resets in the next call": (wrong.ResetsInTheNextCall, "After reset_state the output depends on the episode"),
 }
 on_torch = pytest.mark.parametrize("engine", ["torch"], indirect=True)
@@ -181,7 +227,14 @@ def test_a_broken_rule_is_an_error(engine, which):
 
 @pytest.mark.parametrize("engine", ["jax"], indirect=True)
 @pytest.mark.parametrize(
-    "which", ["sums the output", "counts in Python", "statistics in the call", "misses an end at the last step"]
+    "which",
+    [
+        "sums the output",
+        "writes a Param",
+        "counts in Python",
+        "statistics in the call",
+        "misses an end at the last step",
+    ],
 )
 def test_a_broken_rule_is_an_error_on_jax(engine, which):
     expect_one_error(which)
@@ -197,6 +250,7 @@ def test_what_is_seldom_meant_is_a_warning(engine, which):
 
 
 RIGHT = {
+    "own keys": (lambda: OwnKeys(mp.Rngs(0)), X),
     "mean": (Mean, X),
     "metric is a number": (MetricIsANumber, X),
     "custom": (lambda: mp.Sequential([NoisyGain(F, mp.Rngs(1)), MovingAverage(F, 3), CentredTrace(F)]), X),

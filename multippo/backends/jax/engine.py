@@ -17,9 +17,9 @@ from jax.core import Tracer
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
 from multippo.backends.devices import check_matmul_precision
 from multippo.backends.jax import devices, layers, products
-from multippo.backends.jax.modules import ModuleDict, bound_class, make_variable
+from multippo.backends.jax.modules import ModuleDict, bound_class, make_variable, track_all
 from multippo.backends.jax.optimizer import JaxOptimizer
-from multippo.backends.naming import NATIVE_CORE, Named, bound_attributes, in_order, unescape
+from multippo.backends.naming import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
 from multippo.networks.utils import tree_map
 from multippo.random import Random
 
@@ -65,6 +65,7 @@ class JaxEngine(Engine):
         return make_variable(kind, self._place(value.astype(self._float_dtype) if floats else value))
 
     def split(self, module: Any) -> SplitModule:
+        track_all(module)
         definition, params, variables = nnx.split(module, nnx.Param, ...)
         # The training step donates its buffers: what it consumes must not be the user's, nor one array twice.
         return SplitModule(definition, *jax.tree.map(lambda x: x.copy(), (params, variables)))
@@ -79,7 +80,11 @@ class JaxEngine(Engine):
         module = nnx.merge(definition, *jax.tree.map(lambda x: x, (params, variables)))
         with _selecting_by_where(type(module).__name__):
             module.update_statistics(rollout_extras, valid=valid)
-        updated = nnx.split(module, nnx.Param, ...)[2]
+        _, after, updated = nnx.split(module, nnx.Param, ...)
+        # While this is traced an array that was not written is the same object still.
+        for (name, was), (_, now) in zip(self.named_params(params), self.named_params(after), strict=True):
+            if now is not was:
+                refuse_written(type(module).__name__, name)
         return jax.tree.map(lambda new, old: jnp.where(skip, old, new), updated, variables)
 
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
@@ -100,6 +105,7 @@ class JaxEngine(Engine):
         return copied
 
     def leaves(self, module: Any) -> dict[str, Leaf]:
+        track_all(module)
         found = Named()
         self._collect(module, (), (), found, set())
         return dict(sorted(found.items()))

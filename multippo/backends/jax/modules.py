@@ -7,11 +7,19 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from multippo.backends.naming import KeyedChildren, check_attribute, check_class, track, track_late
+from multippo.backends.naming import (
+    KeyedChildren,
+    check_attribute,
+    check_class,
+    check_held,
+    track,
+    track_below,
+    track_late,
+)
 from multippo.networks.binding import StatefulMeta
 from multippo.networks.variables import Param, Variable
 
-__all__ = ["JaxMeta", "JaxModule", "ModuleDict", "StatisticVariable", "bound_class", "make_variable"]
+__all__ = ["JaxMeta", "JaxModule", "ModuleDict", "StatisticVariable", "bound_class", "make_variable", "track_all"]
 
 
 class StatisticVariable(nnx.Variable[Any]):
@@ -25,12 +33,16 @@ Variable.register(StatisticVariable)
 _TRACKED = (nnx.Module, nnx.Variable)
 
 
+def _is_of_nnx(name: str) -> bool:
+    return name.startswith("_pytree__")
+
+
 class JaxMeta(StatefulMeta, type(nnx.Module)):
     """NNX keeps its books in its metaclass; the neutral one decides on the binding first."""
 
     def _pytree_meta_construct(cls, self: Any, *args: Any, **kwargs: Any) -> None:
         super()._pytree_meta_construct(self, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-        track_late(self, _TRACKED, lambda name: name.startswith("_pytree__"))
+        track_late(self, _TRACKED, _is_of_nnx)
 
 
 class ModuleDict(KeyedChildren, nnx.Dict[Any]):
@@ -44,9 +56,18 @@ class JaxModule(nnx.Module, metaclass=JaxMeta):
         """Nothing to do; lets a neutral class call ``super().__init__()``."""
 
     def __setattr__(self, name: str, value: Any) -> None:
+        check_held(self, name, value, _TRACKED)
         value = track(value, _TRACKED, nnx.List, ModuleDict)
         check_attribute(self, name, nnx.Module, isinstance(value, _TRACKED))
+        # NNX lets no attribute turn from a plain one into one with arrays; begun anew, it is what it holds now.
+        if name in vars(self) and nnx.is_data(vars(self)[name]) != nnx.is_data(value):
+            delattr(self, name)
         super().__setattr__(name, value)
+
+
+def track_all(module: Any) -> None:
+    """Tracks what a module, and those below it, were given after they were made."""
+    track_below(module, JaxModule, _TRACKED, _is_of_nnx)
 
 
 def bound_class(neutral: type, attributes: dict[str, Any]) -> type:

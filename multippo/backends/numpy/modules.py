@@ -18,8 +18,10 @@ from multippo.backends.naming import (
     ReadFirst,
     check_attribute,
     check_class,
+    check_held,
     in_order,
     track,
+    track_below,
     track_late,
     unescape,
 )
@@ -36,6 +38,7 @@ __all__ = [
     "NumpyVariable",
     "bound_class",
     "named_variables",
+    "track_all",
 ]
 
 
@@ -68,6 +71,7 @@ class Module:
     """The native module: finds children and variables among its attributes, in lists and dicts too."""
 
     def __setattr__(self, name: str, value: Any) -> None:
+        check_held(self, name, value, _TRACKED)
         value = track(value, _TRACKED, ModuleList, ModuleDict)
         check_attribute(self, name, Module, isinstance(value, _TRACKED))
         super().__setattr__(name, value)
@@ -127,13 +131,19 @@ class ModuleDict(KeyedChildren, Module):
     """A dict of children, for any key."""
 
 
+def _is_none(name: str) -> bool:
+    """No attribute is the framework's."""
+    del name
+    return False
+
+
 class NumpyMeta(StatefulMeta):
     """Looks once more after ``__init__`` for modules that would go untracked."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass
         """Instantiates a bound class."""
         module = super().__call__(*args, **kwargs)
-        track_late(module, _TRACKED, lambda name: False)
+        track_late(module, _TRACKED, _is_none)
         return module
 
 
@@ -144,6 +154,11 @@ class NumpyModule(Module, metaclass=NumpyMeta):
         """Nothing to do; lets a neutral class call ``super().__init__()``."""
 
 
+def track_all(module: Any) -> None:
+    """Tracks what a module, and those below it, were given after they were made."""
+    track_below(module, NumpyModule, _TRACKED, _is_none)
+
+
 def bound_class(neutral: type, attributes: dict[str, Any]) -> type:
     """Derives the class from (neutral, NumpyModule)."""
     check_class(neutral, Module)
@@ -152,6 +167,8 @@ def bound_class(neutral: type, attributes: dict[str, Any]) -> type:
 
 def named_variables(module: Any) -> dict[str, Held]:
     """Every variable by its portable name, each once, under the first of its names; sorted."""
+    if isinstance(module, NumpyModule):
+        track_all(module)
     found = Named()
     seen: set[int] = set()
 

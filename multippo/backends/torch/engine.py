@@ -14,10 +14,10 @@ from torch import nn
 
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
 from multippo.backends.devices import check_matmul_precision
-from multippo.backends.naming import NATIVE_CORE, Named, bound_attributes, in_order, unescape
+from multippo.backends.naming import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
 from multippo.backends.torch import devices, exchange, layers, products
 from multippo.backends.torch.compiling import compiled
-from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class
+from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class, track_all
 from multippo.backends.torch.optimizer import TorchOptimizer
 from multippo.backends.torch.switches import describe_switches, one_precision, set_switches
 from multippo.networks.utils import tree_map
@@ -60,6 +60,7 @@ class TorchEngine(Engine):
         return TorchParam(tensor) if kind == "Param" else TorchVariable(tensor)
 
     def split(self, module: Any) -> SplitModule:
+        track_all(module)
         params = {name: p for name, p in module.named_parameters() if p.requires_grad}
         return SplitModule(module, params, dict(module.named_buffers()))
 
@@ -70,10 +71,15 @@ class TorchEngine(Engine):
     def update_statistics(
         self, definition: Any, params: Any, variables: Any, rollout_extras: Any, valid: Any, skip: Any
     ) -> Any:
-        del params
+        del params  # the module's own, if not by these tensors
         if not bool(skip):
+            before = _versions(definition)
             with torch.no_grad():
                 definition.update_statistics(rollout_extras, valid=valid)
+            after = _versions(definition)
+            if after != before:
+                written = next(name for name in (before | after) if after.get(name) != before.get(name))
+                refuse_written(type(definition).__name__, self.named_params({written: None})[0][0])
         return variables
 
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
@@ -163,7 +169,7 @@ class TorchEngine(Engine):
         return self._with_operands(layers.conv(kernel, bias, stride, padding, self._float_dtype, self.device))
 
     def lift(self, module: Any) -> Any:
-        return layers.lift(module, self.device)
+        return layers.lift(module, self.device, self._float_dtype)
 
     # -- devices
 
@@ -335,6 +341,12 @@ class TorchEngine(Engine):
 
     def optimizer(self, config: OptimizerConfig) -> Optimizer:
         return TorchOptimizer(config)
+
+
+def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """Which tensor each parameter is, and how often it was written: nothing is read, so nothing waits for a device."""
+    held = module.named_parameters()
+    return {name: (id(p), -1 if p.is_inference() else p._version) for name, p in held if p.requires_grad}
 
 
 def _readable(parts: list[str]) -> str:

@@ -262,23 +262,51 @@ def conv(
     return layer
 
 
-_STATEFUL = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd, nn.RNNBase)  # pyright: ignore[reportPrivateUsage]
+_STATEFUL = (nn.modules.batchnorm._NormBase, nn.RNNBase, nn.utils.parametrizations._SpectralNorm)  # pyright: ignore[reportPrivateUsage]
+_RANDOM = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
-def lift(module: Any, device: Any) -> nn.Module:
-    """``module`` on the device, if it is an ``nn.Module`` that keeps no state."""
+def _state_of(module: nn.Module) -> tuple[str, str] | None:
+    """What a call of a module itself, leaving out those in it, would write or draw; None for all that is known."""
+    hooks = (*vars(module)["_forward_pre_hooks"].values(), *vars(module)["_forward_hooks"].values())
+    if isinstance(module, _STATEFUL) or any(type(hook).__name__ == "SpectralNorm" for hook in hooks):
+        return "a state of its own", "write"
+    # Of dropout there are layers, and arguments of others, such as attention; with 0 it draws nothing.
+    rates = {name: value for name, value in vars(module).items() if "drop" in name.lower()}
+    if isinstance(module, nn.modules.dropout._DropoutNd):  # pyright: ignore[reportPrivateUsage]
+        rates["p"] = module.p
+    drawn = [name for name, rate in rates.items() if isinstance(rate, int | float) and rate is not True and rate > 0]
+    if drawn or (isinstance(module, _RANDOM) and getattr(module, "_random_samples", None) is None):
+        return f"noise of its own{f' ({drawn[0]}={rates[drawn[0]]})' if drawn else ''}", "draw"
+    return None
+
+
+def lift(module: Any, device: Any, dtype: Any) -> nn.Module:
+    """``module`` on the device, if it is an ``nn.Module`` of numbers of the type that keeps no state."""
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"Lift got a {type(module).__module__}.{type(module).__name__}; on the engine torch it takes a "
             "torch.nn.Module, or a function. Make module and Lift under one multippo.use_backend(...)."
         )
     for where, child in module.named_modules():
-        if isinstance(child, _STATEFUL):
+        if state := _state_of(child):
             raise TypeError(
-                f"Lift got a {type(module).__name__} with a state of its own, {where or 'itself'} "
-                f"({type(child).__name__}), which a call would write; it takes stateless modules. multippo has "
-                "Dropout, LayerNorm, Normalizer, LSTM and GRU."
+                f"Lift got a {type(module).__name__} with {state[0]}, {where or 'itself'} ({type(child).__name__}), "
+                f"which a call would {state[1]}; it takes stateless modules without noise. multippo has Dropout, "
+                "LayerNorm, Normalizer, LSTM and GRU."
             )
+    if any(nn.parameter.is_lazy(parameter) for parameter in module.parameters()):
+        raise TypeError(
+            f"Lift got a {type(module).__name__} whose sizes are not known before its first call; give them, such as "
+            "torch.nn.Linear(3, 2) in place of torch.nn.LazyLinear(2), or call it once before."
+        )
+    types = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
+    # A module of several types converts by itself.
+    if len(types) == 1 and dtype not in types:
+        raise TypeError(
+            f"Lift got a {type(module).__name__} of {types.pop()}; expected one of {dtype}, the type in which the "
+            f"engine computes: write Lift(module.to({dtype}))."
+        )
     return module.to(device)
 
 

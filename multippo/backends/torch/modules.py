@@ -8,14 +8,33 @@ import numpy as np
 import torch
 from torch import nn
 
-from multippo.backends.naming import KeyedChildren, ReadFirst, check_attribute, check_class, track, track_late
+from multippo.backends.naming import (
+    KeyedChildren,
+    ReadFirst,
+    check_attribute,
+    check_class,
+    check_held,
+    track,
+    track_below,
+    track_late,
+)
 from multippo.networks.binding import StatefulMeta
 from multippo.networks.variables import Param, Variable
 
-__all__ = ["ModuleDict", "TorchModule", "TorchParam", "TorchVariable"]
+__all__ = ["ModuleDict", "TorchModule", "TorchParam", "TorchVariable", "track_all"]
 
 
-class TorchParam(ReadFirst, nn.Module):
+class _ReadFirst(ReadFirst):
+    """That, in torch's functions too."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Called in the place of any function of torch that is given a variable; it can take none."""
+        kind, name = cls.__name__.removeprefix("Torch"), getattr(function, "__name__", "A function")
+        raise TypeError(f"{name} got a {kind} itself; read its value first: self.weight[...] in place of self.weight.")
+
+
+class TorchParam(_ReadFirst, nn.Module):
     """A trained array. Reading copies, so that neither a write nor the optimiser changes what was read."""
 
     value: nn.Parameter
@@ -32,7 +51,7 @@ class TorchParam(ReadFirst, nn.Module):
             self.value[index] = torch.tensor(value) if isinstance(value, np.ndarray) else value
 
 
-class TorchVariable(ReadFirst, nn.Module):
+class TorchVariable(_ReadFirst, nn.Module):
     """A tracked array that is not trained: a buffer, written in place, so that its address stays."""
 
     value: torch.Tensor
@@ -86,9 +105,14 @@ class TorchModule(nn.Module, metaclass=TorchMeta):
         """Nothing to do; lets a neutral class call ``super().__init__()``."""
 
     def __setattr__(self, name: str, value: Any) -> None:
+        check_held(self, name, value, (nn.Module,))
         value = track(value, (nn.Module,), nn.ModuleList, ModuleDict)
         # torch finds an attribute of the class before a module of that name.
         check_attribute(self, name, type(self), isinstance(value, nn.Module))
+        # torch lets no attribute turn from a module into a plain one; begun anew, it is what it holds now.
+        is_plain = not isinstance(value, nn.Module | None)
+        if is_plain and name in vars(self)["_modules"]:
+            delattr(self, name)
         super().__setattr__(name, value)
 
     def train(self, mode: bool = True) -> TorchModule:
@@ -97,6 +121,11 @@ class TorchModule(nn.Module, metaclass=TorchMeta):
         if "deterministic" in vars(self):
             self.deterministic = not mode
         return self
+
+
+def track_all(module: Any) -> None:
+    """Tracks what a module, and those below it, were given after they were made."""
+    track_below(module, TorchModule, (nn.Module,), _OWN_ATTRIBUTES.__contains__)
 
 
 def bound_class(neutral: type, attributes: dict[str, Any]) -> type:

@@ -74,7 +74,13 @@ def draw(
 
     Raises:
         ImportError: If matplotlib is missing.
+        TypeError: If ``ax`` is none of its axes.
     """
+    if ax is not None and not hasattr(ax, "annotate"):
+        raise TypeError(
+            f"PopulationGraph.plot got a {type(ax).__name__} as its ax; expected a matplotlib.axes.Axes, or None for "
+            "new ones."
+        )
     depth = _depths(plan)
     places = _places(depth)
     last = max(depth.values(), default=0) + 1

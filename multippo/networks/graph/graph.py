@@ -182,6 +182,9 @@ class PopulationGraph(Builder):
             tree[kind][name] = by_key[key]
         return tree
 
+    def _form(self) -> str:
+        return f"the dict {self._gather(dict.fromkeys(self.keys, ...))}".replace("Ellipsis", "...")
+
     def _ready(self) -> Plan:
         if self.plan is None:
             raise RuntimeError("PopulationGraph is not finished; call finalize() once, after the last connect().")
@@ -198,6 +201,7 @@ class PopulationGraph(Builder):
 
         Raises:
             ImportError: If matplotlib is missing.
+            TypeError: If ``ax`` is none of its axes.
             RuntimeError: Before ``finalize``.
         """
         plan = self._ready()

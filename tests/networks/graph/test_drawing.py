@@ -81,3 +81,8 @@ def test_without_matplotlib(graph, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"PopulationGraph\.plot needs the package matplotlib: pip install"):
         graph.plot()
+
+
+def test_on_what_are_no_axes(graph):
+    with pytest.raises(TypeError, match=r"^PopulationGraph.plot got a int as its ax; expected a matplotlib.axes.Axes"):
+        graph.plot(ax=3)

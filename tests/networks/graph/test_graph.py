@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from support import assert_trees_close, compiled, each_engine, fill_randomly, to_numpy
@@ -264,3 +266,16 @@ def test_wrong_observations_are_refused_by_name(engine):
         ValueError, match=r"Population 'a' \(input_from='a'\) got an input of shape \(2, 3\); expected 1"
     ):
         graph(state, {"a": engine.zeros((2, 3)), "b": x})
+
+
+def test_a_wrong_carry_is_refused_with_the_form_of_the_right_one(engine):
+    graph = mp.PopulationGraph(mp.Rngs(0))
+    graph.add_input("eye", 3)
+    graph.add_output("y", source="eye")
+    graph.finalize()
+    form = "{'populations': {'eye': ...}, 'connections': {}, 'outputs': {'y': ...}}"
+    for state in (None, (), {"populations": {}}):
+        with pytest.raises(
+            ValueError, match=re.escape(f" as its state; expected the dict {form}, as initialize_state(")
+        ):
+            graph(state, engine.zeros((2, 3)))
