@@ -73,7 +73,7 @@ WRONG = {
     "loss [1]": (loss(lambda net, x: net.zeros((1,))), "regularization_loss is an array of shape (1,); expected"),
     "metric [B, 1]": (
         metric(lambda net, x: {"in": {"m": x[:, :1]}}),
-        "The metric 'in.m' is an array of shape (2, 1); expected a scalar, or an array [B], here (2,)." + MEND,
+        "The metric 'in/m' is an array of shape (2, 1); expected a scalar, or an array [B], here (2,)." + MEND,
     ),
     "metric [B, F]": (metric(lambda net, x: {"m": x}), "The metric 'm' is an array of shape (2, 4); expected a scalar"),
     "metric of text": (metric(lambda net, x: {"m": "x"}), "The metric 'm' is a str ('x'); expected an array of the e"),
