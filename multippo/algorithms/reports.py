@@ -132,9 +132,9 @@ def remedy(leaf: str, nonfinite: str) -> str:
         return "look for what made it so: an initial value, or weights that were loaded."
     if leaf.startswith((VALUE, LIKELIHOOD, NEXT_VALUE)):
         return (
-            "what the network was given is finite: look for its cause in the network, such as a division by zero, a "
-            "logarithm or square root of what is not positive, or numbers beyond 3.4e38 in float32; or for huge values "
-            "in the environment."
+            "look for its cause in the network, such as a division by zero, a logarithm or square root of what is not "
+            "positive, or numbers beyond 3.4e38 in float32; or in the environment, in huge values or a last "
+            "observation that is not finite."
         )
     looked = "look for its cause in the environment (in float32 whatever is beyond 3.4e38 is not finite)."
     if leaf.startswith("reward"):

@@ -257,7 +257,7 @@ def _note_actions(error: Exception, actions: Any, t: int) -> None:
     if any(wrong):
         error.add_note(
             f"Actions of step {t} of the rollout are not finite. An observation before it was not, and the environment "
-            "could not be begun anew, or the network's weights are not."
+            "could not be begun anew, or the network makes them of finite ones."
         )
 
 

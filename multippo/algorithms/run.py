@@ -212,13 +212,14 @@ class Run:
             stack.callback(rescues.remove, self._rescue)
             self.trainer.rollout_context = lambda: self._rollout(interrupt)
             while self.iteration < total or self._eval_due:
-                if not self._eval_due:
+                made_up = self._eval_due
+                if not made_up:
                     self._advance(total - self.iteration)
                 evaluating = self._eval_due and not interrupt.requested
                 if evaluating:
                     with interrupt.abandonable():
                         self._evaluate()
-                wanted = self.step >= next_checkpoint or (evaluating and self.config.checkpoint_at_evals)
+                wanted = self.step >= next_checkpoint or (evaluating and (self.config.checkpoint_at_evals or made_up))
                 if wanted or interrupt.requested:
                     self._checkpoint()
                     next_checkpoint = self._next(every) if every else math.inf

@@ -7,7 +7,6 @@ from typing import Any
 
 from multippo.networks.locating import located_call
 from multippo.networks.types import StatefulModule
-from multippo.networks.utils import all_modules
 from multippo.networks.variables import Param, Variable
 
 __all__ = [
@@ -211,7 +210,7 @@ def track_late(module: Any, tracked: tuple[type, ...], skip: Callable[[str], boo
             delattr(module, name)
             try:
                 setattr(module, name, value)
-            except TypeError:
+            except Exception:
                 vars(module)[name] = value  # what can't be tracked stays to be looked at
                 raise
 
@@ -228,9 +227,16 @@ def track_below(module: Any, bound: type, tracked: tuple[type, ...], skip: Calla
     Raises:
         TypeError: If a list or dict holds what can't be tracked; the error names the attribute.
     """
-    for part in all_modules(module):
+    # Each once: modules may be shared, and know the one they are in.
+    seen, ahead = {id(module)}, [module]
+    while ahead:
+        part = ahead.pop()
         if isinstance(part, bound):
             track_late(part, tracked, skip)
+        for _, child in module.engine.children(part):
+            if id(child) not in seen:
+                seen.add(id(child))
+                ahead.append(child)
 
 
 def check_class(neutral: type, native: type, taken: Iterable[str] = ()) -> None:
@@ -301,6 +307,9 @@ def check_held(module: Any, name: str, value: Any, tracked: tuple[type, ...]) ->
         )
 
 
+_PLAIN = (int, float, bool, str, type(None))
+
+
 def _held(where: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         entries: Iterable[tuple[Any, Any]] = value.items()
@@ -310,7 +319,8 @@ def _held(where: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield where, value
         return
     for key, item in entries:
-        yield from _held(f"{where}[{key!r}]", item)
+        if type(item) not in _PLAIN:
+            yield from _held(f"{where}[{key!r}]", item)
 
 
 def _is_native(item: Any) -> bool:

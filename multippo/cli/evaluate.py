@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from multippo.algorithms.checkpoint_steps import step_directories
 from multippo.algorithms.metrics import json_ready
 from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.backends.registry import available_backends, get_backend, known_backends
@@ -73,13 +74,12 @@ def _play(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
     """The metrics, and what they are of."""
     directory = RunDirectory(Path(values["run_dir"]))
     stored, settings = directory.read_settings(), directory.settings()
-    with pointing_to_another(directory):
-        directory.checkpoint(values["checkpoint"])  # at once, not only after the environment is made
+    _read(directory, values["checkpoint"], lambda _: None)  # at once, not only after the environment is made
     with settings.engine(choose_backend(values["backend"], stored.get("backend")), values["device"]) as engine:
         env = settings.make_env(values["num_envs"] or evaluation_envs(settings, values["episodes"]))
         try:
             network = settings.make_network(env)
-            checkpoint = _restored(directory, values["checkpoint"], network)
+            checkpoint = _read(directory, values["checkpoint"], lambda found: found.restore_weights(network))
             limit = settings.train.eval.max_episode_steps
             found = evaluate(env, network, values["episodes"], values["seed"], not values["stochastic"], limit)
         finally:
@@ -94,16 +94,17 @@ def _play(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
         }
 
 
-def _restored(directory: RunDirectory, which: str, network: Any) -> Checkpoint:
-    """Reads the weights of a checkpoint that a training at work may take away at any moment, for a later one."""
+def _read(directory: RunDirectory, which: str, read: Callable[[Checkpoint], None]) -> Checkpoint:
+    """A checkpoint, after ``read`` of it; a training at work may take one away at any moment, for a later one."""
     while True:
+        there = step_directories(directory.checkpoints)
         with pointing_to_another(directory):
-            checkpoint = directory.checkpoint(which)
             try:
-                checkpoint.restore_weights(network)
+                checkpoint = directory.checkpoint(which)
+                read(checkpoint)
                 return checkpoint
             except FileNotFoundError:
-                if checkpoint.path.exists() or not directory.checkpoints.exists():
+                if step_directories(directory.checkpoints) == there:
                     raise
 
 

@@ -176,7 +176,7 @@ class RunDirectory:
             if (self.path / MANIFEST).is_file():
                 raise UsageError(
                     f"{self.path} is a checkpoint, not a run's directory: give the run, the directory with the "
-                    f"config.json, and --checkpoint {self.path} for this one of its checkpoints."
+                    f"config.json, and to `multippo eval` --checkpoint {self.path} for this one of its checkpoints."
                 )
             raise UsageError(
                 f"{self.path} is no run's directory: {self._why()} `multippo train ENV --run-dir DIR` makes one."
@@ -203,7 +203,7 @@ class RunDirectory:
 
     def has_checkpoint(self) -> bool:
         """Whether a state has been saved, be it damaged by now: such a run must not start again over what is left."""
-        return any(self.checkpoints.glob("step_*"))
+        return bool(step_entries(self.checkpoints))
 
     def checkpoint(self, which: str = "latest") -> Checkpoint:
         """A checkpoint of the run.

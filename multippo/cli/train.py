@@ -133,7 +133,7 @@ class _Training:
         self._made: list[Path] = []
         self._goes_on = settings.on_save_error == "continue"
         self._folder = self._make_folder()
-        self._iteration = -1  # the last one saved
+        self._saved: Any = None  # what the last checkpoint is of, see _mark
 
     def go(self, deadline: Deadline) -> None:
         """Trains, evaluates, and says where everything is.
@@ -203,7 +203,7 @@ class _Training:
         if self._directory.has_checkpoint():
             checkpoint, initial, damaged = restore_last_good(self._directory, self._network)
             step = initial.step
-            self._folder.saved, self._iteration = checkpoint.path.absolute(), initial.iteration
+            self._folder.saved, self._saved = checkpoint.path.absolute(), self._mark(initial)
             for skipped in damaged:
                 moved = set_aside(skipped)
                 print(f"Skipped {skipped.path.name}: {skipped.why} It is {moved.name} now.", file=sys.stderr)
@@ -216,7 +216,9 @@ class _Training:
 
     def _is_finished(self, initial: TrainingState | None) -> bool:
         ppo = self._settings.train.ppo
-        return initial is not None and not iterations_left(ppo, planned_steps(ppo, initial))
+        if initial is None or (initial.eval_due and self._settings.train.eval.enabled):
+            return False
+        return not iterations_left(ppo, planned_steps(ppo, initial))
 
     def _create(self) -> None:
         backend = self._network.engine.name
@@ -279,9 +281,14 @@ class _Training:
             raise
 
     def _save(self, state: TrainingState, step: int) -> None:
-        if state.iteration != self._iteration or self._folder.error is not None:
+        if self._mark(state) != self._saved or self._folder.error is not None:
             self._folder.save(state, step)
-            self._iteration = state.iteration
+            self._saved = self._mark(state)
+
+    @staticmethod
+    def _mark(state: TrainingState) -> Any:
+        """What tells states of one run apart: an evaluation may be made up after the iteration was saved."""
+        return state.iteration, state.eval_return, state.eval_due
 
     def _save_and_say(self) -> str:
         """What a process that must end at once still does, from a thread beside the training."""

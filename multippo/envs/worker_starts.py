@@ -6,6 +6,7 @@ import dataclasses
 import multiprocessing.connection
 import os
 import pickle
+import queue
 import tempfile
 import time
 from pathlib import Path
@@ -89,11 +90,11 @@ class TimedVectorEnv(AsyncVectorEnv):
         self._limit_s, self._began = timeout_s, time.monotonic()
         self._deadlines: dict[int, float] = {}
         """When a worker that has been started must have made its environment, by its number."""
-        announced: Any = _Announced(env_fns, self._expect)
+        self._announced: Any = _Announced(env_fns, self._expect)
         try:
-            super().__init__(announced, *args, **kwargs)
+            super().__init__(self._announced, *args, **kwargs)
         finally:
-            announced.close()
+            self._announced.close()
         self.env_fns = env_fns
 
     def _expect(self, number: int) -> None:
@@ -125,8 +126,15 @@ class TimedVectorEnv(AsyncVectorEnv):
                     self.processes[number].join(CLOSE_S)
                     raise DiedAtStartError(number, self.processes[number].exitcode) from error
                 if not made:
-                    raise self.error_queue.get(timeout=_ERROR_TIMEOUT_S)[2]
+                    raise self._error_of(number)
                 del self._deadlines[number]
+                self._announced.arrived(number)
+
+    def _error_of(self, number: int) -> BaseException:
+        try:
+            return self.error_queue.get(timeout=_ERROR_TIMEOUT_S)[2]
+        except queue.Empty:
+            return DiedAtStartError(number, self.processes[number].exitcode)
 
     def _check_spaces(self) -> None:
         # What comes first after the last start.
@@ -163,9 +171,22 @@ class _Announced:
 
     def __iter__(self) -> Iterator[Callable[[], Any]]:
         for number, env_fn in enumerate(self._env_fns):
-            content = pickle.dumps(CloudpickleWrapper(env_fn))
+            pickled = self._pickled(number, env_fn)
             self._announce(number)
-            yield _Pickled(content if len(content) <= _MOST_BYTES else self._stored(number, content))
+            yield pickled
+
+    def _pickled(self, number: int, env_fn: Callable[[], Any]) -> Callable[[], Any]:
+        try:
+            content = pickle.dumps(CloudpickleWrapper(env_fn))
+        except Exception:
+            # A lock of multiprocessing's travels with the start of a process alone; what can't be pickled fails there.
+            return env_fn
+        return _Pickled(content if len(content) <= _MOST_BYTES else self._stored(number, content))
+
+    def arrived(self, number: int) -> None:
+        """Removes what was given to a worker in a file."""
+        if self._directory is not None:
+            (Path(self._directory.name) / str(number)).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Removes what was given to workers in files."""

@@ -46,6 +46,9 @@ _LOG = logging.getLogger("multippo")
 
 WORKER_TIMEOUT_S = 20.0
 
+_LONGEST_S = 1e6
+"""Waiting for several processes takes milliseconds of 32 bits."""
+
 CLOSE_S = 2.0
 """How long processes that were told to end may take for it, all together."""
 
@@ -219,12 +222,12 @@ def check_worker_timeout(seconds: Any) -> float:
     """The seconds, as they are.
 
     Raises:
-        ValueError: If they are no number above 0 that a wait can take.
+        ValueError: If they are no number above 0, or more than a wait of the system's takes.
     """
     is_number = isinstance(seconds, int | float | np.integer | np.floating) and not isinstance(seconds, bool)
-    if not is_number or not 0 < seconds <= threading.TIMEOUT_MAX:
+    if not is_number or not 0 < seconds <= _LONGEST_S:
         raise ValueError(
-            f"worker_timeout={seconds!r} is not possible: expected a finite number of seconds, more than 0; for no "
-            "limit pass a large one."
+            f"worker_timeout={seconds!r} is not possible: expected a finite number of seconds, more than 0 and at most "
+            f"{_LONGEST_S:.0e}, which is as good as no limit."
         )
     return float(seconds)

@@ -7,10 +7,9 @@ would be broadcast over the batch, and all environments have the same noise; and
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
-
-import numpy as np
 
 from multippo.networks.utils import describe, named_leaves, tree_leaves
 
@@ -72,6 +71,13 @@ def check_steps(kind: str, xs: Any, done: Any) -> None:
             )
 
 
+def _is_count(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and operator.index(value) >= 0
+    except (TypeError, ValueError):
+        return False
+
+
 def with_batch_size(initialize_state: _Method) -> _Method:
     """An ``initialize_state`` that refuses what is no number of environments, before a framework does.
 
@@ -80,13 +86,15 @@ def with_batch_size(initialize_state: _Method) -> _Method:
     """
 
     @functools.wraps(initialize_state)
-    def checked(self: Any, batch_size: Any, *args: Any, **keywords: Any) -> Any:
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 0:
-            raise ValueError(
-                f"{type(self).__name__}.initialize_state({batch_size!r}) is not possible: expected a number of "
-                "environments, an integer of at least 0."
-            )
-        return initialize_state(self, batch_size, *args, **keywords)
+    def checked(self: Any, *args: Any, **keywords: Any) -> Any:
+        # By whatever name the module calls it.
+        for batch_size in (*args, *keywords.values())[:1]:
+            if not _is_count(batch_size):
+                raise ValueError(
+                    f"{type(self).__name__}.initialize_state({batch_size!r}) is not possible: expected a number of "
+                    "environments, an integer of at least 0."
+                )
+        return initialize_state(self, *args, **keywords)
 
     return cast("_Method", checked)
 

@@ -124,8 +124,9 @@ def returned(self: Any, out: Any) -> StatefulModuleOutput:
             f"{kind} returned a regularization_loss that is {kind_of(loss)}; expected an array [B], or a number, such "
             "as 0.0 for none."
         )
-    if _examined is not None and id(self) in _examined[0]:
-        wrong = wrong_scalars(self.engine, out, _examined[1])
+    looked_at = _examined  # once, since another thread may change it
+    if looked_at is not None and id(self) in looked_at[0]:
+        wrong = wrong_scalars(self.engine, out, looked_at[1])
         if wrong:
             raise ValueError(wrong)
     return out
@@ -145,20 +146,30 @@ def examined(network: Any, batch: int) -> Generator[None]:
     global _examined
     # One thread at a time: what it sets is read in every call, and nothing there may be what torch can't compile.
     with _one_at_a_time:
-        before, _examined = _examined, (frozenset(map(id, _reached(network))), batch)
+        before, _examined = _examined, (_reached(network), batch)
         try:
             yield
         finally:
             _examined = before
 
 
-def _reached(module: Any) -> Iterator[Any]:
+def _reached(network: Any) -> frozenset[int]:
+    """Identities of the modules that containers alone call; those of the user's, subclasses too, call as they like."""
     from multippo.networks.parent import Parent
 
-    yield module
-    if isinstance(module, Parent):
-        for child in module.children_by_key.values():
-            yield from _reached(child)
+    seen = {(id(network), False)}
+    ahead = [(network, False)]
+    while ahead:
+        module, within = ahead.pop()
+        if isinstance(module, Parent) and type(module).__module__.partition(".")[0] == "multippo":
+            children = list(module.children_by_key.values())
+        else:
+            children, within = [child for _, child in module.engine.children(module) if hasattr(child, "engine")], True
+        for entry in ((child, within) for child in children):
+            if (id(entry[0]), within) not in seen:
+                seen.add((id(entry[0]), within))
+                ahead.append(entry)
+    return frozenset(one for one, within in seen if not within and (one, True) not in seen)
 
 
 def per_environment(what: str, value: Any, like: Any) -> Any:

@@ -20,6 +20,7 @@ Three phases, told apart by ``rollout_extras`` alone:
 from __future__ import annotations
 
 import abc
+import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from multippo.networks.binding import StatefulMeta
@@ -143,7 +144,7 @@ class StatefulModule(metaclass=StatefulMeta):
             raise TypeError(f"{cls.__qualname__}.{taken[0]} is not possible: multippo sets that name on every module.")
         if "__call__" in own and "unroll" not in own and getattr(cls, "engine", None) is None:
             cls.unroll = StatefulModule.unroll
-        if callable(own.get("initialize_state")):
+        if inspect.isfunction(own.get("initialize_state")):
             cls.initialize_state = with_batch_size(own["initialize_state"])
         if "update_statistics" in own and not takes_valid(own["update_statistics"]):
             cls.update_statistics = with_mask(own["update_statistics"])

@@ -38,7 +38,9 @@ def step_unroll(module: StatefulModule, state: Any, xs: Any, done: Any, rollout_
     def body(carry: Any, inputs: Any) -> tuple[Any, Any]:
         x, done_t, extras_t = inputs
         out = returned(module, module(carry, x, extras_t))
-        loss = per_environment("regularization_loss", out.regularization_loss, module.engine.zeros(done_t.shape))
+        loss = out.regularization_loss
+        if not hasattr(loss, "shape") or tuple(loss.shape) != tuple(done_t.shape):
+            loss = per_environment("regularization_loss", loss, module.engine.zeros(done_t.shape))
         stacked = (out.output, loss, _with_arrays(module, out.metrics), out.rollout_extras)
         return reset_where(module, done_t, out.next_state), stacked
 

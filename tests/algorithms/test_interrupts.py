@@ -195,15 +195,19 @@ def test_an_evaluation_that_a_signal_prevented_is_made_up(torch_engine, tmp_path
         records = [line for run in runs for line in run.logs]
         return [{k: v for k, v in line.items() if not k.startswith(("time/", "throughput/"))} for line in records]
 
+    def evaluated_of(run: training.Run) -> dict[float, float]:
+        return {line["step"]: line["eval/episode_reward/mean"] for line in run.logs if "eval/episodes" in line}
+
     iterations = 2 if last else 4
     whole = train(iterations)
     first = train(iterations, on_log=press_at_second, catch=(KeyboardInterrupt,))
     assert isinstance(first.error, KeyboardInterrupt)
     second = train(iterations, resumed=True)
     assert lines(first, second) == lines(whole)
-    evaluated = [line["step"] for line in second.logs if "eval/episodes" in line]
-    assert evaluated == ([16] if last else [16, 32])
-    assert [state.eval_due for state, _ in second.checkpoints] == [False]
+    assert list(evaluated_of(second)) == ([16] if last else [16, 32])
+    # With the evaluation that was made up, and at the end.
+    assert [(state.step, state.eval_due) for state, _ in second.checkpoints] == [(16, False), (32, False)][: 2 - last]
+    assert second.checkpoints[0][0].eval_return == evaluated_of(second)[16]
 
 
 def test_an_interrupt_while_the_last_state_is_saved(torch_engine):

@@ -93,6 +93,18 @@ def _arrive(parent):
     return Arriving()
 
 
+def test_a_lock_travels_with_a_constructor():
+    lock = multiprocessing.get_context("spawn").Lock()
+
+    def make(lock=lock):
+        with lock:
+            return make_class()()
+
+    env = make_env_by_name([make] * 2, vectorization="async")
+    assert env.reset(0).obs.shape == (2, 1)
+    env.close()
+
+
 @pytest.mark.parametrize("size", [10, 10**6])
 def test_a_constructor_arrives_or_says_why_it_does_not_however_large_it_is(size, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -82,8 +82,9 @@ class JaxEngine(Engine):
             module.update_statistics(rollout_extras, valid=valid)
         _, after, updated = nnx.split(module, nnx.Param, ...)
         # While this is traced an array that was not written is the same object still.
-        for (name, was), (_, now) in zip(self.named_params(params), self.named_params(after), strict=True):
-            if now is not was:
+        was, now = dict(self.named_params(params)), dict(self.named_params(after))
+        for name in {**was, **now}:
+            if now.get(name) is not was.get(name):
                 refuse_written(type(module).__name__, name)
         return jax.tree.map(lambda new, old: jnp.where(skip, old, new), updated, variables)
 

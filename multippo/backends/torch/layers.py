@@ -274,8 +274,8 @@ def _state_of(module: nn.Module) -> tuple[str, str] | None:
     # Of dropout there are layers, and arguments of others, such as attention; with 0 it draws nothing.
     rates = {name: value for name, value in vars(module).items() if "drop" in name.lower()}
     if isinstance(module, nn.modules.dropout._DropoutNd):  # pyright: ignore[reportPrivateUsage]
-        rates["p"] = module.p
-    drawn = [name for name, rate in rates.items() if isinstance(rate, int | float) and rate is not True and rate > 0]
+        rates["p"] = float(module.p)
+    drawn = [name for name, rate in rates.items() if isinstance(rate, float) and 0.0 < rate <= 1.0]
     if drawn or (isinstance(module, _RANDOM) and getattr(module, "_random_samples", None) is None):
         return f"noise of its own{f' ({drawn[0]}={rates[drawn[0]]})' if drawn else ''}", "draw"
     return None
