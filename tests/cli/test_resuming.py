@@ -158,3 +158,19 @@ def test_a_checkpoint_that_lacks_a_file(command: Any, run_to_resume: Path, missi
         assert f"{missing} is missing" in done.err
         assert checkpoint.name in done.err
         assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
+
+
+def test_the_last_evaluation_that_a_signal_prevented_is_made_up(command: Any, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patched:
+        interrupt_after(patched, 2)
+        more = ("--eval-every-steps", 1000, "--eval-num-episodes", 2, "--final-eval-episodes", 0)
+        assert train(command, "--run-dir", "run", *more).code == 130
+    assert not any("eval/episodes" in record for record in numbers(Path("run")))
+    for _ in range(2):  # once
+        done = command("train", "--run-dir", "run", "--resume")
+        assert done.code == 0, done.err
+        (evaluated,) = (record for record in numbers(Path("run")) if "eval/episodes" in record)
+        (checkpoint,) = Path("run/checkpoints").iterdir()
+        about = json.loads((checkpoint / "checkpoint.json").read_text())
+        assert (about["eval_return"], about["eval_due"]) == (evaluated["eval/episode_reward/mean"], False)
+    assert "Nothing is left to train" in done.err
