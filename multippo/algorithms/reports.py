@@ -20,7 +20,7 @@ __all__ = [
     "with_step",
 ]
 
-# What the network made of an observation that is finite itself.
+# What the network made of an observation.
 VALUE, LIKELIHOOD, NEXT_VALUE = "value estimate", "log-likelihood", "value of the next observation"
 _PARAMETER = "parameter"
 

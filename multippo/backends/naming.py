@@ -284,7 +284,7 @@ def check_held(module: Any, name: str, value: Any, tracked: tuple[type, ...]) ->
     """Refuses an attribute that is, or holds, a module or variable of another engine: it would go untracked.
 
     Args:
-        module: A bound module, or a framework's list of them.
+        module: A bound module; of a framework's own list of modules nothing is looked at.
         name: Of the attribute.
         value: What it is to hold.
         tracked: The framework's own classes of modules and variables.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
+from multippo.networks.arguments import framework_of, unwrapped
 from multippo.networks.utils import describe
 
 __all__ = ["Activation", "activate", "resolve_activation"]
 
 Activation = str | Callable[[Any], Any] | None
 
-_OTHERS = {"jax": ("numpy", "torch"), "torch": ("numpy", "jax", "flax"), "numpy": ("jax", "flax", "torch")}
-"""Whose functions can't be an activation on an engine: they take no arrays of it, or none with a gradient."""
+_KNOWN = ("jax", "numpy", "torch")
+"""Engines that take functions of the framework of their own name, and of no other of these."""
 
 
 def resolve_activation(engine: Any, activation: Activation) -> Callable[[Any], Any] | None:
@@ -32,8 +32,8 @@ def resolve_activation(engine: Any, activation: Activation) -> Callable[[Any], A
     if isinstance(activation, type):
         name = activation.__name__
         raise TypeError(f"activation={name} is not possible: it is a class; expected an instance, such as {name}().")
-    framework = _framework(activation)
-    if framework in _OTHERS.get(engine.name, ()):
+    framework = framework_of(activation)
+    if engine.name in _KNOWN and framework not in (engine.name, None):
         raise TypeError(
             f"activation={_name(activation)} is not possible: it is a function of {framework}'s, and the layer is made "
             f"on {engine.name}. {_REMEDY}"
@@ -81,17 +81,6 @@ def activate(kind: str, activation: Callable[[Any], Any] | None, y: Any) -> Any:
 _REMEDY = "Give a name, such as 'tanh', or a function of the engine's own arrays."
 
 
-def _framework(activation: Any) -> str:
-    """The package that a callable comes from."""
-    while isinstance(activation, functools.partial):
-        activation = activation.func
-    # Of a method of a compiled class the class knows, of a NumPy ufunc its type does.
-    known = (activation, getattr(activation, "__objclass__", None), type(activation))
-    modules = (getattr(one, "__module__", None) for one in known)
-    return next((module for module in modules if isinstance(module, str)), "").partition(".")[0]
-
-
 def _name(activation: Any) -> str:
-    while isinstance(activation, functools.partial):
-        activation = activation.func
-    return getattr(activation, "__name__", None) or type(activation).__name__
+    inner = unwrapped(activation)
+    return getattr(inner, "__name__", None) or type(inner).__name__

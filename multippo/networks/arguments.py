@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -67,6 +68,25 @@ def check_sizes(kind: str, name: str, sizes: Any) -> list[int]:
     return [check_size(kind, f"{name}[{index}]", size) for index, size in enumerate(sizes)]
 
 
+_FRAMEWORKS = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "flax": "jax", "numpy": "numpy"}
+
+
+def unwrapped(function: Any) -> Any:
+    """What a ``functools.partial`` calls in the end, or the function itself."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def framework_of(function: Any) -> str | None:
+    """Whose function it is, "jax", "numpy" or "torch", and so whose arrays it takes; None if nobody's of these."""
+    inner = unwrapped(function)
+    # Of a method of a compiled class the class knows, of a NumPy ufunc or a compiled function its type does.
+    known = (inner, getattr(inner, "__objclass__", None), type(inner))
+    packages = ((getattr(one, "__module__", None) or "").partition(".")[0] for one in known)
+    return next((_FRAMEWORKS[package] for package in packages if package in _FRAMEWORKS), None)
+
+
 def drawn(
     kind: str, name: str, init: Callable[[Rngs, tuple[int, ...]], Any], rngs: Rngs, shape: tuple[int, ...]
 ) -> np.ndarray:
@@ -81,8 +101,8 @@ def drawn(
             f"{kind}({name}=...) is a {type(init).__name__}; expected a function of an Rngs and a shape, such as "
             "multippo.networks.initializers.orthogonal(1.0)."
         )
-    framework = (getattr(init, "__module__", None) or "").partition(".")[0]
-    if framework in ("jax", "flax", "torch"):
+    framework = framework_of(init)
+    if framework in ("jax", "torch"):
         raise TypeError(
             f"{kind}({name}=...) is an initialiser of {framework}'s, which draws numbers of one engine; expected a "
             "function of an Rngs and a shape that returns a NumPy array, such as "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
+from multippo.networks.arguments import framework_of, unwrapped
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 __all__ = ["Lift"]
@@ -51,25 +51,15 @@ class Lift(StatefulModule):
         return StatefulModuleOutput(state, self.core(x) if self.function is None else self.function(x))
 
 
-_FAMILIES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "flax": "jax"}
-
-
-def _family(of: Any) -> str | None:
-    """The framework that a class, or a function, is from; None if from none."""
-    return _FAMILIES.get((getattr(of, "__module__", None) or "").partition(".")[0])
-
-
 def _check_function(engine: Any, function: Any) -> None:
     """Refuses a function of another framework than the engine's.
 
     Raises:
         TypeError: If it is one.
     """
-    inner = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    theirs, ours = _family(inner) or _family(type(inner)), _family(type(engine.zeros((1,))))
-    if theirs is not None and theirs != ours:
+    inner, theirs = unwrapped(function), framework_of(function)
+    # NumPy's functions work on arrays of some others.
+    if theirs in ("jax", "torch") and theirs != framework_of(engine.zeros((1,))):
         name = getattr(inner, "__name__", type(inner).__name__)
         raise TypeError(
             f"Lift got {name}, a function of {theirs}; on the engine {engine.name} it is given the engine's arrays. "
