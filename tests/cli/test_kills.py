@@ -145,8 +145,8 @@ def latest_iteration(run: Path) -> int:
     return 0 if path is None else int(path.name.removeprefix("step_")) // ITERATION
 
 
-def left_unfinished(run: Path) -> int:
-    return len([*run.glob(".*.tmp"), *(run / "checkpoints").glob(".*.tmp")])
+def left_unfinished(run: Path) -> set[Path]:
+    return {*run.glob(".*.tmp"), *(run / "checkpoints").glob(".*.tmp")}
 
 
 def check(run: Path) -> None:
@@ -183,6 +183,25 @@ def kill_at_a_random_moment(lives: Lives, arguments: Sequence[str], run: Path, d
     return latest_iteration(run) - before
 
 
+def kill_amid_a_save(lives: Lives, arguments: Sequence[str], run: Path) -> int:
+    """One life: killed while what it writes or removes has a temporary name. It is stopped to see whether that is still
+    so, whereby it does not matter how fast the two processes are. Returns its iterations.
+    """
+    before, lying_there = latest_iteration(run), left_unfinished(run)
+    pid = lives.start(arguments)
+    while True:
+        while left_unfinished(run) <= lying_there:
+            time.sleep(0.0005)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.01)  # the call that it is in comes to its end
+        if not left_unfinished(run) <= lying_there:
+            break
+        os.kill(pid, signal.SIGCONT)
+    os.kill(pid, signal.SIGKILL)
+    assert lives.wait() == -signal.SIGKILL, "it ended before it was killed"
+    return latest_iteration(run) - before
+
+
 def numbers(run: Path) -> list[dict[str, Any]]:
     """What was logged, without what the clock says."""
     return [
@@ -191,22 +210,27 @@ def numbers(run: Path) -> list[dict[str, Any]]:
     ]
 
 
-def go(lives: Lives, tmp_path: Path, kills: int, iterations: int) -> int:
-    """Kills a run that often, lets it end, and compares it with one that was not. Returns the saves that were cut."""
+def go(lives: Lives, tmp_path: Path, kills: int, saves: int, iterations: int) -> None:
+    """Kills a run ``kills`` times at random moments and ``saves`` times amid a save, lets it end, and compares it with
+    one that was not killed.
+    """
     total = ("--total-steps", str(iterations * ITERATION))
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     begin = (*RUN, *SMALL, *SAVING, *total, "--run-dir")
     lives.start([*begin, str(whole)])
     assert lives.wait() == 0
-    draw, cut = random.Random(kills), 0
+    draw = random.Random(kills)
     resume = ["train", "--run-dir", str(killed), "--resume", "--progress", "off"]
-    for number in range(kills):
+    for number in range(kills + saves):
         first = not (killed / "config.json").exists()
         arguments = [*begin, str(killed)] if first else resume
-        gained = kill_at_a_random_moment(lives, arguments, killed, draw, early=number % 5 == 0)
+        if number < kills:
+            gained = kill_at_a_random_moment(lives, arguments, killed, draw, early=number % 5 == 0)
+        else:
+            gained = kill_amid_a_save(lives, arguments, killed)
+            assert left_unfinished(killed)
         assert gained >= 0  # what was saved is not lost
         check(killed)
-        cut += left_unfinished(killed) > 0
     assert latest_iteration(killed) < iterations
     lives.start(resume)
     assert lives.wait() == 0
@@ -218,23 +242,21 @@ def go(lives: Lives, tmp_path: Path, kills: int, iterations: int) -> int:
         assert one == other, file
     assert numbers(killed) == numbers(whole)
     assert [record["iteration"] for record in numbers(whole)] == list(range(1, iterations + 1))
-    assert left_unfinished(killed) == 0
+    assert not left_unfinished(killed)
     check(killed)
-    return cut
 
 
 @pytest.mark.slow
 @pytest.mark.once
 def test_a_run_killed_fifty_times_ends_as_one_that_was_not(tmp_path: Path):
     with forked(tmp_path) as lives:
-        cut = go(lives, tmp_path, kills=50, iterations=240)
-    assert cut >= 5  # so that saves and removals were among the moments
+        go(lives, tmp_path, kills=50, saves=5, iterations=260)
 
 
 @pytest.mark.slow
 def test_the_same_in_processes_of_their_own(tmp_path: Path):
     with spawned(tmp_path) as lives:
-        go(lives, tmp_path, kills=3, iterations=30)
+        go(lives, tmp_path, kills=3, saves=2, iterations=40)
 
 
 # Saves over an earlier checkpoint and beside it, with a removal after it: once for each call of the system that this
