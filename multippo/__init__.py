@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from multippo.algorithms.replay import replay
     from multippo.algorithms.rollout import unroll_env
     from multippo.algorithms.types import TrainingState, TrainResult, Transition
+    from multippo.cli.loading import Run, load_run
     from multippo.envs import list_envs, make_env
     from multippo.networks.factories import (
         make_mlp,
@@ -82,6 +83,8 @@ _LAZY = {
     "Transition": "multippo.algorithms.types",
     "eval_rollout": "multippo.algorithms.evaluation",
     "load_checkpoint": "multippo.algorithms.checkpointing",
+    "Run": "multippo.cli.loading",
+    "load_run": "multippo.cli.loading",
     "ppo_loss": "multippo.algorithms.losses",
     "record_activations_rollout": "multippo.algorithms.recording",
     "replay": "multippo.algorithms.replay",
@@ -152,6 +155,7 @@ __all__ = [
     "PopulationGraph",
     "Residual",
     "Rngs",
+    "Run",
     "Scale",
     "Sequential",
     "Splitter",
@@ -171,6 +175,7 @@ __all__ = [
     "load_checkpoint",
     "load_flax_state",
     "load_portable",
+    "load_run",
     "load_torch_state",
     "make_cnn_actor_critic",
     "make_env",

@@ -13,14 +13,14 @@ from mkdocs.structure.files import File, Files
 
 _ADR = Path(__file__).parents[1] / "adr"
 
-_PAGES: dict[str, tuple[str, str]] = {
-    "networks": ("Networks", "multippo.networks"),
-    "training": ("Training", "multippo.algorithms"),
-    "environments": ("Environments", "multippo.envs"),
-    "testing": ("Testing", "multippo.testing"),
-    "engines": ("Engines and random numbers", "multippo"),
+_PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "networks": ("Networks", ("multippo.networks",)),
+    "training": ("Training", ("multippo.algorithms", "multippo.cli")),
+    "environments": ("Environments", ("multippo.envs",)),
+    "testing": ("Testing", ("multippo.testing",)),
+    "engines": ("Engines and random numbers", ("multippo",)),
 }
-"""File, title, and the package whose names are on the page; what is in none of the packages is on the last page."""
+"""File, title, and the packages whose names are on the page; what is in none of the others is on the last page."""
 
 _OPTIONS: dict[str, dict[str, list[str]]] = {
     "multippo.PopulationGraph": {
@@ -42,9 +42,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Adds the pages of the API."""
     found = _public_names()
-    for name, (title, package) in _PAGES.items():
+    for name, (title, packages) in _PAGES.items():
         of_page = [path for path, module in found.items() if _page_of(path, module) == name]
-        text = "\n".join(_page(title, package, of_page))
+        text = "\n".join(_page(title, packages, of_page))
         files.append(File.generated(config, f"reference/api/{name}.md", content=text))
     return files
 
@@ -63,15 +63,16 @@ def _public_names() -> dict[str, str]:
 
 
 def _page_of(path: str, module: str) -> str:
-    for name, (_, package) in _PAGES.items():
-        if f"{module}.".startswith(f"{package}.") or (package != "multippo" and path.startswith(f"{package}.")):
-            return name
+    for name, (_, packages) in _PAGES.items():
+        for package in packages:
+            if f"{module}.".startswith(f"{package}.") or (package != "multippo" and path.startswith(f"{package}.")):
+                return name
     raise ValueError(f"{path} is defined in {module}, outside multippo.")
 
 
-def _page(title: str, package: str, paths: Iterable[str]) -> Iterable[str]:
+def _page(title: str, packages: Iterable[str], paths: Iterable[str]) -> Iterable[str]:
     yield f"# {title}\n"
-    if package == "multippo":
+    if "multippo" in packages:
         yield "What a package of an engine supplies is documented in `multippo/backends/api.py`.\n"
     for path in sorted(paths, key=lambda path: path.rpartition(".")[2].lower()):
         yield f"::: {path}"

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from multippo.algorithms.checkpoint_steps import step_directories
 from multippo.algorithms.metrics import json_ready
-from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.backends.registry import available_backends, get_backend, known_backends
 from multippo.cli.deadline import Deadline
 from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
+from multippo.cli.loading import load_run, read_checkpoint
 from multippo.cli.options import Option
-from multippo.cli.recovery import pointing_to_another
 from multippo.cli.runs import RunDirectory
 from multippo.cli.settings import RunSettings
 
@@ -74,16 +72,18 @@ def _play(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
     """The metrics, and what they are of."""
     directory = RunDirectory(Path(values["run_dir"]))
     stored, settings = directory.read_settings(), directory.settings()
-    _read(directory, values["checkpoint"], lambda _: None)  # at once, not only after the environment is made
+    read_checkpoint(directory, values["checkpoint"])  # at once, not only after the engine is there
     with settings.engine(choose_backend(values["backend"], stored.get("backend")), values["device"]) as engine:
-        env = settings.make_env(values["num_envs"] or evaluation_envs(settings, values["episodes"]))
+        count = values["num_envs"] or evaluation_envs(settings, values["episodes"])
+        loaded = load_run(directory.path, values["checkpoint"], count)
         try:
-            network = settings.make_network(env)
-            checkpoint = _read(directory, values["checkpoint"], lambda found: found.restore_weights(network))
             limit = settings.train.eval.max_episode_steps
-            found = evaluate(env, network, values["episodes"], values["seed"], not values["stochastic"], limit)
+            found = evaluate(
+                loaded.env, loaded.network, values["episodes"], values["seed"], not values["stochastic"], limit
+            )
         finally:
-            env.close()
+            loaded.env.close()
+        checkpoint = loaded.checkpoint
         return found, {
             "env": settings.env_id,
             "step": checkpoint.manifest.step,
@@ -92,20 +92,6 @@ def _play(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
             "seed": values["seed"],
             "checkpoint": str(checkpoint.path),
         }
-
-
-def _read(directory: RunDirectory, which: str, read: Callable[[Checkpoint], None]) -> Checkpoint:
-    """A checkpoint, after ``read`` of it; a training at work may take one away at any moment, for a later one."""
-    while True:
-        there = step_directories(directory.checkpoints)
-        with pointing_to_another(directory):
-            try:
-                checkpoint = directory.checkpoint(which)
-                read(checkpoint)
-                return checkpoint
-            except FileNotFoundError:
-                if step_directories(directory.checkpoints) == there:
-                    raise
 
 
 def evaluate(

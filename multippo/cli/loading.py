@@ -1,0 +1,85 @@
+"""A run of ``multippo train``, made again in Python: its network with the weights of a checkpoint, its environments."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from multippo.algorithms.checkpoint_steps import step_directories
+from multippo.algorithms.config import TrainConfig
+from multippo.algorithms.stored_checkpoint import Checkpoint
+from multippo.cli.recovery import pointing_to_another
+from multippo.cli.runs import RunDirectory
+from multippo.envs.api import Env
+
+__all__ = ["Run", "load_run", "read_checkpoint"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run that ``load_run`` made again.
+
+    Attributes:
+        network: With the checkpoint's parameters and statistics, on the active engine.
+        env: Environments of the run's kind; ``close`` them.
+        config: What it was trained with.
+        checkpoint: Where the weights are from. ``checkpoint.restore(network)`` is the whole training state.
+    """
+
+    network: Any
+    env: Env
+    config: TrainConfig
+    checkpoint: Checkpoint
+
+
+def load_run(run_dir: str | os.PathLike[str], checkpoint: str | int = "latest", num_envs: int | None = None) -> Run:
+    """Makes a run of ``multippo train`` again on the active engine, whichever engine made it.
+
+    The weights come in the active precision, not the run's: ``with multippo.precision(...)`` for another than float32.
+
+    Args:
+        run_dir: The run's directory, the one with the ``config.json``.
+        checkpoint: ``"latest"``, ``"best"``, a step, or a path.
+        num_envs: Number of environments; ``None`` for as many as in training.
+
+    Raises:
+        MultippoError: If the directory, the checkpoint or the environment is not what it should be.
+        ValueError: If ``num_envs`` is below 1.
+    """
+    directory = RunDirectory(Path(run_dir))
+    settings = directory.settings()
+    if num_envs is not None and num_envs < 1:
+        raise ValueError(f"num_envs={num_envs} is not possible: expected at least 1, or None for as many as trained.")
+    which = str(checkpoint)
+    read_checkpoint(directory, which)  # at once, not only after the environment is made
+    env = settings.make_env(num_envs)
+    try:
+        network = settings.make_network(env)
+        found = read_checkpoint(directory, which, lambda found: found.restore_weights(network))
+    except BaseException:
+        env.close()
+        raise
+    return Run(network=network, env=env, config=settings.train, checkpoint=found)
+
+
+def read_checkpoint(
+    directory: RunDirectory, which: str, read: Callable[[Checkpoint], None] = lambda _: None
+) -> Checkpoint:
+    """A checkpoint, after ``read`` of it; a training at work may take one away at any moment, for a later one.
+
+    Raises:
+        UsageError: If there is none, or it is damaged.
+    """
+    while True:
+        there = step_directories(directory.checkpoints)
+        with pointing_to_another(directory):
+            try:
+                checkpoint = directory.checkpoint(which)
+                read(checkpoint)
+                return checkpoint
+            except FileNotFoundError:
+                if step_directories(directory.checkpoints) == there:
+                    raise

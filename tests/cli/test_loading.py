@@ -1,0 +1,98 @@
+"""``multippo.load_run``: a run of the command, in Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multippo as mp
+from multippo.cli import main
+from multippo.errors import MultippoError
+
+SMALL = ("--backend", "torch", "--actor-hidden-sizes", 4, "--critic-hidden-sizes", 4, "--num-envs", 4)
+SHORT = ("--rollout-length", 8, "--num-epochs", 1, "--num-minibatches", 1, "--progress", "off")
+SAVED = ("--total-steps", 64, "--final-eval-episodes", 0, "--checkpoint-every-steps", 1)
+
+
+def train(path: Path, *more: object) -> Path:
+    arguments = ("train", "CartPole-v1", *SMALL, *SHORT, *SAVED, *more, "--run-dir", path)
+    assert main([str(argument) for argument in arguments]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.mark.parametrize("backend", ["torch", "numpy"])
+def test_network_and_environment_are_those_of_the_run(command: Any, run: Path, backend: str):
+    with mp.use_backend(backend):
+        loaded = mp.load_run(run, num_envs=5)
+        stored = loaded.checkpoint.weights()
+        found = mp.to_portable(loaded.network)
+        assert found.keys() == stored.keys()
+        for name, value in stored.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+        assert loaded.env.num_envs == 5
+        assert loaded.config.ppo.rollout_length == 8
+        key = mp.random.key(3)
+        score = mp.eval_rollout(loaded.env, loaded.network, num_episodes=5, key=key)
+        loaded.env.close()
+    told = command("eval", run, "--backend", backend, "--episodes", 5, "--seed", 3, "--json")
+    assert score["eval/episode_reward/mean"] == json.loads(told.out)["episode_reward_mean"]
+
+
+def test_any_of_its_checkpoints_to_go_on_from(run: Path):
+    first = sorted((run / "checkpoints").iterdir())[0]
+    step = int(first.name.removeprefix("step_"))
+    with mp.use_backend("torch"):
+        for which in (step, str(step), str(first), first.name):
+            loaded = mp.load_run(str(run), which)
+            assert loaded.checkpoint.path == first
+            assert loaded.env.num_envs == 4
+        state = loaded.checkpoint.restore(loaded.network)
+        assert (state.step, state.iteration) == (step, 1)
+        result = mp.train_ppo(loaded.env, loaded.network, loaded.config, initial_state=state)
+    assert result.total_iterations == mp.load_checkpoint(run).manifest.iteration
+
+
+def test_a_run_is_loaded_in_the_active_precision(run: Path):
+    with mp.use_backend("torch"), mp.precision("float64"):
+        found = mp.to_portable(mp.load_run(run).network)
+    for name, value in mp.load_checkpoint(run).weights().items():
+        assert found[name].dtype == (np.float64 if value.dtype == np.float32 else value.dtype)
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("where", "options", "message"),
+    [
+        ("none", {}, "nothing is there"),
+        (".", {"checkpoint": "best"}, "keep-best"),
+        (".", {"checkpoint": 7}, r"no checkpoint '7'.* holds step_"),
+        (".", {"num_envs": 0}, "num_envs=0"),
+    ],
+)
+def test_what_is_not_there_is_told(run: Path, where: str, options: dict[str, Any], message: str):
+    with mp.use_backend("torch"), pytest.raises((MultippoError, ValueError), match=message):
+        mp.load_run(run / where, **options)
+
+
+def test_environments_of_a_run_that_does_not_load_are_closed(run: Path, monkeypatch: pytest.MonkeyPatch):
+    from multippo.cli.settings import RunSettings
+
+    closed: list[bool] = []
+
+    def make_network(_: RunSettings, env: Any) -> Any:
+        monkeypatch.setattr(env, "close", lambda: closed.append(True))
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(RunSettings, "make_network", make_network)
+    with mp.use_backend("torch"), pytest.raises(RuntimeError, match="no"):
+        mp.load_run(run)
+    assert closed == [True]
