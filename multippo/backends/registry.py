@@ -213,8 +213,23 @@ def load_engine(name: str, device: str | None = None) -> Engine:
         ImportError: If a package it needs is not installed, or what was registered under the name makes no engine.
         TypeError: If the engine does not keep the contract.
     """
-    engine = _engines[name] if name in _engines else _load(name)
-    return engine if device is None else _on(engine, device)
+    if device is not None:
+        return _on(_itself(name), device)
+    if name not in _engines:
+        engine, wanted = _itself(name), os.environ.get(DEVICE_VARIABLE)
+        # An engine that knows the processor alone stays there, whatever the others are to take.
+        if wanted and type(engine).on_device is not Engine.on_device:
+            engine = _on(engine, wanted, DEVICE_VARIABLE)
+        _engines[name] = engine
+    return _engines[name]
+
+
+def _itself(name: str) -> Engine:
+    """The engine where it is by itself: what the variable says is of no account to one who names a device."""
+    key = f"{name} itself"
+    if key not in _engines:
+        _engines[key] = _load(name)
+    return _engines[key]
 
 
 def _load(name: str) -> Engine:
@@ -229,11 +244,6 @@ def _load(name: str) -> Engine:
     if unsupplied := _unsupplied(engine):
         raise TypeError(f"The {name} backend does not supply {', '.join(unsupplied)}; see multippo/backends/api.py.")
     _check_description(name, engine)
-    wanted = os.environ.get(DEVICE_VARIABLE)
-    # An engine that knows the processor alone stays there, whatever the others are to take.
-    if wanted and type(engine).on_device is not Engine.on_device:
-        engine = _on(engine, wanted, DEVICE_VARIABLE)
-    _engines[name] = engine
     return engine
 
 
