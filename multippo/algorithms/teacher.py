@@ -122,7 +122,8 @@ class Teacher:
         """
         engine = self.student_engine
         seen = self._to_teacher(obs)
-        run_once(self._acting, state.carry, seen, "teacher")
+        with self._acting.engine.no_grad():
+            run_once(self._acting, state.carry, seen, "teacher")
         lessons = self._to_student(_snapshots(self._acting, state.carry, seen))
         own = _snapshots(self._replayed, student_carry, obs)
         if self._target_fn is None:

@@ -90,6 +90,14 @@ def adapter(features: int) -> Any:
     )
 
 
+def test_what_can_act_but_not_be_differentiated(engine):
+    rngs = mp.Rngs(0)
+    hidden = mp.Dense(4, 4, rngs, lambda x: np.tanh(x))  # of a torch tensor without gradients NumPy makes one again
+    message = refusal(mp.Sequential([hidden, adapter(4)]))
+    assert "at Sequential.layers[0]: Dense(activation=<lambda>) failed on an array of shape (2, 4)" in message
+    assert "Give a name, such as 'tanh', or a function of the engine's own arrays" in message
+
+
 def test_an_observation_that_does_not_fit_names_the_layer(engine):
     rngs = mp.Rngs(0)
     network = mp.Sequential([mp.Normalizer(4), mp.Dense(4, 8, rngs), mp.Dense(9, 8, rngs), adapter(8)])

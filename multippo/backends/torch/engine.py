@@ -298,8 +298,8 @@ class TorchEngine(Engine):
         return self._compile_seconds
 
     def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
-        with torch.no_grad():
-            return function(*args)
+        # With gradients, unless the caller wants none, so that what can't be differentiated is told of.
+        return function(*args)
 
     @contextlib.contextmanager
     def no_grad(self) -> Generator[None]:
