@@ -23,11 +23,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)  # before what is deselected by its marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    from long_tests import LONG
+    from long_tests import LONG, ONCE
 
     for item in items:
-        if item.nodeid.startswith(LONG):
+        if item.nodeid.startswith((*LONG, *ONCE)):
             item.add_marker(pytest.mark.slow)
+        if item.nodeid.startswith(ONCE):
+            item.add_marker(pytest.mark.once)
 
 
 @pytest.fixture(params=["jax", "torch"])

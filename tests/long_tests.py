@@ -1,9 +1,10 @@
 """Tests marked ``slow`` for how long JAX compiles for them: ``make test-slow`` runs them, ``make test`` does not.
 
 Each has a shorter relative in ``make test``: the same on torch, other parameters, or the case of the same number.
+Pages of the documentation have none on JAX, so that ``make test-once`` runs those as well.
 """
 
-__all__ = ["LONG"]
+__all__ = ["LONG", "ONCE"]
 
 LONG = (
     "tests/algorithms/test_broken_steps.py::test_every_environment_at_once_is_no_accident[jax]",
@@ -15,12 +16,17 @@ LONG = (
     "tests/algorithms/test_distillation.py::test_dict_actions_are_taught_key_by_key[jax]",
     "tests/algorithms/test_distillation.py::test_several_iterations_in_one_call_are_those_one_by_one",
     "tests/algorithms/test_distillation.py::test_stop_save_and_go_on[jax]",
+    "tests/algorithms/test_distillation.py::test_target_fn_decides[jax]",
     "tests/algorithms/test_distillation.py::test_the_first_loss_by_hand[jax-jax-functional]",
     "tests/algorithms/test_distillation.py::test_the_first_loss_by_hand[jax-jax-host]",
     "tests/algorithms/test_distillation.py::test_the_student_comes_to_the_teachers_probabilities[torch-jax]",
     "tests/algorithms/test_interrupts.py::test_a_long_call_is_saved_from_before_it[jax-functional]",
+    "tests/algorithms/test_interrupts.py::test_another_thread_saves_the_last_finished_iteration[jax-rollout]",
     "tests/algorithms/test_interrupts.py::test_the_last_finished_iteration_is_saved[jax-functional]",
+    "tests/algorithms/test_losses.py::test_a_value_head_with_a_trailing_axis_is_squeezed_by_the_adapter[jax]",
     "tests/algorithms/test_losses.py::test_equal_advantages_and_single_samples_are_finite[jax-advantages4]",
+    "tests/algorithms/test_minibatches.py::test_every_step_is_used_once_an_epoch_and_sequences_are_whole[jax-8-2-4-4]",
+    "tests/algorithms/test_minibatches.py::test_every_step_is_used_once_an_epoch_and_sequences_are_whole[jax-8-6-4-4]",
     "tests/algorithms/test_options.py::test_a_weight_of_all_samplers_is_that_of_each[jax]",
     "tests/algorithms/test_options.py::test_after_the_divergence_that_is_too_much_nothing_moves[jax]",
     "tests/algorithms/test_options.py::test_equal_advantages_are_none[jax-minibatch]",
@@ -32,8 +38,10 @@ LONG = (
     "tests/algorithms/test_ppo.py::test_what_is_logged[jax]",
     "tests/algorithms/test_shared_weights.py::test_it_is_trained_as_one_place_would_be[jax]",
     "tests/algorithms/test_update.py::test_statistics_rest_on_every_valid_step_once[jax]",
+    "tests/algorithms/test_watching.py::test_a_callback_that_raises_ends_the_run_and_nothing_is_lost[jax-functional-EnoughError]",
     "tests/algorithms/test_watching.py::test_a_callback_that_raises_ends_the_run_and_nothing_is_lost[jax-functional-KeyboardInterrupt]",
     "tests/algorithms/test_watching.py::test_a_callback_that_raises_ends_the_run_and_nothing_is_lost[jax-host-KeyboardInterrupt]",
+    "tests/algorithms/test_watching.py::test_callbacks_find_the_weights_after_the_iteration_in_the_network[jax-functional]",
     "tests/backends/test_products.py::test_a_run_that_was_saved_goes_on_bit_for_bit[jax]",
     "tests/backends/test_products.py::test_over_time_it_is_the_step_by_step_scan_with_its_gradients[jax-gru]",
     "tests/backends/test_products.py::test_over_time_it_is_the_step_by_step_scan_with_its_gradients[jax-rnn]",
@@ -42,12 +50,6 @@ LONG = (
     "tests/backends/test_products.py::test_training_keeps_the_first_ratio_at_1_and_everything_in_float32[jax]",
     "tests/cli/test_resuming.py::test_a_functional_run_goes_on_as_if_nothing_had_happened",
     "tests/conformance/test_drawing.py::test_little_is_left_around_a_fault[BernoulliSampler]",
-    "tests/docs/test_docs.py::test_a_page_runs[jax-asymmetric_critics]",
-    "tests/docs/test_docs.py::test_a_page_runs[jax-brax]",
-    "tests/docs/test_docs.py::test_a_page_runs[jax-checkpoints]",
-    "tests/docs/test_docs.py::test_a_page_runs[jax-recording]",
-    "tests/docs/test_docs.py::test_a_page_runs[jax-sequences]",
-    "tests/docs/test_docs.py::test_a_page_runs[jax-stable_baselines3]",
     "tests/docs/test_modules_page.py::test_the_columns_are_so[jax]",
     "tests/examples/test_distillation.py::test_a_few_steps[backends0]",
     "tests/examples/test_neural_circuit.py::test_a_few_steps[jax]",
@@ -58,11 +60,13 @@ LONG = (
     "tests/networks/test_adapter.py::test_an_asymmetric_network_trains[jax]",
     "tests/networks/test_adapter.py::test_each_head_learns_from_the_reward_of_its_key[jax-separate]",
     "tests/networks/test_dropout.py::test_a_network_with_dropout_and_a_gru_trains[jax]",
+    "tests/networks/test_dropout.py::test_the_mean_is_kept_and_the_rate_met[jax]",
     "tests/networks/test_factories.py::test_an_image_is_divided_once_and_not_normalised[jax]",
     "tests/networks/test_factories.py::test_networks_of_everything_train[jax-lstm]",
     "tests/networks/test_factories.py::test_networks_of_everything_train[jax-mlp]",
     "tests/networks/test_gru.py::test_an_optimiser_step_is_the_same_on_both_engines",
     "tests/networks/test_image_factories.py::test_it_trains[jax]",
+    "tests/networks/test_random_state.py::test_containers_pass_it_on[jax]",
     "tests/networks/test_random_state.py::test_unroll_reads_a_tape_wherever_the_rows_stand[jax-normal_tanh]",
     "tests/networks/test_recording.py::test_over_time_in_parallel_and_step_by_step[jax]",
     "tests/networks/test_unrolling.py::test_engines_agree[leaves, sampled]",
@@ -79,3 +83,13 @@ LONG = (
     "tests/networks/test_variational.py::test_the_step_before_learns_only_if_asked[jax]",
 )
 """Beginnings of node ids."""
+
+ONCE = (
+    "tests/docs/test_docs.py::test_a_page_runs[jax-asymmetric_critics]",
+    "tests/docs/test_docs.py::test_a_page_runs[jax-brax]",
+    "tests/docs/test_docs.py::test_a_page_runs[jax-checkpoints]",
+    "tests/docs/test_docs.py::test_a_page_runs[jax-recording]",
+    "tests/docs/test_docs.py::test_a_page_runs[jax-sequences]",
+    "tests/docs/test_docs.py::test_a_page_runs[jax-stable_baselines3]",
+)
+"""The same, of those that ``make test-once`` runs too."""
