@@ -133,6 +133,13 @@ def test_an_update_that_writes_a_param_is_refused(engine):
             updated(True, run)
 
 
+def test_the_reference_refuses_it_too():
+    with mp.use_backend("numpy") as engine:
+        split, x = engine.split(Decays(True)), {"x": engine.zeros((2, 1, 2))}
+        with pytest.raises(TypeError, match=r"in Decays wrote the Param 'weight'; it may"):
+            engine.update_statistics(*split, x, None, np.asarray(False))
+
+
 def test_an_update_that_puts_a_new_param_is_refused(engine):
     class Replaces(Decays):
         def update_statistics(self, rollout_extras, valid=None):

@@ -10,7 +10,7 @@ import array_api_compat.numpy as numpy_namespace
 import numpy as np
 
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
-from multippo.backends.naming import bound_attributes, in_order, unescape
+from multippo.backends.naming import bound_attributes, in_order, refuse_written, unescape
 from multippo.backends.numpy import layers
 from multippo.backends.numpy.modules import (
     Held,
@@ -71,7 +71,11 @@ class NumpyEngine(Engine):
     ) -> Any:
         del params
         if not bool(skip):
+            before = self.snapshot(self.split(definition).params)
             definition.update_statistics(rollout_extras, valid=valid)
+            after = self.split(definition).params
+            for name in [name for name in before if not np.array_equal(before[name], after[name], equal_nan=True)]:
+                refuse_written(type(definition).__name__, name)
         return variables
 
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
