@@ -53,6 +53,12 @@ def _advantages(got: NetworkEvidence, expected: NetworkEvidence) -> Deviation:
     return compare(got.advantages, expected.advantages, mask=expected.rollout.transition.valid)
 
 
+def _losses(got: NetworkEvidence, expected: NetworkEvidence) -> Deviation:
+    if not expected.losses["ratio/clip_fraction"] > 0:
+        return Deviation(np.inf, expected.backend, "no ratio was outside the clip range; the check is void")
+    return portable_deviation(got.losses, expected.losses, relative=True)
+
+
 def _minibatch_order(got: NetworkEvidence, expected: NetworkEvidence) -> Deviation:
     a, b = got.minibatches, expected.minibatches
     axes = ("minibatch", "step", "sequence")
@@ -140,6 +146,7 @@ NETWORKS_BETWEEN: tuple[Check[NetworkEvidence], ...] = (
     Check("rollout/carry", _carries, tolerance=BETWEEN),
     Check("replay/other_weights", _replay, tolerance=BETWEEN),
     Check("advantage/value", _advantages, tolerance=BETWEEN),
+    Check("loss/terms", _losses, needs=("ppo",), precisions=("float64",), tolerance=BETWEEN),
     Check("minibatch/order", _minibatch_order, needs=("ppo",), precisions=("float32",), exact=True),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,17 @@ from multippo.backends import available_backends, load_engine, use_backend
 from multippo.backends.api import Engine
 from multippo.networks.utils import tree_map
 
-__all__ = ["INDEPENDENT", "ORACLES", "choose_reference", "engine_at", "supports", "to_engine", "to_host", "trains"]
+__all__ = [
+    "INDEPENDENT",
+    "ORACLES",
+    "choose_reference",
+    "engine_at",
+    "numerics",
+    "supports",
+    "to_engine",
+    "to_host",
+    "trains",
+]
 
 ORACLES = ("numpy", "jax", "torch")
 """Engines that others are compared with, the most trusted one first. One that can't train is an oracle of what it can
@@ -25,9 +35,29 @@ INDEPENDENT = ("numpy",)
 
 @contextlib.contextmanager
 def engine_at(backend: str, precision: str) -> Generator[Any]:
-    """Makes an engine the active one, at one precision, with threads that suit the suite's small arrays."""
-    with use_backend(backend) as engine, engine.precision(precision), engine.training(rows=1, widest=1):
+    """Makes an engine the active one, at one precision, with products in full and threads that suit small arrays.
+
+    What the user has set is put back after it.
+    """
+    with (
+        use_backend(backend) as engine,
+        engine.precision(precision),
+        engine.matmul_precision("highest"),
+        engine.training(rows=1, widest=1),
+    ):
         yield engine
+
+
+def numerics(backends: Iterable[str]) -> dict[str, dict[str, str]]:
+    """For each engine the device, and the settings in force while it was checked."""
+    found: dict[str, dict[str, str]] = {}
+    for backend in backends:
+        # The first it has: one may know double precision alone.
+        precision = next((name for name in ("float32", "float64") if supports(backend, name)), None)
+        if precision is not None:
+            with engine_at(backend, precision) as engine:
+                found[backend] = {**engine.numerics(), "matmul_precision": "highest"}
+    return found
 
 
 def supports(backend: str, precision: str) -> bool:

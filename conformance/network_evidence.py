@@ -9,7 +9,9 @@ import numpy as np
 
 import multippo as mp
 from multippo.algorithms.advantages import generalized_advantages
+from multippo.algorithms.losses import ppo_loss
 from multippo.algorithms.minibatches import make_sequences, minibatch_indices, take_sequences
+from multippo.algorithms.targets import estimate_targets
 from multippo.algorithms.types import Transition
 from multippo.networks.utils import tree_map
 from multippo.random import host
@@ -111,11 +113,30 @@ class NetworkEvidence:
     def replayed_under_other_weights(self) -> Any:
         """The rollout, replayed after all weights have changed a little, as in the middle of an update."""
         assert self.rollout  # before the weights change
-        with self.at() as engine:
-            leaves = engine.leaves(self.network)
-            changed = {name: value * 1.1 if leaves[name].trained else value for name, value in self.arrays.items()}
-            mp.load_portable(self.network, changed)
+        with self.at():
+            self._change_weights()
             return self._replay()[0]
+
+    @functools.cached_property
+    def losses(self) -> dict[str, np.ndarray]:
+        """The terms of the loss of the whole rollout, and what is logged with them, under those weights."""
+        assert self.specimen.ppo is not None
+        engine, config, length, rollout = self.engine, self.specimen.ppo, self.specimen.sequence_length, self.rollout
+        xp = engine.xp
+
+        def run(params: Any, variables: Any, transition: Transition, starts: Any, v_last: Any) -> Any:
+            values = transition.network_output.value_estimates
+            advantages, returns = estimate_targets(xp, config, transition, values, v_last)
+            sequences = make_sequences(xp, transition, starts, advantages, returns, length, self.env.may_skip)
+            return ppo_loss(engine.merge(self._definition, params, variables), sequences, config)[1].metrics
+
+        with self.at():
+            self._change_weights()
+            split = engine.split(self.network)
+            arguments = [self._put(tree) for tree in (rollout.transition, rollout.starts, rollout.v_last)]
+            found = to_host(engine, engine.jit(run)(split.params, split.variables, *arguments))
+            self._arrays_then_restored()
+        return found
 
     @functools.cached_property
     def _compiled_replay(self) -> Any:
@@ -189,6 +210,11 @@ class NetworkEvidence:
             advantages = tree_map(lambda *leaves: run(*leaves)[0], rewards, values, lasts, bootstraps)
             returns = tree_map(lambda *leaves: run(*leaves)[1], rewards, values, lasts, bootstraps)
             return to_host(engine, advantages), to_host(engine, returns)
+
+    def _change_weights(self) -> None:
+        leaves = self.engine.leaves(self.network)
+        changed = {name: value * 1.1 if leaves[name].trained else value for name, value in self.arrays.items()}
+        mp.load_portable(self.network, changed)
 
     def _arrays_then_restored(self) -> dict[str, np.ndarray]:
         after = mp.to_portable(self.network)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .engines import numerics
 from .measure import Result
 from .omissions import left_out
 
@@ -26,7 +27,7 @@ _WIDTH = 160
 
 
 def as_json(results: Sequence[Result]) -> str:
-    """One JSON object: whether all passed, what was left out, and every result.
+    """One JSON object: whether all passed, what was left out, in what precision, and every result.
 
     An infinite deviation is null; ``detail`` says why.
     """
@@ -36,13 +37,14 @@ def as_json(results: Sequence[Result]) -> str:
     found = {
         "passed": all(result.passed for result in results),
         "left_out": left_out(_engines(results)),
+        "numerics": numerics(_all_engines(results)),
         "results": rows,
     }
     return json.dumps(found, indent=1, allow_nan=False)
 
 
 def as_text(results: Sequence[Result], *, every: bool = False) -> str:
-    """One table, then every failure in full, then a summary in one line.
+    """One table, then every failure in full, the devices and precisions in force, and a summary in one line.
 
     A row is one check on one engine, of so many subjects, with the worst deviation in each precision beside what is
     allowed, and where the deviation that comes nearest to being too large was: subject, step and environment.
@@ -66,6 +68,10 @@ def as_text(results: Sequence[Result], *, every: bool = False) -> str:
     elif not any(result.level == 2 for result in results):
         lines.append("Level 2 was not run: it was left out, or there is no other engine to compare with.")
     lines += left_out(_engines(results))
+    lines += [
+        f"Computed by {backend}: {', '.join(f'{name} {value}' for name, value in settings.items())}."
+        for backend, settings in numerics(_all_engines(results)).items()
+    ]
     lines.append(f"{len(results) - len(failures)} of {len(results)} checks passed.")
     return "\n".join(lines)
 
@@ -73,6 +79,11 @@ def as_text(results: Sequence[Result], *, every: bool = False) -> str:
 def _engines(results: Sequence[Result]) -> list[str]:
     """The engines under test."""
     return list(dict.fromkeys(result.backend.partition(" against ")[0] for result in results))
+
+
+def _all_engines(results: Sequence[Result]) -> list[str]:
+    """Those that they were compared with as well."""
+    return list(dict.fromkeys(name for result in results for name in result.backend.split(" against ")))
 
 
 class Progress:

@@ -54,6 +54,24 @@ def test_without_rich_the_table_is_plain(monkeypatch):
     assert lines[2].startswith("  replay/value")
 
 
+def test_device_and_precision_of_every_engine_are_stated():
+    results = [result(), result(level=2, backend="torch against numpy")]
+    text = report.as_text(results)
+    assert "Computed by jax: device cpu:0, device_kind cpu, jax_default_matmul_precision None, " in text
+    assert "Computed by torch: device cpu:0, device_kind processor, float32_matmul_precision highest, " in text
+    assert "Computed by numpy: device cpu:0, matmul_precision highest." in text
+    stated = json.loads(report.as_json(results))["numerics"]
+    assert stated["torch"]["cudnn_allow_tf32"] == "False"
+    assert {engine["matmul_precision"] for engine in stated.values()} == {"highest"}
+
+
+def test_the_suite_sets_the_precision_it_needs_and_puts_the_users_back(torch_engine):
+    with torch_engine.matmul_precision("high"):
+        (line,) = (line for line in report.as_text([result(backend="torch")]).splitlines() if "Computed by" in line)
+        assert "float32_matmul_precision highest, cudnn_allow_tf32 False" in line
+        assert torch_engine.numerics()["float32_matmul_precision"] == "high"
+
+
 def test_json_is_strict():
     text = report.as_json([result(), result(worst=float("inf"), passed=False)])
     data = json.loads(text, parse_constant=lambda name: 1 / 0)
