@@ -81,8 +81,9 @@ def test_twenty_iterations_in_double_precision(env_id, kind):
         assert np.isfinite(of_jax.column("rollout/episode_reward/mean")).any()
 
 
-def test_one_iteration_in_single_precision():
-    found = {name: run(name, "CartPole-v1", "float32", "mlp", 1) for name in support.ENGINES}
+@pytest.mark.parametrize(("env_id", "kind"), [("CartPole-v1", "mlp"), ("multippo/CartPoleNoVel-v0", "lstm")])
+def test_one_iteration_in_single_precision(env_id, kind):
+    found = {name: run(name, env_id, "float32", kind, 1) for name in support.ENGINES}
     weights = {name: mp.to_portable(network) for name, (network, _) in found.items()}
     support.assert_trees_close(weights["torch"], weights["jax"], 1e-5)
     logs = [[measured(line) for line in done.logs] for _, done in found.values()]
