@@ -92,20 +92,22 @@ class PPOConfig:
     """Adam's step size at the start."""
 
     lr_schedule: Literal["constant", "linear", "cosine", "adaptive_kl"] = "linear"
-    """How the learning rate changes from one iteration to the next: not at all, in a line to 0, along half a cosine to
-    0, or by how far the policy moved (see ``desired_kl``). Lines and cosines end with ``total_steps``; a run continued
-    with more goes on at the rate that a run of that length would have had."""
+    """How the learning rate changes from one iteration to the next: not at all, in a line to 0 (Schulman et al., 2017,
+    table 5), along half a cosine to 0 (Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5, without restarts), or
+    by how far the policy moved (see ``desired_kl``). Lines and cosines end with ``total_steps``; a run continued with
+    more goes on at the rate that a run of that length would have had."""
 
     learning_rate_warmup: int = 0
     """Iterations at the start over which the learning rate rises in a line to what the schedule says, (i + 1) / (n + 1)
-    of it in iteration i of n."""
+    of it in iteration i of n (gradual warm-up: Goyal et al., 2017, arXiv:1706.02677, section 2.2)."""
 
     desired_kl: float = 0.01
     """For ``lr_schedule="adaptive_kl"`` alone: after an iteration in which the mean approximate KL divergence of the
     minibatches was above twice this, the rate is divided by 1.5; below half of it (and not 0), multiplied. The rule of
     rsl_rl (Rudin et al., 2022, arXiv:2109.11978), which applies it after each minibatch, to the divergence in closed
     form. The mean is over all minibatches looked at, of which the first has none; where there is only one, the rate
-    stays."""
+    stays. With ``target_kl`` the one that stopped the epochs is among them: it says that the steps are too long, and
+    the rate of the next iteration is lower for it."""
 
     min_learning_rate: float = 1e-5
     """What ``lr_schedule="adaptive_kl"`` does not go below; without effect, and refused, in the other schedules."""
@@ -117,7 +119,8 @@ class PPOConfig:
     """Adam's decay rates of the first and second moment, in [0, 1)."""
 
     adam_epsilon: float = 1e-5
-    """Adam's epsilon, outside the square root."""
+    """Adam's epsilon, outside the square root (Kingma and Ba, 2015, arXiv:1412.6980, algorithm 1); the default is not
+    the paper's 1e-8 but what OpenAI Baselines' PPO2 has."""
 
     weight_decay: float = 0.0
     """Decoupled weight decay (AdamW, Loshchilov and Hutter, 2019, arXiv:1711.05101): each step takes learning rate x
@@ -127,7 +130,8 @@ class PPOConfig:
     """Largest global norm of the gradient (Pascanu et al., 2013, arXiv:1211.5063); None does not clip."""
 
     normalize_advantages: bool = True
-    """Scale advantages to mean 0 and (population) standard deviation 1."""
+    """Scale advantages to mean 0 and (population) standard deviation 1, as OpenAI Baselines' PPO2 does (Andrychowicz et
+    al., 2021, arXiv:2006.05990, section 3.3, compare it with none)."""
 
     advantage_normalization: Literal["minibatch", "batch"] = "minibatch"
     """Over which entries ``normalize_advantages``, which must be on, does so: each minibatch's, or all of the rollout's
@@ -138,19 +142,21 @@ class PPOConfig:
     action tree learn from the advantage of the same key."""
 
     scale_rewards: bool = True
-    """Divide rewards by the running standard deviation of the discounted return, for the loss alone: what is logged
-    stays in the environment's units (see ``reward_scaling``)."""
+    """Divide rewards by the running standard deviation of the discounted return (Engstrom et al., 2020,
+    arXiv:2005.12729, section 3), for the loss alone: what is logged stays in the environment's units.
+    ``reward/scale`` is what they are divided by."""
 
     reward_clip: float | None = None
     """Clip rewards to this distance from 0, after any scaling and for the loss alone, as OpenAI Baselines' VecNormalize
     does at 10; None does not. ``reward/clip_fraction`` is how many were."""
 
     entropy_weight: float | None = None
-    """Weight of the policy's entropy in the loss (2017, equation 9), for all samplers of the network, which must have
-    none of their own; None: what each sampler was made with."""
+    """Weight of the policy's entropy in the loss (2017, equation 9; the bonus is that of Williams and Peng, 1991,
+    Connection Science 3), for all samplers of the network, which must have none of their own; None: what each sampler
+    was made with."""
 
     entropy_schedule: Literal["constant", "linear"] = "constant"
-    """How ``entropy_weight`` changes over the iterations: not at all, or in a line to 0."""
+    """How ``entropy_weight`` changes over the iterations: not at all, or in a line to 0, as the learning rate does."""
 
     num_epochs: int = 10
     """Passes over the rollout in one update."""
@@ -159,15 +165,19 @@ class PPOConfig:
     """Minibatches in one pass."""
 
     sequence_length: int | None = None
-    """Steps of one training sequence, a divisor of ``rollout_length``. None: 1 where the network has no memory, else
-    the longest that still gives every minibatch the same number of sequences."""
+    """Steps of one training sequence, a divisor of ``rollout_length``, over which gradients go back (truncated
+    backpropagation through time, Williams and Peng, 1990, Neural Computation 2), from the carry that the rollout had
+    there. None: 1 where the network has no memory, else the longest that still gives every minibatch the same number of
+    sequences."""
 
     critic_loss_weight: float = 0.5
     """Weight of the value loss."""
 
     target_kl: float | None = None
     """Stop an update's epochs once the approximate KL divergence of a minibatch exceeds this, before the step of that
-    minibatch is taken; None never does. ``update/minibatches`` is how many steps were, ``kl/stop`` what exceeded it."""
+    minibatch is taken; None never does. ``update/minibatches`` is how many steps were, ``kl/stop`` what exceeded it.
+    The stop is that of OpenAI's Spinning Up (2018), which has it at 1.5 times its ``target_kl``; the estimate of the
+    divergence, ``mean((rho - 1) - log rho)``, is Schulman's (2020, "Approximating KL divergence", k3)."""
 
     nonfinite: Literal["restart", "stop"] = "restart"
     """When an environment gives an observation or a reward that is not finite: cut and restart that episode, leave the

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from multippo.algorithms.advantages import linear_recurrence
 from multippo.algorithms.types import Transition
-from multippo.networks.utils import tree_leaves, tree_map
+from multippo.networks.utils import named_leaves, tree_leaves, tree_map
 
-__all__ = ["RewardScale", "clip_rewards", "initial_scale", "scale_rewards"]
+__all__ = ["RewardScale", "clip_rewards", "divisors", "initial_scale", "scale_rewards"]
 
 
 class RewardScale(NamedTuple):
@@ -97,10 +97,29 @@ def _scale(xp: Any, old: RewardScale, reward: Any, transition: Transition, disco
     fits = xp.isfinite(moments[1]) & xp.isfinite(moments[2])
     moments = [xp.where(fits, a, b) for a, b in zip(moments, (old.count, old.mean, old.m2), strict=True)]
     new = RewardScale(g_t[-1] * going[-1], *moments)
-    kept = xp.maximum(new.count, xp.ones_like(new.count))
-    spread = xp.sqrt(new.m2 / kept)
-    least = xp.maximum(_LEAST_SPREAD * xp.abs(new.mean), xp.full_like(spread, _TINY))
-    return new, reward / xp.maximum(spread, least)
+    return new, reward / _divisor(xp, new)
+
+
+def _divisor(xp: Any, scale: RewardScale) -> Any:
+    spread = xp.sqrt(scale.m2 / xp.maximum(scale.count, xp.ones_like(scale.count)))
+    return xp.maximum(spread, xp.maximum(_LEAST_SPREAD * xp.abs(scale.mean), xp.full_like(spread, _TINY)))
+
+
+def divisors(xp: Any, scales: Any, rewards: Any) -> dict[str, Any]:
+    """What rewards are divided by, for the log: ``reward/scale``, or where there are several ``reward/scale/KEY``.
+
+    Args:
+        xp: Array namespace.
+        scales: From ``scale_rewards``.
+        rewards: A tree of rewards, for its names.
+    """
+    import optree
+
+    of_leaves = optree.tree_leaves(scales, is_leaf=lambda node: isinstance(node, RewardScale))
+    return {
+        f"reward/scale{f'/{name}' if name else ''}": _divisor(xp, scale)
+        for (name, _), scale in zip(named_leaves(rewards), of_leaves, strict=True)
+    }
 
 
 def clip_rewards(xp: Any, transition: Transition, reach: float) -> tuple[Any, Any]:

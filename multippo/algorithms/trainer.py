@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from multippo.algorithms.config import PPOConfig
-from multippo.algorithms.reward_scaling import clip_rewards, initial_scale, scale_rewards
+from multippo.algorithms.reward_scaling import clip_rewards, divisors, initial_scale, scale_rewards
 from multippo.algorithms.rollout import Actor, Rollout, collect, is_traced
 from multippo.algorithms.schedules import Coefficients
 from multippo.algorithms.teacher import Teacher, TeacherState
@@ -258,9 +258,9 @@ class Trainer:
         if episodes.scale is not None:
             scale, rewards = scale_rewards(xp, episodes.scale, scaled, self.config.discounting_factor)
             scaled = scaled._replace(rewards=rewards)
-        clipped: dict[str, Any] = {}
+        changed = {} if scale is None else divisors(xp, scale, transition.rewards)
         if self.config.reward_clip is not None:
-            rewards, clipped["reward/clip_fraction"] = clip_rewards(xp, scaled, self.config.reward_clip)
+            rewards, changed["reward/clip_fraction"] = clip_rewards(xp, scaled, self.config.reward_clip)
             scaled = scaled._replace(rewards=rewards)
         last = (network_state, obs) if self.config.recompute_advantages else None
         learner, metrics = self.learner.update(learner, scaled, starts, v_last, key, coefficients, last)
@@ -270,7 +270,7 @@ class Trainer:
         )
         metrics.update({f"episodes/{name}": value for name, value in sums.items()})
         metrics["steps"] = xp.sum(xp.astype(transition.valid, xp.int32))
-        metrics.update(clipped)
+        metrics.update(changed)
         if transition.broken is not None:
             metrics["rollout/nonfinite_steps"] = xp.sum(xp.astype(transition.broken != 0, xp.int32))
         weight = xp.astype(transition.counted, dtype)

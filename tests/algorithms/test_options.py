@@ -66,6 +66,19 @@ def rule(rate: float, kl: float, desired: float) -> float:
     return float(np.minimum(rate32 * np.float32(1.5), np.float32(1e-2))) if 0 < kl < desired / 2 else float(rate32)
 
 
+def test_a_stop_lowers_the_rate_of_the_next_iteration(engine):
+    # One step is taken, at a divergence of 0; the minibatch after it stops the epochs. The mean is over both.
+    fields: dict[str, Any] = {"num_minibatches": 1, "num_epochs": 8, "target_kl": 2e-5, "desired_kl": 1e-6}
+    network = TableNet([0.0] * 4)
+    run = training.train(
+        Clock(3, num_envs=4), network, iterations=4, lr_schedule="adaptive_kl", learning_rate=0.01, **fields
+    )
+    assert run.column("update/minibatches") == [1.0] * 4
+    rates, stops = run.column("learning_rate"), run.column("kl/stop")
+    assert rates[1:] == [rule(rate, stop / 2, 1e-6) for rate, stop in zip(rates[:-1], stops[:-1], strict=True)]
+    assert rates[-1] < rates[0]
+
+
 def test_the_rate_is_carried_from_iteration_to_iteration(engine):
     # On JAX five iterations run inside one compiled call, the sixth in a second call that is not full.
     def run(desired: float) -> training.Run:

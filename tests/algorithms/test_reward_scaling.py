@@ -10,7 +10,7 @@ import support
 import training
 
 import multippo as mp
-from multippo.algorithms.reward_scaling import clip_rewards, initial_scale, scale_rewards
+from multippo.algorithms.reward_scaling import clip_rewards, divisors, initial_scale, scale_rewards
 from multippo.testing import Clock, TableNet
 
 DISCOUNT = 0.9
@@ -37,6 +37,8 @@ def test_by_hand(engine):
     assert float(scales.m2) == pytest.approx(2.54, rel=1e-5)
     assert float(scales.discounted[0]) == 3.0
     np.testing.assert_allclose(support.to_numpy(scaled), rewards / np.sqrt(2.54 / 3), rtol=1e-5)
+    (name, divisor), *more = divisors(engine.xp, scales, rewards).items()
+    assert name == "reward/scale" and float(divisor) == pytest.approx(np.sqrt(2.54 / 3), rel=1e-5) and not more
 
 
 def test_several_rollouts_against_a_loop(engine):
@@ -125,6 +127,22 @@ def test_rewards_are_clipped_for_the_loss_alone(torch_engine):
         assert run.column("rollout/episode_reward/mean") == [2.0] * 2
     run = training.train(Clock(2), TableNet([0.0] * 3), iterations=1)
     assert not run.column("reward/clip_fraction")
+
+
+def test_what_rewards_are_divided_by_is_logged(torch_engine):
+    # Returns of the two steps of each episode, with gamma 0: rewards of 1 alone, of which a tenth of the mean is left.
+    run = training.train(Clock(2), TableNet([0.0] * 3), iterations=2, discounting_factor=0.0)
+    np.testing.assert_allclose(run.column("reward/scale"), 0.1, rtol=1e-6)
+    assert not training.train(Clock(2), TableNet([0.0] * 3), iterations=1, scale_rewards=False).column("reward/scale")
+
+
+def test_the_divisors_of_several_rewards_have_their_names(torch_engine):
+    ones, always = np.ones((2, 1), np.float32), np.ones((2, 1), bool)
+    rewards = {"b": 3 * ones, "a": {"c": ones}}
+    scales, scaled = scale(torch_engine, fresh(torch_engine, 1, rewards), rewards, always, always)
+    found = {name: float(value) for name, value in divisors(torch_engine.xp, scales, rewards).items()}
+    assert found == pytest.approx({"reward/scale/a.c": 0.1, "reward/scale/b": 0.3})
+    np.testing.assert_allclose(support.to_numpy(scaled["b"]), 10.0, rtol=1e-5)
 
 
 def test_what_is_logged_stays_in_the_environments_units(torch_engine):
