@@ -1,15 +1,13 @@
 """Tests marked ``slow`` for how long JAX compiles for them: ``make test-slow`` runs them, ``make test`` does not.
 
 Each has a shorter relative in ``make test``: the same on torch, other parameters, or the case of the same number.
-Pages of the documentation have none on JAX, so that ``make test-once`` runs those as well.
+Those of which no relative would do, such as pages of the documentation, are run by ``make test-once`` as well.
 """
 
 __all__ = ["LONG", "ONCE"]
 
 LONG = (
     "tests/algorithms/test_broken_steps.py::test_every_environment_at_once_is_no_accident[jax]",
-    "tests/algorithms/test_checkpointing.py::test_a_checkpoint_of_one_engine_is_the_same_on_the_other[jax]",
-    "tests/algorithms/test_checkpointing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit",
     "tests/algorithms/test_checkpointing.py::test_saving_does_not_write_to_the_network_even_for_a_moment[jax]",
     "tests/algorithms/test_compile.py::test_jax_traces_only_at_first[functional]",
     "tests/algorithms/test_distillation.py::test_a_gaussian_by_hand[jax]",
@@ -22,9 +20,9 @@ LONG = (
     "tests/algorithms/test_distillation.py::test_the_student_comes_to_the_teachers_probabilities[torch-jax]",
     "tests/algorithms/test_interrupts.py::test_a_long_call_is_saved_from_before_it[jax-functional]",
     "tests/algorithms/test_interrupts.py::test_another_thread_saves_the_last_finished_iteration[jax-rollout]",
-    "tests/algorithms/test_interrupts.py::test_the_last_finished_iteration_is_saved[jax-functional]",
     "tests/algorithms/test_losses.py::test_a_value_head_with_a_trailing_axis_is_squeezed_by_the_adapter[jax]",
     "tests/algorithms/test_losses.py::test_equal_advantages_and_single_samples_are_finite[jax-advantages4]",
+    "tests/algorithms/test_losses.py::test_equal_advantages_and_single_samples_are_finite[jax-advantages5]",
     "tests/algorithms/test_minibatches.py::test_every_step_is_used_once_an_epoch_and_sequences_are_whole[jax-8-2-4-4]",
     "tests/algorithms/test_minibatches.py::test_every_step_is_used_once_an_epoch_and_sequences_are_whole[jax-8-6-4-4]",
     "tests/algorithms/test_options.py::test_a_weight_of_all_samplers_is_that_of_each[jax]",
@@ -35,8 +33,10 @@ LONG = (
     "tests/algorithms/test_options.py::test_with_nothing_learnt_targets_anew_are_the_old_ones[jax]",
     "tests/algorithms/test_ppo.py::test_a_run_that_has_nothing_left_to_do_says_so[jax]",
     "tests/algorithms/test_ppo.py::test_a_state_prints_counters_and_shapes[jax]",
+    "tests/algorithms/test_ppo.py::test_the_learning_rate_is_a_line[jax]",
     "tests/algorithms/test_ppo.py::test_what_is_logged[jax]",
     "tests/algorithms/test_shared_weights.py::test_it_is_trained_as_one_place_would_be[jax]",
+    "tests/algorithms/test_update.py::test_a_minibatch_without_a_sample_moves_nothing[jax]",
     "tests/algorithms/test_update.py::test_statistics_rest_on_every_valid_step_once[jax]",
     "tests/algorithms/test_watching.py::test_a_callback_that_raises_ends_the_run_and_nothing_is_lost[jax-functional-EnoughError]",
     "tests/algorithms/test_watching.py::test_a_callback_that_raises_ends_the_run_and_nothing_is_lost[jax-functional-KeyboardInterrupt]",
@@ -47,28 +47,32 @@ LONG = (
     "tests/backends/test_products.py::test_over_time_it_is_the_step_by_step_scan_with_its_gradients[jax-rnn]",
     "tests/backends/test_products.py::test_replay_repeats_the_rollout[jax-gru]",
     "tests/backends/test_products.py::test_replay_repeats_the_rollout[jax-mlp]",
-    "tests/backends/test_products.py::test_training_keeps_the_first_ratio_at_1_and_everything_in_float32[jax]",
     "tests/cli/test_resuming.py::test_a_functional_run_goes_on_as_if_nothing_had_happened",
     "tests/conformance/test_drawing.py::test_little_is_left_around_a_fault[BernoulliSampler]",
     "tests/docs/test_modules_page.py::test_the_columns_are_so[jax]",
     "tests/examples/test_distillation.py::test_a_few_steps[backends0]",
-    "tests/examples/test_neural_circuit.py::test_a_few_steps[jax]",
-    "tests/examples/test_population_graph.py::test_a_few_steps[jax]",
     "tests/networks/graph/test_modules.py::test_every_kind_of_module_over_time_and_its_gradients[jax]",
     "tests/networks/samplers/test_base.py::test_one_key_gives_the_same_actions_on_both_engines",
     "tests/networks/samplers/test_base.py::test_replay_repeats_the_rollout_and_every_step_draws_anew[jax-bernoulli]",
     "tests/networks/test_adapter.py::test_an_asymmetric_network_trains[jax]",
     "tests/networks/test_adapter.py::test_each_head_learns_from_the_reward_of_its_key[jax-separate]",
+    "tests/networks/test_delay.py::test_every_length_against_the_definition[jax-every]",
     "tests/networks/test_dropout.py::test_a_network_with_dropout_and_a_gru_trains[jax]",
+    "tests/networks/test_dropout.py::test_the_gradient_goes_where_nothing_was_dropped[jax]",
     "tests/networks/test_dropout.py::test_the_mean_is_kept_and_the_rate_met[jax]",
     "tests/networks/test_factories.py::test_an_image_is_divided_once_and_not_normalised[jax]",
     "tests/networks/test_factories.py::test_networks_of_everything_train[jax-lstm]",
     "tests/networks/test_factories.py::test_networks_of_everything_train[jax-mlp]",
     "tests/networks/test_gru.py::test_an_optimiser_step_is_the_same_on_both_engines",
+    "tests/networks/test_image_factories.py::test_bytes_are_divided_by_255_and_floats_are_not[jax]",
     "tests/networks/test_image_factories.py::test_it_trains[jax]",
+    "tests/networks/test_merge.py::test_merge_routes_carry_loss_metrics_snapshots_statistics_and_time[jax]",
+    "tests/networks/test_outputs.py::test_numbers_are_every_environments[jax-scanned]",
     "tests/networks/test_random_state.py::test_containers_pass_it_on[jax]",
     "tests/networks/test_random_state.py::test_unroll_reads_a_tape_wherever_the_rows_stand[jax-normal_tanh]",
     "tests/networks/test_recording.py::test_over_time_in_parallel_and_step_by_step[jax]",
+    "tests/networks/test_residual.py::test_statistics_noise_and_losses_are_the_modules[jax]",
+    "tests/networks/test_structure.py::test_unroll_is_the_scan_and_statistics_reach_the_child[jax]",
     "tests/networks/test_unrolling.py::test_engines_agree[leaves, sampled]",
     "tests/networks/test_unrolling.py::test_unroll_is_the_scan[jax-leaves, replayed]",
     "tests/networks/test_unrolling.py::test_unroll_is_the_scan[jax-leaves, sampled]",
@@ -78,18 +82,25 @@ LONG = (
     "tests/networks/test_variational.py::test_a_replay_repeats_a_rollout_with_codes_and_delays[jax-same_step]",
     "tests/networks/test_variational.py::test_extremes_stay_finite[jax-float32-0.0-ar1]",
     "tests/networks/test_variational.py::test_extremes_stay_finite[jax-float32-0.0-independent]",
+    "tests/networks/test_variational.py::test_extremes_stay_finite[jax-float64-0.0-independent]",
     "tests/networks/test_variational.py::test_extremes_stay_finite[jax-float64-1e-06-ar1]",
     "tests/networks/test_variational.py::test_extremes_stay_finite[jax-float64-1e-06-independent]",
-    "tests/networks/test_variational.py::test_the_step_before_learns_only_if_asked[jax]",
 )
 """Beginnings of node ids."""
 
 ONCE = (
+    "tests/algorithms/test_checkpointing.py::test_a_checkpoint_of_one_engine_is_the_same_on_the_other[jax]",
+    "tests/algorithms/test_checkpointing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit",
+    "tests/algorithms/test_interrupts.py::test_the_last_finished_iteration_is_saved[jax-functional]",
+    "tests/backends/test_products.py::test_training_keeps_the_first_ratio_at_1_and_everything_in_float32[jax]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-asymmetric_critics]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-brax]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-checkpoints]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-recording]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-sequences]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-stable_baselines3]",
+    "tests/examples/test_neural_circuit.py::test_a_few_steps[jax]",
+    "tests/examples/test_population_graph.py::test_a_few_steps[jax]",
+    "tests/networks/test_variational.py::test_the_step_before_learns_only_if_asked[jax]",
 )
 """The same, of those that ``make test-once`` runs too."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import pytest
 import training
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -25,7 +24,6 @@ __all__ = [
     "Script",
     "advantages_of",
     "gymnasium_env",
-    "jax_compiles_for_long",
     "modes",
     "reference_advantages",
 ]
@@ -40,12 +38,6 @@ ONE_STEP: dict[str, Any] = {
     "gradient_clipping": None,
 }
 """Training that moves nothing, and whose one gradient tells the advantage of every sample."""
-
-
-jax_compiles_for_long = pytest.mark.parametrize(
-    "engine", ["torch", pytest.param("jax", marks=pytest.mark.slow)], indirect=True
-)
-"""For a test on both engines, of which the one on JAX compiles for many seconds."""
 
 
 class Script(HostEnv):

@@ -44,7 +44,7 @@ def assert_finite(network: Any, run: training.Run) -> None:
         ("jax", 1, 1, 1),
         ("torch", 1, 1, 1),
         ("torch", 2, 1, 2),
-        pytest.param("jax", 2, 1, 2, marks=pytest.mark.slow),
+        ("jax", 2, 1, 2),
     ],
     indirect=["engine"],
 )

@@ -61,7 +61,6 @@ def test_other_splits(torch_engine: Any, num_envs: int, options: dict[str, Any])
     assert_each_is_used_once(shares(network, env, num_minibatches=4, **options))
 
 
-@probing.jax_compiles_for_long
 def test_with_memory_too(engine: Any):
     # Sequences of the whole rollout would be 6 for 4 minibatches; halves are 12.
     env = probing.Script(np.zeros((4, 6), int))

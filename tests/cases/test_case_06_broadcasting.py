@@ -55,7 +55,6 @@ def adapted(squeezed: bool) -> Any:
     )
 
 
-@probing.jax_compiles_for_long
 def test_the_adapter_squeezes(engine: Any):
     runs = []
     for squeezed in (True, False):

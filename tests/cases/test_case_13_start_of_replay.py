@@ -35,7 +35,7 @@ def test_the_second_rollout_is_replayed_from_its_stored_carry(engine: Any):
 @pytest.mark.parametrize(
     ("name", "sequence_length", "minibatches"),
     [
-        pytest.param("jax", 2, 2, marks=pytest.mark.slow),
+        ("jax", 2, 2),
         ("torch", 2, 2),
         ("torch", 4, 1),
         ("torch", 4, 2),

@@ -76,7 +76,7 @@ def test_every_step_is_repeated(engine: Any, make: Any, autoreset: str):
     ("name", "make", "minibatches"),
     [("torch", make, count) for make in NETWORKS.values() for count in (1, 4)]
     # Each of these compiles for seconds.
-    + [("jax", noisy_net, 4), pytest.param("jax", dropout_net, 1, marks=pytest.mark.slow)],
+    + [("jax", noisy_net, 4), ("jax", dropout_net, 1)],
 )
 def test_without_learning_no_ratio_ever_moves(name: str, make: Any, minibatches: int, tmp_path: Path):
     with mp.use_backend(name):

@@ -88,7 +88,7 @@ def assert_statistics(normalizer: Any, samples: np.ndarray) -> None:
         ("jax", "next_step"),
         ("torch", "next_step"),
         ("torch", "same_step"),
-        pytest.param("jax", "same_step", marks=pytest.mark.slow),
+        ("jax", "same_step"),
     ],
     indirect=["engine"],
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import probing
 import pytest
 import support
 import training
@@ -59,7 +58,6 @@ def check_functional(deterministic: bool) -> None:
     assert len(runs[1].result.eval_history) == ITERATIONS
 
 
-@probing.jax_compiles_for_long
 def test_on_a_host_environment(engine: Any):
     runs, networks, spies = [], [], []
     for config, eval_env in (({}, None), (evaluation(), None), (evaluation(), Clock(3, "truncated", 3))):

@@ -114,7 +114,7 @@ def test_a_careless_environment(bits: str):
 
 @pytest.mark.parametrize(
     ("engine", "bits"),
-    [("torch", "as it is"), ("jax", "64-bit"), pytest.param("jax", "as it is", marks=pytest.mark.slow)],
+    [("torch", "as it is"), ("jax", "64-bit"), ("jax", "as it is")],
     indirect=True,
 )
 def test_training_in_it(bits: str):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import probing
 import pytest
 import support
 import training
@@ -50,7 +49,6 @@ def test_over_rollouts_even_from_the_smallest_pool(engine: Any, pool_size: int |
     assert "pool_size: Number of fresh starts" in (FunctionalEnv.__doc__ or "")
 
 
-@probing.jax_compiles_for_long
 def test_in_training(engine: Any):
     # The goal is shown as it is: what the normaliser has seen has the spread of many goals, not of one.
     network = mp.Sequential([mp.Normalizer(1), make_network()])

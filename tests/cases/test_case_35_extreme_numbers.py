@@ -10,7 +10,6 @@ import math
 from typing import Any
 
 import numpy as np
-import probing
 import pytest
 import support
 import training
@@ -116,7 +115,6 @@ class Exploding(TableNet):
         return memory, logits, value + poison
 
 
-@probing.jax_compiles_for_long
 def test_a_gradient_that_is_not_finite_reaches_neither_weights_nor_moments(engine: Any):
     network = Exploding([0.0] * 4)
     run = training.train(Clock(3, num_envs=4), network, iterations=3, catch=(NonFiniteError,))

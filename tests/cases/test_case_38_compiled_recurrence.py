@@ -46,21 +46,21 @@ def eager(cell: str) -> tuple[dict[str, np.ndarray], training.Run, Spy]:
     return mp.to_portable(network), done, env
 
 
-def check(cell: str) -> None:
+def check(cell: str, mode: str = "on") -> None:
     import torch
 
     counters = torch._dynamo.utils.counters
     before, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
-    network, done, env = run(cell, "on")
+    network, done, env = run(cell, mode)
     graphs = counters["stats"]["unique_graphs"] - before
     assert graphs > 0, "nothing was compiled"
     assert sum(counters["graph_break"].values()) == breaks
     expected, reference, reference_env = eager(cell)
     # The same rollout, in the third iteration too: whoever acts has the new weights.
     np.testing.assert_allclose(np.stack(env.actions), np.stack(reference_env.actions), atol=1e-5)
-    assert np.abs(np.diff(np.stack(env.actions), axis=0)).min(axis=-1).max() > 1e-3
+    assert_distinct(np.stack(env.actions))  # what one step has put out is not overwritten by the next
     for name in ("losses/actor", "losses/critic", "losses/total", "kl/approx"):
-        np.testing.assert_allclose(done.column(name), reference.column(name), rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(done.column(name), reference.column(name), rtol=0, atol=1e-5, err_msg=name)
     assert max(done.column("ratio/first_max_dev")) <= 1e-5
     support.assert_trees_close(mp.to_portable(network), expected, 1e-5)
 
@@ -106,4 +106,4 @@ def has_gpu() -> bool:
 @pytest.mark.skipif(not has_gpu(), reason="needs a GPU: only there are graphs of launches replayed into one buffer")
 @pytest.mark.parametrize("cell", CELLS)
 def test_with_cuda_graphs(torch_engine: Any, cell: str):
-    check(cell)
+    check(cell, "reduce-overhead")

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import probing
 import pytest
 import support
 import training
@@ -51,7 +50,6 @@ def without_orbax(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
 
 
-@probing.jax_compiles_for_long
 def test_keys_in_the_carry(engine: Any, tmp_path: Path):
     network, other = (NoisyNet(4, 2, mp.Rngs(seed)) for seed in (0, 1))
     run = training.train(Clock(3, "truncated", 2), network, iterations=1)

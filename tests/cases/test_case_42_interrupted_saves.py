@@ -90,7 +90,7 @@ def assert_last_iteration_is_loadable(run: Path) -> None:
     [
         ("--backend", "torch"),
         ("--backend", "torch", "--vectorization", "async", "--num-envs", "2", "--num-minibatches", "1"),
-        pytest.param(("--backend", "jax"), marks=pytest.mark.slow),
+        ("--backend", "jax"),
     ],
     ids=["torch", "worker processes", "jax"],
 )
