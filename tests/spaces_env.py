@@ -57,7 +57,7 @@ class Spaces(gymnasium.Env[Any, Any]):
     def _draw(self, action: Any, mask: Any) -> Any:
         if isinstance(mask, spaces.Dict):
             return {key: self._draw(action[key], sub) for key, sub in mask.spaces.items()}
-        sizes = [int(action.n)] if isinstance(action, spaces.Discrete) else [int(n) for n in action.nvec.ravel()]
+        sizes = self._sizes(action)
         if self._t == 3:
             flat = np.zeros(sum(sizes))
         else:
@@ -67,6 +67,12 @@ class Spaces(gymnasium.Env[Any, Any]):
             flat = np.concatenate(blocks)
         return flat.reshape(mask.shape).astype(mask.dtype)
 
+    def _sizes(self, space: Any) -> list[int]:
+        if isinstance(space, spaces.Discrete):
+            return [int(space.n)]
+        nvec = space.high.astype(int) - space.low + 1 if isinstance(space, spaces.Box) else space.nvec
+        return [int(size) for size in nvec.ravel()]
+
     def _check(self, space: Any, action: Any, mask: Any) -> None:
         if isinstance(mask, dict):
             for key, sub in mask.items():
@@ -75,6 +81,7 @@ class Spaces(gymnasium.Env[Any, Any]):
         if isinstance(space, spaces.Discrete):
             chosen = [int(action) - int(space.start)]
         else:
-            offsets = np.concatenate([[0], np.cumsum(space.nvec.ravel())[:-1]])
-            chosen = (np.ravel(action) - np.ravel(space.start) + offsets).tolist()
+            start = space.low if isinstance(space, spaces.Box) else space.start
+            offsets = np.concatenate([[0], np.cumsum(self._sizes(space))[:-1]])
+            chosen = (np.ravel(action).astype(int) - np.ravel(start).astype(int) + offsets).tolist()
         assert np.ravel(mask)[chosen].all(), f"{action!r} is masked by {mask!r}"

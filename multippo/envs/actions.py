@@ -1,13 +1,17 @@
 """From policy coordinates to the actions an environment takes.
 
-A policy works in coordinates of its own: [-1, 1] in each bounded dimension of a Box, counting from 0 in a Discrete
-space. The map below is applied by the environment adapter and nowhere else, so the action that is stored and replayed
-is the one that was sampled, neither scaled nor clipped.
+A policy works in coordinates of its own: [-1, 1] in each bounded dimension of a Box of floats, counting from 0 in a
+Discrete space and in each dimension of a Box of integers. The map below is applied by the environment adapter and
+nowhere else, so the action that is stored and replayed is the one that was sampled, neither scaled nor clipped.
 
-For a Box with bounds ``low`` and ``high``, per dimension:
+For a Box of floats with bounds ``low`` and ``high``, per dimension:
 
     bounded on both sides:   env_action = clip((high + low) / 2 + action * (high - low) / 2, low, high)
     otherwise:               env_action = clip(action, low, high)
+
+For a Box of integers, per dimension:
+
+    env_action = low + action
 """
 
 from __future__ import annotations
@@ -18,9 +22,14 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from multippo.integer_boxes import MOST_CHOICES, is_integer_box, num_choices
+
 __all__ = ["ActionMap", "make_action_map"]
 
-_SUPPORTED = "Box of floats, Discrete, MultiDiscrete, MultiBinary, and Dict of those"
+_SUPPORTED = (
+    f"Box (of floats, or of at most {MOST_CHOICES} integers in each dimension), Discrete, MultiDiscrete, MultiBinary, "
+    "and Dict of those"
+)
 
 
 class ActionMap(abc.ABC):
@@ -46,12 +55,11 @@ def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np) -> Ac
 
 
 def _make(space: spaces.Space[Any], num_envs: int, xp: Any, path: str) -> ActionMap:
+    if is_integer_box(space):
+        count = num_choices(space, path)
+        _check_representable(space, xp, path)
+        return _IntegerMap(space, count, space.low, num_envs, xp, path)
     if isinstance(space, spaces.Box):
-        if space.dtype.kind != "f":
-            raise ValueError(
-                f"The action space {path} = {space} holds {space.dtype.name} values, which a continuous policy would "
-                f"round; supported are {_SUPPORTED}. Declare it as Discrete or MultiDiscrete, or as a Box of floats."
-            )
         return _BoxMap(space, num_envs, xp, path)
     if isinstance(space, spaces.Discrete):
         return _IntegerMap(space, int(space.n), int(space.start), num_envs, xp, path)
@@ -104,7 +112,7 @@ class _IntegerMap(ActionMap):
         assert space.shape is not None
         assert space.dtype is not None
         self._start = np.asarray(start, space.dtype) if np.any(start) else None
-        self._dtype = space.dtype if xp is np else np.dtype(np.int32)
+        self._dtype = space.dtype if xp is np or isinstance(space, spaces.Box) else np.dtype(np.int32)
         self._count = np.asarray(count)
         self._shape, self._xp, self._path = (num_envs, *space.shape), xp, path
 
@@ -122,8 +130,10 @@ class _IntegerMap(ActionMap):
                 f"The action for {self._path} was expected to count from 0 to below {self._count.tolist()}, received "
                 f"{action.tolist()}: the network's action head has another number of choices than the action space."
             )
-        action = action.astype(self._dtype)
-        return action if self._start is None else action + self._start.astype(self._dtype)
+        # Without its 64-bit mode JAX has no int64. In a small type a choice can wrap around; so does the sum, back.
+        dtype = self._dtype if self._xp is np else self._xp.asarray(np.zeros((), self._dtype)).dtype
+        action = action.astype(dtype)
+        return action if self._start is None else action + self._start.astype(dtype)
 
 
 class _DictMap(ActionMap):
@@ -138,6 +148,16 @@ class _DictMap(ActionMap):
                 f"{received}: give the network one action head per key."
             )
         return {key: action_map(action[key]) for key, action_map in self._maps.items()}
+
+
+def _check_representable(space: spaces.Box, xp: Any, path: str) -> None:
+    for bound in (space.low, space.high):
+        if xp is not np and not np.array_equal(np.asarray(xp.asarray(bound)), bound):
+            raise ValueError(
+                f"The action space {path} = {space} of {space.dtype.name} has a bound that does not fit into "
+                f"{xp.asarray(bound).dtype.name}, which is what JAX has without its 64-bit mode: declare smaller "
+                "bounds, or work in mp.precision('float64')."
+            )
 
 
 def _check_shape(action: Any, shape: tuple[int, ...], path: str) -> None:

@@ -61,8 +61,9 @@ class Env(abc.ABC):
         num_envs: How many environments there are, ``B``.
         observation_space: gymnasium space of one environment's observation.
         action_space: gymnasium space of one environment's action. Actions handed to ``step`` are in *policy
-            coordinates*: for a Box, each bounded dimension lies in [-1, 1] and is scaled to its bounds by the
-            environment adapter; an unbounded dimension is passed through. For a Discrete space they count from 0.
+            coordinates*: for a Box of floats, each bounded dimension lies in [-1, 1] and is scaled to its bounds by
+            the environment adapter; an unbounded dimension is passed through. For a Discrete space they count from 0,
+            as in each dimension of a MultiDiscrete or a Box of integers.
         functional: Whether ``reset`` and ``step`` are pure JAX functions of their arguments.
         may_skip: Whether a step may come back with ``valid`` False.
         max_episode_steps: The time limit, or None where it is unknown or there is none.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from multippo.envs.workers import CLOSE_S
+from multippo.envs.workers import CLOSE_S, NOTICE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,9 +30,6 @@ _STARTS_PER_CORE = 4
 
 _MOST_BYTES = 2**15
 """What fits into a pipe that nobody reads, with what else a new process is given."""
-
-_ERROR_TIMEOUT_S = 5.0
-"""For an exception that a worker has announced; it comes through a thread of the worker's."""
 
 
 class DifferentSpacesError(RuntimeError):
@@ -105,41 +102,43 @@ class TimedVectorEnv(AsyncVectorEnv):
         self._deadlines[number] = time.monotonic() + self._limit_s
 
     def _wait_until_at_most(self, num_starting: int) -> None:
-        while len(self._deadlines) > num_starting:
+        """Takes what the workers have said, and waits for more while there are too many. One that is late ends it."""
+        is_waiting = True
+        while self._deadlines and is_waiting:
+            is_waiting = len(self._deadlines) > num_starting
+            left_s = min(self._deadlines.values()) - time.monotonic() if is_waiting else 0.0
             starting: dict[Any, int] = {self.parent_pipes[number]: number for number in self._deadlines}
-            left_s = min(self._deadlines.values()) - time.monotonic()
             ready: list[Any] = multiprocessing.connection.wait(list(starting), max(left_s, 0.0))
-            if not ready:
-                # Those that were started at the same time likely wait for the same.
-                late = [number for number, deadline in self._deadlines.items() if deadline < time.monotonic() + 1.0]
-                raise RuntimeError(
-                    f"The workers of environments {late} did not make their environments within {self._limit_s:.3g} s "
-                    "of their start, and all workers were ended. The first environment was made in this process "
-                    "without fault, so look for what an environment waits for in a new process: a lock, a port, a "
-                    "display, a download. If it may take longer, pass a larger worker_timeout."
-                )
             for pipe in ready:
-                number = starting[pipe]
-                try:
-                    made = pipe.recv()
-                except (EOFError, ConnectionError) as error:
-                    self.processes[number].join(CLOSE_S)
-                    raise DiedAtStartError(number, self.processes[number].exitcode) from error
-                if not made:
-                    raise self._error_of(number)
-                del self._deadlines[number]
-                self._announced.arrived(number)
+                self._take(starting[pipe])
+            # Also where others are ready again and again, or started more slowly than they make theirs.
+            if self._deadlines and min(self._deadlines.values()) <= (now := time.monotonic()):
+                # Those that were started at the same time likely wait for the same.
+                raise _late(
+                    [number for number, deadline in self._deadlines.items() if deadline < now + 1.0], self._limit_s
+                )
+
+    def _take(self, number: int) -> None:
+        try:
+            made = self.parent_pipes[number].recv()
+        except (EOFError, ConnectionError) as error:
+            self.processes[number].join(CLOSE_S)
+            raise DiedAtStartError(number, self.processes[number].exitcode) from error
+        if not made:
+            raise self._error_of(number)
+        del self._deadlines[number]
+        self._announced.arrived(number)
 
     def _error_of(self, number: int) -> BaseException:
         try:
-            return self.error_queue.get(timeout=_ERROR_TIMEOUT_S)[2]
+            return self.error_queue.get(timeout=NOTICE_S)[2]
         except queue.Empty:
             return DiedAtStartError(number, self.processes[number].exitcode)
 
     def _check_spaces(self) -> None:
         # What comes first after the last start.
         self._wait_until_at_most(0)
-        pipes = [_RememberingPipe(pipe) for pipe in self.parent_pipes]
+        pipes = [_RememberingPipe(pipe, place, self._limit_s) for place, pipe in enumerate(self.parent_pipes)]
         self.parent_pipes: list[Any] = list(pipes)
         try:
             super()._check_spaces()
@@ -215,16 +214,30 @@ class _Pickled:
 class _RememberingPipe:
     """A worker's pipe that keeps the worker's answer to whether its spaces are those of the first environment."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
+    def __init__(self, pipe: Connection, number: int, limit_s: float) -> None:
+        self.pipe, self._number, self._limit_s = pipe, number, limit_s
         self.send = pipe.send
         self.same_spaces: tuple[bool, ...] = ()
 
     def recv(self) -> Any:
-        """As ``Connection.recv``."""
-        message = self.pipe.recv()
+        """As ``Connection.recv``, but not for ever."""
+        if not self.pipe.poll(self._limit_s):
+            raise _late([self._number], self._limit_s)
+        try:
+            message = self.pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            raise DiedAtStartError(self._number) from error
         self.same_spaces = message[0]
         return message
+
+
+def _late(numbers: list[int], limit_s: float) -> RuntimeError:
+    return RuntimeError(
+        f"The workers of environments {numbers} did not make their environments within {limit_s:.3g} s of their start, "
+        "and all workers were ended. The first environment was made in this process without fault, so look for what an "
+        "environment waits for in a new process: a lock, a port, a display, a download. If it may take longer, pass a "
+        "larger worker_timeout."
+    )
 
 
 def _num_cores() -> int:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLOSE_S",
+    "NOTICE_S",
     "WORKER_TIMEOUT_S",
     "Workers",
     "check_worker_timeout",
@@ -45,6 +46,10 @@ __all__ = [
 _LOG = logging.getLogger("multippo")
 
 WORKER_TIMEOUT_S = 20.0
+"""With ``NOTICE_S`` and ``CLOSE_S`` it makes less than the 30 s within which a worker is named and gone."""
+
+NOTICE_S = 5.0
+"""For what is on its way already: an announced exception, which a thread of the worker's sends, or a process's end."""
 
 _LONGEST_S = 1e6
 """Waiting for several processes takes milliseconds of 32 bits."""
@@ -58,38 +63,24 @@ class Workers:
 
     Args:
         vector_env: The environment.
-        base: The ``AsyncVectorEnv`` at its heart. Where ``vector_env`` wraps it, a hanging worker can't be told from a
-            slow one, and only dead ones are noticed.
+        base: The ``AsyncVectorEnv`` at its heart: ``vector_env`` itself, or what it wraps. During each call its waits
+            have the time limit, whoever waits; a wrapper that passes a time of its own keeps that. Between the calls it
+            is as the user made it.
         timeout_s: Seconds that the slowest worker may take for a step or a reset.
     """
 
     def __init__(self, vector_env: VectorEnv[Any, Any, Any], base: AsyncVectorEnv, timeout_s: float) -> None:
         self._vector_env, self._base, self._timeout_s = vector_env, base, timeout_s
+        self._waited_s = timeout_s
         self._has_notes = all(isinstance(constructor, MemberConstructor) for constructor in base.env_fns)
-        # Else without limit: an exception that can't be pickled is announced and never comes.
-        base.error_queue.get = functools.partial(base.error_queue.get, timeout=timeout_s)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """As ``VectorEnv.reset``."""
-        if self._vector_env is not self._base:
-            return self._watch("reset", lambda: self._vector_env.reset(seed=seed, options=options))
-
-        def call() -> Any:
-            self._base.reset_async(seed=seed, options=options)
-            return self._base.reset_wait(timeout=self._timeout_s)
-
-        return self._watch("reset", call)
+        return self._watch("reset", lambda: self._vector_env.reset(seed=seed, options=options))
 
     def step(self, actions: np.ndarray | dict[str, Any]) -> Any:
         """As ``VectorEnv.step``."""
-        if self._vector_env is not self._base:
-            return self._watch("step", lambda: self._vector_env.step(actions))
-
-        def call() -> Any:
-            self._base.step_async(actions)  # type: ignore[arg-type]
-            return self._base.step_wait(timeout=self._timeout_s)
-
-        return self._watch("step", call)
+        return self._watch("step", lambda: self._vector_env.step(actions))
 
     def close(self) -> None:
         """Lets the workers close their environments and ends them."""
@@ -126,7 +117,7 @@ class Workers:
 
     def _watch(self, name: str, call: Callable[[], Any]) -> Any:
         try:
-            with without_tracebacks() if self._has_notes else contextlib.nullcontext():
+            with without_tracebacks() if self._has_notes else contextlib.nullcontext(), self._limited():
                 return call()
         except (EOFError, ConnectionError) as error:
             dead = self._dead_workers()
@@ -138,10 +129,11 @@ class Workers:
         except multiprocessing.TimeoutError as error:
             silent = [i for i, pipe in enumerate(self._base.parent_pipes) if pipe is not None and not pipe.poll(0)]
             self._stop()
+            is_ours = self._waited_s == self._timeout_s
             raise RuntimeError(
                 f"In {name} of {self._vector_env}, the workers of environments {silent} gave no answer within "
-                f"{self._timeout_s:g} s and were ended. If the environment may take longer, pass a larger "
-                "worker_timeout."
+                f"{self._waited_s:g} s and were ended. If the environment may take longer, "
+                f"{'pass a larger worker_timeout' if is_ours else 'let the wrapper that waits allow more'}."
             ) from error
         except queue.Empty as error:
             ended = list(self._dead_workers())
@@ -158,9 +150,38 @@ class Workers:
                 raise own from None
             raise
 
+    @contextlib.contextmanager
+    def _limited(self) -> Generator[None]:
+        """Gives each wait of the base a limit, meanwhile: one with its own method in it would outlive its last user."""
+        base = self._base
+        bound: list[tuple[Any, str, Any]] = [
+            (base, name, self._limited_wait(getattr(base, name))) for name in ("reset_wait", "step_wait", "call_wait")
+        ]
+        # An exception that can't be pickled is announced and never comes.
+        get = functools.partial(base.error_queue.get, timeout=min(self._timeout_s, NOTICE_S))
+        bound.append((base.error_queue, "get", get))
+        before = [(owner, name, vars(owner).get(name)) for owner, name, _ in bound]
+        for owner, name, method in bound:
+            setattr(owner, name, method)
+        try:
+            yield
+        finally:
+            for owner, name, method in before:
+                if method is None:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, method)
+
+    def _limited_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        def limited(timeout: float | None = None) -> Any:
+            self._waited_s = self._timeout_s if timeout is None else timeout
+            return wait(timeout=self._waited_s)
+
+        return limited
+
     def _dead_workers(self) -> dict[int, int | None]:
         # The pipe closes a moment before the process is gone.
-        multiprocessing.connection.wait([process.sentinel for process in self._base.processes], timeout=5.0)
+        multiprocessing.connection.wait([process.sentinel for process in self._base.processes], timeout=NOTICE_S)
         return {i: process.exitcode for i, process in enumerate(self._base.processes) if not process.is_alive()}
 
     def _stop(self) -> None:

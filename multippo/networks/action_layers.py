@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from multippo.integer_boxes import MOST_CHOICES, is_integer_box, num_choices
 from multippo.networks.containers import Filter, Flattener, Map, Parallel, Sequential, Splitter
 from multippo.networks.observation_layers import Size, is_size
 from multippo.networks.sampling_layers import (
@@ -25,7 +26,10 @@ __all__ = ["ActionLayers", "Distribution", "SamplerOptions", "action_layers", "m
 
 Distribution = Literal["tanh_normal", "normal"]
 
-_SUPPORTED = "Box of floats, Discrete, MultiDiscrete, MultiBinary, Dict of those, or a number of continuous actions"
+_SUPPORTED = (
+    f"Box (of floats, or of at most {MOST_CHOICES} integers in each dimension), Discrete, MultiDiscrete, MultiBinary, "
+    "Dict of those, or a number of continuous actions"
+)
 
 
 class SamplerOptions(NamedTuple):
@@ -33,7 +37,7 @@ class SamplerOptions(NamedTuple):
 
     Attributes:
         entropy_weight: Weight of the entropy bonus.
-        distribution: Of a Box's actions; None: by its bounds.
+        distribution: Of a Box of floats' actions; None: by its bounds.
         min_std: Least standard deviation, before scaling.
         std_scale: Multiplies the standard deviation.
     """
@@ -91,10 +95,14 @@ def action_layers(
     elif isinstance(action, spaces.MultiDiscrete):
         sampler = MultiCategoricalSampler(action.nvec, rngs, options.entropy_weight)
         head = ActionLayers(int(action.nvec.sum()), [sampler])
+    elif is_integer_box(action) and math.prod(action.shape):
+        nvec = num_choices(action, path)
+        sampler = MultiCategoricalSampler(nvec, rngs, options.entropy_weight)
+        head = ActionLayers(int(nvec.sum()), [sampler])
     elif mask is not None:
         raise ValueError(
-            f"The observation holds a mask for the {path} {action!r}, but only Discrete and MultiDiscrete actions can "
-            "be masked. Pass mask_key=None to make it an observation like any other."
+            f"The observation holds a mask for the {path} {action!r}, but only Discrete and MultiDiscrete actions and "
+            "those of a Box of integers can be masked. Pass mask_key=None to make it an observation like any other."
         )
     else:
         return _of_numbers(action, rngs, options, path)
@@ -147,9 +155,7 @@ def _of_numbers(action: Size, rngs: Rngs, options: SamplerOptions, path: str) ->
     if isinstance(action, spaces.Box) and action.dtype.kind == "f" and math.prod(action.shape):
         return _of_box(tuple(action.shape), _is_bounded(action), rngs, options)
     advice = "Wrap the environment, or compose a network with the samplers you need."
-    if isinstance(action, spaces.Box) and action.dtype.kind != "f":
-        advice = "Declare it as Discrete or MultiDiscrete, or as a Box of floats."
-    elif isinstance(action, spaces.Dict | spaces.Box):
+    if isinstance(action, spaces.Dict | spaces.Box):
         advice = "It is empty: it needs at least one entry."
     raise ValueError(
         f"The ready-made networks do not take the {path} {action!r} of type {type(action).__name__}; supported are "
@@ -179,7 +185,8 @@ def _has_numbers(action: Size) -> bool:
     """Whether any part of an action is drawn from a Gaussian; True for what is refused later by name."""
     if isinstance(action, spaces.Dict) and action.spaces:
         return any(_has_numbers(sub) for sub in action.spaces.values())
-    return not isinstance(action, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
+    is_choice = isinstance(action, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
+    return not is_choice and not is_integer_box(action)
 
 
 def _is_bounded(space: spaces.Box) -> bool:

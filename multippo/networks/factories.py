@@ -113,8 +113,9 @@ def make_mlp_actor_critic(
     Args:
         observation: Observation space (Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those, nested),
             or the number of features.
-        action: Action space (Box of floats, Discrete, MultiDiscrete, MultiBinary, or a Dict of those, nested; each has
-            its own sampler), or the number of continuous actions.
+        action: Action space (Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of those, nested; each has its own
+            sampler), or the number of continuous actions. In each dimension of a Box of integers one of its values is
+            chosen, at most 1024, as in a MultiDiscrete.
         actor_hidden_sizes: Hidden layers of the actor.
         critic_hidden_sizes: Hidden layers of the critic.
         rngs: Where initial weights and the samplers' keys are drawn from; ``Rngs(0)`` by default.
@@ -128,8 +129,8 @@ def make_mlp_actor_critic(
         min_std: Least standard deviation of a Box's actions, before scaling; see the samplers.
         std_scale: Multiplies the standard deviation of a Box's actions.
         mask_key: The entry of a Dict observation that masks the action: 1 (or anything but 0) for what is allowed, one
-            number for each choice of a Discrete, one block after another for a MultiDiscrete, a Dict of masks for a
-            Dict of actions. It is neither normalised nor seen by the layers. None: there is none.
+            number for each choice of a Discrete, one block after another for a MultiDiscrete or a Box of integers, a
+            Dict of masks for a Dict of actions. It is neither normalised nor seen by the layers. None: there is none.
 
     Returns:
         A network whose output is a ``PPONetworkOutput``.

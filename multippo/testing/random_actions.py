@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from multippo.integer_boxes import is_integer_box, num_choices
+
 __all__ = ["MASK_KEY", "mask_in", "random_action", "to_space"]
 
 MASK_KEY = "action_mask"
@@ -21,8 +23,9 @@ def random_action(space: spaces.Space[Any], num_envs: int, rng: np.random.Genera
         space: Of one action.
         num_envs: B.
         rng: Decides.
-        mask: For Discrete and MultiDiscrete actions, what is allowed: B rows of as many numbers as there are choices,
-            in any shape; for a Dict of actions a dict with some of its keys. None, or a row without any: everything is.
+        mask: For Discrete and MultiDiscrete actions and a Box of integers, what is allowed: B rows of as many numbers
+            as there are choices, in any shape; for a Dict of actions a dict with some of its keys. None, or a row
+            without any: everything is.
     """
     if isinstance(space, spaces.Dict):
         masks = mask if isinstance(mask, Mapping) else {}
@@ -31,6 +34,8 @@ def random_action(space: spaces.Space[Any], num_envs: int, rng: np.random.Genera
         return _choices(np.array([space.n]), num_envs, rng, mask)[:, 0]
     if isinstance(space, spaces.MultiDiscrete):
         return _choices(space.nvec.ravel(), num_envs, rng, mask).reshape(num_envs, *space.nvec.shape)
+    if is_integer_box(space):
+        return _choices(num_choices(space, "action").ravel(), num_envs, rng, mask).reshape(num_envs, *space.shape)
     if isinstance(space, spaces.MultiBinary):
         return rng.integers(0, 2, (num_envs, *space.shape)).astype(np.int32)
     assert isinstance(space, spaces.Box)
@@ -45,9 +50,10 @@ def mask_in(observation: Any) -> Any:
 
 
 def to_space(space: spaces.Space[Any], action: Any) -> Any:
-    """A Discrete or MultiDiscrete action of ``random_action`` as the space counts it, from its ``start``."""
-    start = getattr(space, "start", 0)
-    return (np.asarray(action) + start).astype(space.dtype)[()]
+    """An action of ``random_action``, of a space of choices, as the space counts it: from its ``start`` or ``low``."""
+    start = space.low if is_integer_box(space) else getattr(space, "start", 0)
+    # In the type of the space: a sum of unlike types can be a float, which has no room for large integers.
+    return np.asarray(np.asarray(action).astype(space.dtype) + start).astype(space.dtype)[()]
 
 
 def _choices(counts: np.ndarray, num_envs: int, rng: np.random.Generator, mask: Any) -> np.ndarray:

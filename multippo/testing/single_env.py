@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multippo.envs.returned import Observations, described, split_reset, split_step
+from multippo.integer_boxes import is_integer_box
 from multippo.testing.random_actions import mask_in, random_action, to_space
 
 __all__ = ["look_at_single"]
@@ -45,7 +46,8 @@ def look_at_single(env: Any, seed: int, error: Callable[[str, str], None], warn:
 def _action(space: spaces.Space[Any], obs: Any, seed: int) -> Any:
     """One that the observation's mask allows, where there is one for such actions."""
     mask = mask_in(obs)
-    if mask is None or not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+    is_choice = isinstance(space, spaces.Discrete | spaces.MultiDiscrete) or is_integer_box(space)
+    if mask is None or not is_choice:
         return space.sample()
     mask = tuple(np.asarray(part)[None] for part in mask) if isinstance(mask, tuple) else np.asarray(mask)[None]
     return to_space(space, random_action(space, 1, np.random.default_rng(seed), mask)[0])

@@ -2,8 +2,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from spaces_env import Spaces
 
 from multippo.envs.actions import make_action_map
+from multippo.envs.make import make_env
 
 INF = np.inf
 # Bounds, an action in policy coordinates, and the environment's action by
@@ -75,11 +77,87 @@ def test_integers_come_in_the_type_of_the_space():
     assert make_action_map(spaces.MultiBinary(2), 1)(np.array([[1, 0]], np.int64)).dtype == np.int8
 
 
+INTEGERS = {
+    # low, high, type, actions that count from 0, and low + action
+    "offset": ([-5], [5], np.int32, [[0], [5], [10]], [[-5], [0], [5]]),
+    "from 0": ([0, 0], [1, 1023], np.int64, [[1, 1023]], [[1, 1023]]),
+    "whole type": ([-128], [127], np.int8, [[0], [127], [128], [255]], [[-128], [-1], [0], [127]]),
+    "whole type, no sign": ([0], [255], np.uint8, [[0], [200], [255]], [[0], [200], [255]]),
+    "zero width": ([7, 2], [7, 3], np.int16, [[0, 1]], [[7, 3]]),
+    "two axes": ([[0, -3]], [[2, -1]], np.int32, [[[1, 0]], [[2, 2]]], [[[1, -3]], [[2, -1]]]),
+    "scalar": (-1, 1, np.int32, [0, 2], [-1, 1]),
+    "flags": ([False, True], [True, True], np.bool_, [[0, 0], [1, 0]], [[False, True], [True, True]]),
+}
+
+
+@pytest.mark.parametrize("xp", [np, jnp])
+@pytest.mark.parametrize(("low", "high", "dtype", "action", "expected"), INTEGERS.values(), ids=INTEGERS)
+def test_a_box_of_integers_counts_from_its_lower_bound(low, high, dtype, action, expected, xp):
+    low, high = np.array(low, dtype), np.array(high, dtype)
+    space = spaces.Box(low, high, low.shape, dtype)
+    mapped = make_action_map(space, len(action), xp)(xp.asarray(action))
+    np.testing.assert_array_equal(mapped, expected)
+    assert all(space.contains(np.asarray(row, dtype)) for row in mapped)
+    # Without its 64-bit mode JAX has no int64.
+    assert mapped.dtype == (np.int32 if xp is jnp and dtype is np.int64 else dtype)
+
+
+def test_a_box_of_large_integers():
+    for dtype in (np.int64, np.uint64):
+        high = np.array([2**63 - 2 if dtype is np.int64 else 2**64 - 2], dtype)
+        space = spaces.Box(high - np.array(9, dtype), high, dtype=dtype)
+        mapped = make_action_map(space, 2)(np.array([[0], [9]]))
+        assert mapped.tolist() == [[int(high[0]) - 9], [int(high[0])]] and mapped.dtype == dtype
+        with pytest.raises(ValueError, match=r"does not fit into u?int32.*smaller bounds, or work in mp.precision"):
+            make_action_map(space, 2, jnp)
+
+
+def test_an_action_beyond_a_box_of_integers_is_refused():
+    to_env = make_action_map(spaces.Box(-1, 1, (2,), np.int32), 1)
+    for action in ([[3, 0]], [[-1, 0]]):
+        with pytest.raises(ValueError, match=r"count from 0 to below \[3, 3\]"):
+            to_env(np.array(action))
+    with pytest.raises(ValueError, match=r"integers that count from 0, received float64: use a sampler for discrete"):
+        to_env(np.zeros((1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("space", "problem"),
+    [
+        (spaces.Box(0, 1024, (2,), np.int32), "has 1025 integers in one dimension"),
+        (spaces.Box(np.array([0, 0]), np.array([1, 10**6]), dtype=np.int64), "has 1000001 integers"),
+        (spaces.Box(-(2**63), 2**63 - 2, (1,), np.int64), f"has {2**64 - 1} integers"),
+        (spaces.Box(0, np.array([2**64 - 1], np.uint64), dtype=np.uint64), f"has {2**64} integers"),
+        (spaces.Box(-np.inf, np.inf, (1,), np.int64), "not bounded on both sides"),
+        (spaces.Box(-np.inf, np.inf, (1,), np.int8), "not bounded on both sides"),
+        (spaces.Box(0, np.inf, (1,), np.int32), "not bounded on both sides"),
+    ],
+    ids=str,
+)
+def test_a_box_of_too_many_integers_is_refused(space, problem):
+    for own, name in ((space, "action"), (spaces.Dict(a=space), r"action\['a'\]")):
+        with pytest.raises(ValueError, match=rf"action space {name} = Box.*{problem}.*at most 1024.*Box of floats"):
+            make_action_map(own, 1)
+
+
 def test_dict():
-    space = spaces.Dict({"push": spaces.Box(0, 5, (1,)), "gear": spaces.Discrete(3, start=1)})
-    mapped = make_action_map(space, 2)({"gear": np.array([0, 2]), "push": np.array([[0.0], [1.0]], np.float32)})
+    space = spaces.Dict(
+        {"push": spaces.Box(0, 5, (1,)), "gear": spaces.Discrete(3, start=1), "turns": spaces.Box(-2, 2, (1,), np.int8)}
+    )
+    action = {"gear": np.array([0, 2]), "push": np.array([[0.0], [1.0]], np.float32), "turns": np.array([[0], [3]])}
+    mapped = make_action_map(space, 2)(action)
     np.testing.assert_array_equal(mapped["gear"], [1, 3])
+    np.testing.assert_array_equal(mapped["turns"], [[-2], [1]])
     np.testing.assert_array_equal(mapped["push"], [[2.5], [5.0]])
+
+
+def test_the_environment_receives_integers_of_its_type_as_often_as_they_are_repeated():
+    space = spaces.Dict(turns=spaces.Box(-2, 2, (1,), np.int8), level=spaces.Box(3, 4, (), np.int64))
+    member = Spaces(spaces.Box(0, 1, (1,)), space)
+    env = make_env(lambda: member, num_envs=1, action_repeat=2)
+    env.step(env.reset(0), {"turns": np.array([[4]]), "level": np.array([0])})
+    assert [(action["turns"].tolist(), int(action["level"])) for action in member.received] == [([2], 3)] * 2
+    assert all((action["turns"].dtype, action["level"].dtype) == (np.int8, np.int64) for action in member.received)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +167,14 @@ def test_dict():
         spaces.Text(3),
         spaces.Sequence(spaces.Discrete(2)),
         spaces.Graph(spaces.Box(-1, 1, (2,)), None),
-        spaces.Box(0, 9, (2,), np.int32),
         spaces.Dict({"inner": spaces.Text(3)}),
     ],
     ids=lambda space: type(space).__name__,
 )
 def test_other_spaces_are_refused_by_name(space):
-    with pytest.raises(ValueError, match=r"action.*supported are Box of floats, Discrete") as caught:
+    with pytest.raises(
+        ValueError, match=r"action.*supported are Box \(of floats, or of at most 1024 integers"
+    ) as caught:
         make_action_map(space, 1)
     inner = space["inner"] if isinstance(space, spaces.Dict) else space
     assert str(inner) in str(caught.value)

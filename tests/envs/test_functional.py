@@ -266,19 +266,26 @@ def test_an_episode_limit_amid_an_action(jax_clock, clock, truncation_key):
         assert env.max_episode_steps == host.max_episode_steps
 
 
-def test_actions_are_mapped(state_class):
+@pytest.mark.parametrize("action_repeat", [1, 2])
+def test_actions_are_mapped(state_class, action_repeat):
     class Echo:
-        action_space = spaces.Dict({"gear": spaces.Discrete(2, start=-1), "push": spaces.Box(0, 5, (1,))})
+        action_space = spaces.Dict(
+            gear=spaces.Discrete(2, start=-1),
+            push=spaces.Box(0, 5, (1,)),
+            turns=spaces.Box(np.array([[-128, 7]]), np.array([[127, 7]]), dtype=np.int8),
+        )
 
         def reset(self, key):
-            return state_class(jnp.zeros(2), 0.0, 0.0, {}, {})
+            return state_class(jnp.zeros(4), 0.0, 0.0, {}, {})
 
         def step(self, state, action):
-            return state._replace(obs=jnp.array([action["gear"], action["push"][0]], float))
+            assert action["turns"].dtype == jnp.int8
+            return state._replace(obs=jnp.array([action["gear"], action["push"][0], *action["turns"][0]], float))
 
-    env = FunctionalEnv(Echo(), 2, truncation_key=None)
-    state = env.step(env.reset(0), {"gear": np.array([0, 1]), "push": np.array([[0.0], [7.0]])})
-    np.testing.assert_allclose(state.obs, [[-1, 2.5], [0, 5]])
+    env = FunctionalEnv(Echo(), 2, truncation_key=None, action_repeat=action_repeat)
+    turns = np.array([[[0, 0]], [[255, 0]]])
+    state = env.step(env.reset(0), {"gear": np.array([0, 1]), "push": np.array([[0.0], [7.0]]), "turns": turns})
+    np.testing.assert_allclose(state.obs, [[-1, 2.5, -128, 7], [0, 5, 127, 7]])
 
 
 def test_similar_and_arguments(jax_goal):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from multippo.envs import worker_starts
 from multippo.envs.make import make_env as make_env_by_name
 
 
@@ -42,11 +43,78 @@ def hanging():
 
 def test_constructors_that_hang_in_their_workers_are_named_however_many_there_are():
     makers = [*[make_class()] * 30, hanging, hanging]
-    pattern = r"workers of environments \[30, 31\] did not make.*within 1\S+ s.*larger worker_timeout"
+    # The last one is named too where it has started within a second of the other.
+    pattern = r"workers of environments \[30(, 31)?\] did not make.*within 1\S+ s.*larger worker_timeout"
     began = time.monotonic()
     with pytest.raises(RuntimeError, match=pattern):
         make_env_by_name(makers, vectorization="async", worker_timeout=10.0)
     assert time.monotonic() - began < 35
+    assert not multiprocessing.active_children()
+
+
+def test_many_constructors_that_hang_are_named_within_the_limit_of_the_first(monkeypatch):
+    # Four for each core start at a time. If each of four waves took its limit, it would be 8 s.
+    monkeypatch.setattr(worker_starts, "_num_cores", lambda: 1)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"workers of environments \[0[],].* did not make"):
+        make_env_by_name([hanging] * 16, vectorization="async", worker_timeout=2.0)
+    assert time.monotonic() - began < 6
+    assert not multiprocessing.active_children()
+
+
+def test_one_that_hangs_is_named_while_others_are_still_being_started(monkeypatch):
+    # As where a process takes longer to start than its environment to be made: there is always room for another.
+    monkeypatch.setattr(worker_starts, "_num_cores", lambda: 1000)
+    context = multiprocessing.get_context("forkserver").Process
+    start, started = context.start, []
+
+    def start_slowly(process):
+        started.append(process)
+        time.sleep(0.3)
+        start(process)
+
+    monkeypatch.setattr(context, "start", start_slowly)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"workers of environments \[0[],].* did not make"):
+        make_env_by_name([hanging, *[make_class()] * 60], vectorization="async", worker_timeout=3.0)
+    assert time.monotonic() - began < 12
+    assert 1 < len(started) < 40
+    assert not multiprocessing.active_children()
+
+
+class Unanswering(spaces.Discrete):
+    """Does not say in a worker whether it is equal to another."""
+
+    def __init__(self, n, answer):
+        super().__init__(n)
+        self.answer = answer
+
+    def __eq__(self, other):
+        if multiprocessing.parent_process() is not None:
+            self.answer()
+        return True
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize(
+    ("answer", "timeout", "message"),
+    [
+        (lambda: time.sleep(60), 6.0, r"workers of environments \[1\] did not make"),
+        (lambda: os._exit(3), 20.0, r"worker process of environment 1 died"),
+    ],
+    ids=["hangs", "dies"],
+)
+def test_one_that_is_lost_before_it_has_told_its_spaces_is_named(answer, timeout, message):
+    def make():
+        env = make_class()()
+        env.action_space = Unanswering(2, answer)
+        return env
+
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=message):
+        make_env_by_name([make_class(), make], vectorization="async", worker_timeout=timeout)
+    assert time.monotonic() - began < 20
     assert not multiprocessing.active_children()
 
 

@@ -216,9 +216,12 @@ ACTIONS = {
     "one choice": (spaces.Discrete(1, start=2), ()),
     "multi-discrete": (spaces.MultiDiscrete([[2], [5]], start=[[1], [-3]]), (2, 1)),
     "multi-binary": (spaces.MultiBinary((2, 2)), (2, 2)),
+    "integers": (spaces.Box(np.array([[-3, 0]]), np.array([[5, 0]]), dtype=np.int16), (1, 2)),
+    "one integer": (spaces.Box(-1, 1, (), np.int32), ()),
+    "bytes": (spaces.Box(0, 255, (2,), np.uint8), (2,)),
     "dict": (
         spaces.Dict(
-            {"a.b": spaces.Discrete(2), "self": spaces.Dict(x=spaces.MultiBinary(3), y=spaces.Box(0, 1, (1, 2)))}
+            {"a.b": spaces.Box(3, 4, (), int), "self": spaces.Dict(x=spaces.MultiBinary(3), y=spaces.Box(0, 1, (1, 2)))}
         ),
         {"a.b": (), "self": {"x": (3,), "y": (1, 2)}},
     ),
@@ -265,6 +268,7 @@ MASKED = {
     "multi-discrete, tuple": (
         masked(spaces.Tuple([spaces.MultiBinary(2), spaces.MultiBinary(3)])), spaces.MultiDiscrete([2, 3])
     ),
+    "integers": (masked(spaces.MultiBinary(5)), spaces.Box(np.array([[-1], [4]]), np.array([[0], [6]]), dtype=int)),
     "dict": (
         masked(spaces.Dict(pick=spaces.MultiBinary(3), deep=spaces.Dict(x=spaces.MultiBinary(2)))),
         spaces.Dict(arm=BOX, pick=spaces.Discrete(3), deep=spaces.Dict(x=spaces.Discrete(2), y=spaces.MultiBinary(2))),
@@ -298,7 +302,7 @@ def test_the_mask_can_be_an_observation_like_any_other_or_have_another_name(engi
 @pytest.mark.parametrize(
     ("observation", "action", "message"),
     [
-        (MASKED["discrete"][0], BOX, r"mask for the action Box.*only Discrete and MultiDiscrete actions can be masked"),
+        (MASKED["discrete"][0], BOX, r"mask for the action Box.*only Discrete and MultiDiscrete actions and"),
         (MASKED["discrete"][0], spaces.MultiBinary(3), "only Discrete and MultiDiscrete"),
         (MASKED["discrete"][0], spaces.Discrete(4), r"mask for the action Discrete\(4\).*, 3; expected.* of 4 numbers"),
         (masked(spaces.Discrete(3)), spaces.Discrete(3), r"Discrete\(3\), no mask; expected a Box or MultiBinary of 3"),
@@ -353,10 +357,11 @@ def test_an_observation_it_cannot_take_is_refused(engine, make, space, message):
     [
         (0, "action 0 of type int"),
         (1.5, "of type float"),
-        (spaces.Box(0, 9, (2,), int), r"action Box.*Declare it as Discrete or MultiDiscrete, or as a Box of floats"),
-        (IMAGE, "Declare it as Discrete"),
-        (spaces.Box(0, 1, (0,)), "of type Box; supported are Box of floats.*empty: it needs at least one entry"),
-        (spaces.Tuple([BOX]), r"action Tuple.* of type Tuple; supported are Box of floats, Discrete, MultiDiscrete"),
+        (spaces.Box(0, 1024, (2,), int), r"action = Box.*1025 integers.*at most 1024.*Declare it as a Box of floats"),
+        (spaces.Dict(a=spaces.Box(-INF, INF, (2,), int)), r"action\['a'\] = Box.* not bounded.*a Box of floats"),
+        (spaces.Box(0, 9, (0,), int), "of type Box; supported are Box .*empty: it needs at least one entry"),
+        (spaces.Box(0, 1, (0,)), "of type Box; supported are Box .*empty: it needs at least one entry"),
+        (spaces.Tuple([BOX]), r"action Tuple.* of type Tuple; supported are Box .of floats.*Discrete, MultiDiscrete"),
         (spaces.Text(3), "of type Text"),
         (SEQUENCE, "of type Sequence"),
         (GRAPH, "of type Graph"),
@@ -408,8 +413,8 @@ def test_networks_of_everything_train(engine, kind):
 
 @pytest.mark.parametrize(("name", "value"), [("min_std", -1.0), ("std_scale", 3.0), ("distribution", "normal")])
 def test_what_is_said_of_a_gaussian_needs_one(torch_engine, name, value):
-    choices = spaces.Dict(a=spaces.Discrete(2), b=spaces.Dict(c=spaces.MultiBinary(3), d=spaces.MultiDiscrete([2, 2])))
-    for action in (choices, choices["a"]):
+    choices = spaces.Dict(a=spaces.Discrete(2), b=spaces.Dict(c=spaces.MultiBinary(3), d=spaces.Box(0, 3, (2,), int)))
+    for action in (choices, choices["a"], spaces.MultiDiscrete([2, 2]), choices["b"]["d"]):
         with pytest.raises(ValueError, match=rf"^{name}={value!r} has no effect on .*its default, "):
             mp.make_mlp_actor_critic(4, action, (), (), **{name: value})
     mixed = spaces.Dict(a=spaces.Discrete(2), b=spaces.Box(-1, 1, (2,)))

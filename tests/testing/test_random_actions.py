@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gymnasium
 import numpy as np
+import pytest
 from gymnasium import spaces
 
 from multippo.testing import check_env
@@ -16,6 +17,21 @@ def test_without_a_mask_every_choice_is_drawn():
     drawn = np.stack([random_action(spaces.MultiDiscrete([[2, 3]]), 4, RNG) for _ in range(200)])
     assert drawn.shape == (200, 4, 1, 2) and drawn.dtype == np.int32
     assert set(drawn[..., 0].ravel()) == {0, 1} and set(drawn[..., 1].ravel()) == {0, 1, 2}
+
+
+def test_the_integers_of_a_box_are_choices():
+    space = spaces.Box(np.array([[-128, 5]]), np.array([[-126, 5]]), dtype=np.int8)
+    drawn = np.stack([random_action(space, 4, RNG) for _ in range(100)])
+    assert drawn.shape == (100, 4, 1, 2) and drawn.dtype == np.int32
+    assert set(drawn[..., 0].ravel()) == {0, 1, 2} and set(drawn[..., 1].ravel()) == {0}
+    # Three of the mask's numbers for the first, one for the second.
+    masked = [random_action(space, 1, RNG, np.array([[0, 1, 1, 1]])) for _ in range(60)]
+    assert {int(action[0, 0, 0]) for action in masked} == {1, 2}
+    np.testing.assert_array_equal(to_space(space, masked[0][0] * 0 + 2 * (np.arange(2) == 0)), [[-126, 5]])
+    whole = spaces.Box(0, 255, (1,), np.uint8)
+    assert to_space(whole, np.array([200], np.int32)).tolist() == [200]
+    large = spaces.Box(np.array([2**64 - 9], np.uint64), np.array([2**64 - 2], np.uint64), dtype=np.uint64)
+    assert to_space(large, np.array([7], np.int32)).tolist() == [2**64 - 2]
 
 
 def test_what_the_mask_allows_and_all_of_it():
@@ -64,6 +80,16 @@ class Strict(gymnasium.Env):
         return self._obs(), 1.0, self.time == 9, False, {}
 
 
-def test_an_environment_that_fails_at_forbidden_actions_is_played_by_its_mask():
-    report = check_env(Strict, num_steps=50)
+class StrictBox(Strict):
+    """The same with actions in a Box of integers."""
+
+    action_space = spaces.Box(np.array([-1, 4]), np.array([1, 5]), dtype=np.int16)
+
+    def step(self, action):
+        return super().step(action - self.action_space.low)
+
+
+@pytest.mark.parametrize("strict", [Strict, StrictBox])
+def test_an_environment_that_fails_at_forbidden_actions_is_played_by_its_mask(strict):
+    report = check_env(strict, num_steps=50)
     assert report and report.episodes == 5, str(report)
