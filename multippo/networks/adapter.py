@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import optree
@@ -36,14 +37,29 @@ class PPOAdapter(Container):
     ['action', 'value']
 
     Args:
+        ports: A dict of the two, in place of the names below.
         action: Yields ``{"action", "log_likelihood"}``, as every sampler does, or a tree of such dicts, one for each
             key of the action space.
         value: Yields the value estimate ``[B]`` or ``[B, 1]`` (a trailing axis of 1 is squeezed), or a tree of them,
             one for each key of the reward.
     """
 
-    def __init__(self, *ports: Any, action: StatefulModule = _MISSING, value: StatefulModule = _MISSING) -> None:
-        if ports:
+    def __init__(
+        self,
+        ports: Mapping[str, StatefulModule] | None = None,
+        /,
+        *more: Any,
+        action: StatefulModule = _MISSING,
+        value: StatefulModule = _MISSING,
+    ) -> None:
+        if isinstance(ports, Mapping) and ports.keys() == {"action", "value"} and action is value is _MISSING:
+            ports, action, value = None, ports["action"], ports["value"]
+        if isinstance(ports, Mapping):
+            raise TypeError(
+                f"PPOAdapter got a dict with the keys {list(ports)}; expected PPOAdapter(action=..., value=...), or "
+                "one dict with these two keys."
+            )
+        if ports is not None or more:
             raise TypeError("PPOAdapter got a port without a name: write PPOAdapter(action=..., value=...) alone.")
         for port, module in (("action", action), ("value", value)):
             check_child(self.engine, f"PPOAdapter({port}=...)", module)

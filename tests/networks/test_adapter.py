@@ -116,6 +116,17 @@ def test_ports_without_a_name_are_told_of(engine):
             mp.PPOAdapter(*ports)
     with pytest.raises(TypeError, match=r"PPOAdapter\(value=...\) is a NoneType; expected a StatefulModule"):
         mp.PPOAdapter(action=dense)
+    for ports in ({"action": dense}, {"action": dense, "critic": dense}):
+        with pytest.raises(TypeError, match=r"PPOAdapter got a dict with the keys \['action'.*; expected PPOAdapter"):
+            mp.PPOAdapter(ports)
+    with pytest.raises(TypeError, match="PPOAdapter got a dict"):
+        mp.PPOAdapter({"action": dense, "value": dense}, value=dense)
+
+
+def test_ports_come_in_a_dict_too(engine):
+    action, value = mp.CategoricalSampler(mp.Rngs(0)), mp.Dense(2, 1, mp.Rngs(0))
+    net = mp.PPOAdapter({"value": value, "action": action})
+    assert net.keys == ("action", "value") and net.action is action and net.value is value
 
 
 def test_an_action_space_may_have_keys_like_a_samples(engine):
