@@ -31,7 +31,8 @@ def networks() -> SearchStrategy[Composition]:
     A network comes with what it is run on: ``network.build()`` makes it on the active engine, ``network.inputs`` is the
     shape of one environment's input (or a nested dict of shapes), ``network.script`` says when episodes end, and its
     ``repr`` is code that makes it again, in ``multippo.conformance.composition``. All containers, layers and graphs
-    occur, nested up to four deep. What fails, hypothesis makes simpler::
+    occur, nested up to four deep: a layer in three containers or graphs, where what only joins a module to its place is
+    not counted (``multippo.conformance.composition.depth``). What fails, hypothesis makes simpler::
 
         from hypothesis import given, settings
         from multippo.conformance import networks
@@ -71,7 +72,7 @@ def cli_main(
     as_json: bool = False,
     levels: Sequence[int] = (1, 2, 3),
     precisions: Sequence[str] = ("float32", "float64"),
-    **networks: int,
+    **networks: int | None,
 ) -> int:
     """Runs the suite and prints one table, or with ``as_json`` one JSON object.
 

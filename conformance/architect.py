@@ -20,6 +20,7 @@ Made = tuple[Description, Any]
 _NAMES = ("b", "a", "keys", "a.b", "0")
 """Out of alphabetical order, one with a dot, one a dict's method, one a number."""
 _DEPTH = 4
+"""How deep networks are nested at most, as ``composition.depth`` measures it."""
 _ACTIVATIONS = (None, "tanh", "relu", "swish", "gelu", "sigmoid")
 _WEIGHTS = (0.0, 0.1)
 
@@ -34,9 +35,11 @@ class _Sampled:
 def compose(choices: Choices, wrong: str | None = None) -> Composition:
     """A network of any modules of the library, nested up to four deep, its inputs and the ends of its episodes.
 
+    Four is the most that ``composition.depth`` measures: it leaves out what only joins a module to its place.
+
     Args:
         choices: Which.
-        wrong: A kind that is wrong on purpose; the network then has one of it.
+        wrong: A kind that is wrong on purpose; the network then has one of it, and may be nested deeper.
     """
     inputs = _shapes(choices)
     if wrong is not None:

@@ -40,7 +40,7 @@ from multippo.rngs import Rngs
 from . import mutant_modules
 from .specimens import ModuleSpecimen, normal_inputs
 
-__all__ = ["KINDS", "Composition", "Description", "build", "parts"]
+__all__ = ["KINDS", "Composition", "Description", "build", "depth", "parts"]
 
 Description = tuple[Any, ...]
 """A kind, and its arguments: numbers, names, shapes, and descriptions of children."""
@@ -99,11 +99,46 @@ def build(description: Description, rngs: Rngs | None = None) -> Any:
 
 def parts(description: Description) -> Iterator[Description]:
     """The description, and those of all modules in it."""
-    if description and isinstance(description[0], str) and description[0] in KINDS:
+    if _is_module(description):
         yield description
     for item in description:
         if isinstance(item, tuple):
             yield from parts(item)
+
+
+def depth(description: Description) -> int:
+    """How deep modules are nested: 1 for a layer; for a container or a graph, one more than for the deepest of its own.
+
+    What only joins a module to its place is no level of its own, and is measured as that module is:
+
+    * a ``Sequential`` of two that has a ``Dense`` before a sampler or a bottleneck, a ``Flattener`` before a graph, or
+      behind any module a ``Flattener`` of everything or a ``Dense`` without activation;
+    * the ``Parallel`` of one that a ``Merge`` has around each of its children to name what comes out.
+    """
+    if not _is_module(description):
+        return max((depth(item) for item in description if isinstance(item, tuple)), default=0)
+    inner = _joined(description)
+    if inner is not None:
+        return depth(inner)
+    kind, *items = description
+    if kind == "Merge":
+        items = [child[1] if child[0] == "Parallel" and len(child) == 2 else child for _, child in items]
+    return 1 + max((depth(item) for item in items if isinstance(item, tuple)), default=0)
+
+
+def _is_module(item: Description) -> bool:
+    return bool(item) and isinstance(item[0], str) and item[0] in KINDS
+
+
+def _joined(description: Description) -> Description | None:
+    """The one of two modules that the other, and a Sequential, only join to its place; None where there is no such."""
+    if description[0] != "Sequential" or len(description) != 3:
+        return None
+    _, first, second = description
+    if second == ("Flattener", 0) or (second[0] == "Dense" and second[3] is None):
+        return first
+    joins = {"Dense": _SAMPLING | _BOTTLENECKS, "Flattener": {"PopulationGraph"}}
+    return second if second[0] in joins.get(first[0], ()) else None
 
 
 def _carries(part: Description) -> bool:
@@ -208,14 +243,7 @@ KINDS: dict[str, Callable[..., Any]] = {
 """From a kind to what makes the module of an ``Rngs`` and the other items of a description."""
 
 _TRAINED = {"Dense", "LiftedDense", "LSTM", "GRU", "RNN", "LayerNorm", "Conv", "ResetsOneStepLate", "MixesEnvironments"}
+_BOTTLENECKS = {"VariationalBottleneck", "AR1VariationalBottleneck"}
 _SAMPLING = {kind for kind in KINDS if kind.endswith("Sampler")}
 _EMITTING = _SAMPLING | {"Normalizer", "Dropout"}
-_CARRYING = _SAMPLING | {
-    "LSTM",
-    "GRU",
-    "RNN",
-    "Dropout",
-    "VariationalBottleneck",
-    "AR1VariationalBottleneck",
-    "ResetsOneStepLate",
-}
+_CARRYING = _SAMPLING | _BOTTLENECKS | {"LSTM", "GRU", "RNN", "Dropout", "ResetsOneStepLate"}

@@ -18,7 +18,7 @@ __all__ = ["draw_network", "networks", "simplest"]
 
 @st.composite
 def networks(draw: st.DrawFn, wrong: str | None = None) -> Composition:
-    """Networks of any modules of the library, nested up to four deep, their inputs and the ends of their episodes.
+    """Networks of any modules of the library, their inputs and the ends of their episodes; see ``architect.compose``.
 
     Args:
         draw: Given by hypothesis.

@@ -87,6 +87,15 @@ def _rearranged() -> StatefulModule:
     return Sequential([scaled, Map(bytes=Normalizer((2, 3)), z=LSTM(4, 3, Rngs(1))), Flattener()])
 
 
+def _tuples_and_lists() -> StatefulModule:
+    """Positions in a tuple that holds a list that holds a dict; and a function that takes a tuple out."""
+    scaled = Scale((0.5, [None, {"camera": -2.0}]))
+    example = (np.zeros(4, np.float32), [np.zeros(2, np.float32), {"camera": np.zeros((2, 3), np.float32)}])
+    late = Delay(example, 2, (1.0, [-1.0, {"camera": 0.5}]))
+    taken = Filter({"goal": (1, 0), "pair": lambda x: (x[1][1]["camera"], x[0])})
+    return Sequential([scaled, late, taken, Map(goal=Flattener(), pair=Normalizer(((2, 3), (4,))))])
+
+
 def _delays() -> StatefulModule:
     """Shorter than a rollout, as long as one, and longer."""
     example = {"camera": np.zeros((2, 3), np.uint8), "deep": {"joints": np.zeros(4, np.float32)}}
@@ -127,6 +136,12 @@ def _bytes(key: Any) -> Any:
 def _bytes_and_joints(key: Any) -> Any:
     camera = 255 * host.uniform(key, (NUM_STEPS, NUM_ENVS, 2, 3))
     return {"camera": camera.astype(np.uint8), "deep": {"joints": normal_inputs((4,))(key)}}
+
+
+def _pairs(key: Any) -> Any:
+    keys = host.split(key, 3)
+    joints, goal, camera = (normal_inputs(shape)(keys[i]) for i, shape in enumerate(((4,), (2,), (2, 3))))
+    return (joints, [goal, {"camera": camera}])
 
 
 def _parameters(key: Any) -> Any:
@@ -245,6 +260,14 @@ MODULES: tuple[ModuleSpecimen, ...] = (
         name="Filter, Scale, Map, Flattener",
         build=_rearranged,
         sample=_bytes_and_joints,
+        carries=True,
+        emits=True,
+        learns_statistics=True,
+    ),
+    ModuleSpecimen(
+        name="Scale, Delay, Filter by a function, Normalizer of tuples and lists",
+        build=_tuples_and_lists,
+        sample=_pairs,
         carries=True,
         emits=True,
         learns_statistics=True,

@@ -21,7 +21,7 @@ from .network_checks import NETWORK_CHECKS, TRAINING_CHECKS
 from .network_evidence import NetworkEvidence
 from .network_specimens import NETWORKS
 from .omissions import why_not
-from .random_networks import NUM_NETWORKS, RandomNetwork, Simplifier, can_draw, checks_of, random_networks
+from .random_networks import RandomNetwork, Simplifier, can_draw, checks_of, random_networks
 from .specimens import ModuleSpecimen
 from .training_evidence import TrainingEvidence
 
@@ -113,7 +113,7 @@ def make_plan(
     levels: Sequence[int] = LEVELS,
     precisions: Sequence[str] = PRECISIONS,
     networks: int | None = None,
-    networks_seed: int = 0,
+    networks_seed: int | None = None,
 ) -> list[Case]:
     """All cases.
 
@@ -122,7 +122,7 @@ def make_plan(
         levels: Of 1, 2, 3.
         precisions: Of "float32", "float64"; those that an engine has not are left out.
         networks: How many random networks; None: a few, or none where hypothesis is not installed.
-        networks_seed: Number of the first of them.
+        networks_seed: Number of the first of them; None: 0, or the few of ``random_networks.EVERY_RUN``.
 
     Raises:
         ValueError: If a backend, a level or a precision is unknown.
@@ -141,8 +141,8 @@ def make_plan(
         cases += [case for p in precisions for case in _between(names, p)]
     if 3 in levels:
         cases += [case for name in names for mutant in MUTANTS for case in _mutant(mutant, name, precisions)]
-    if networks is None:
-        networks = NUM_NETWORKS if can_draw() else 0
+    if networks is None and not can_draw():
+        networks = 0
     for network in random_networks(networks, networks_seed):
         cases += [case for p in precisions for case in _random(network, names, levels, p)]
     return cases

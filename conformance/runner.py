@@ -19,7 +19,7 @@ def run(
     precisions: Sequence[str] = PRECISIONS,
     *,
     networks: int | None = None,
-    networks_seed: int = 0,
+    networks_seed: int | None = None,
     on_result: OnResult | None = None,
 ) -> list[Result]:
     """Makes every check.
@@ -29,7 +29,7 @@ def run(
         levels: Of 1, 2, 3.
         precisions: Of "float32", "float64".
         networks: How many random networks; None: a few, or none where hypothesis is not installed.
-        networks_seed: Number of the first of them.
+        networks_seed: Number of the first of them; None: 0, or the few of ``random_networks.EVERY_RUN``.
         on_result: Called after each check.
 
     Returns:

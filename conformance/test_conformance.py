@@ -21,7 +21,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             plan = make_plan(
                 option("--backend", None),
                 networks=None if count is None else int(count),
-                networks_seed=int(first or 0),
+                networks_seed=None if first is None else int(first),
             )
         except (ValueError, ImportError) as error:
             raise pytest.UsageError(str(error)) from None

@@ -19,9 +19,9 @@ def pytest_addoption(parser: Any) -> None:
     for name, what in (
         (
             "--networks",
-            "how many random networks (which need hypothesis) to check; default: a few, 500 for a nightly run",
+            "how many random networks (which need hypothesis) to check, such as 500; default: a few with every module",
         ),
-        ("--networks-seed", "number of the first random network; default: 0"),
+        ("--networks-seed", "number of the first random network; default: 0, or those few"),
     ):
         try:
             group.addoption(name, type=int, default=None, metavar="N", help=what)

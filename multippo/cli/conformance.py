@@ -23,8 +23,14 @@ _OPTIONS = (
         "suite",
     ),
     Option("precision", tuple[str, ...], ("float32", "float64"), "Kinds of floating-point numbers.", "suite"),
-    Option("networks", int, 8, "How many random networks are checked; they need hypothesis.", "suite"),
-    Option("networks_seed", int, 0, "Number of the first random network.", "suite"),
+    Option(
+        "networks",
+        int | None,
+        None,
+        "How many random networks are checked; they need hypothesis. None: a few, with every kind of module together.",
+        "suite",
+    ),
+    Option("networks_seed", int | None, None, "Number of the first random network. None: 0, or those few.", "suite"),
     Option("json", bool, False, "Print one JSON object and nothing else.", "suite"),
 )
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from multippo.conformance import composition as compositions
 from multippo.conformance.architect import _normalizers, _options
-from multippo.conformance.composition import KINDS, Composition, build, parts
+from multippo.conformance.composition import _CARRYING, KINDS, Composition, build, depth, parts
 from multippo.conformance.module_evidence import ModuleEvidence
 from multippo.conformance.plan import Case, Evidence, make_plan
-from multippo.conformance.random_networks import ALONE, examine, random_networks
+from multippo.conformance.random_networks import (
+    ALONE,
+    EVERY_RUN,
+    RandomNetwork,
+    checks_of,
+    examine,
+    numbers_of,
+    random_networks,
+)
 
 import multippo as mp
 from multippo.backends.torch.engine import TorchEngine
@@ -19,16 +28,18 @@ WRONG = ("ResetsOneStepLate", "MixesEnvironments")
 CHECKS = {check.name: check for check in ALONE}
 
 
-def depth(description: object) -> int:
-    """How many modules lie within one another."""
-    if not isinstance(description, tuple):
-        return 0
-    inside = max((depth(item) for item in description), default=0)
-    return inside + bool(description and isinstance(description[0], str) and description[0] in KINDS)
+@pytest.fixture(scope="module")
+def drawn() -> list[Composition]:
+    """The networks of a nightly run."""
+    return [network.composition for network in random_networks(500)]
 
 
-def test_two_hundred_networks_have_every_module_every_end_and_every_size():
-    networks = [network.composition for network in random_networks(200)]
+def kinds_of(*networks: RandomNetwork) -> set[str]:
+    return {kind for network in networks for kind, *_ in parts(network.composition.network)}
+
+
+def test_two_hundred_networks_have_every_module_every_end_and_every_size(drawn: list[Composition]):
+    networks = drawn[:200]
     kinds = [kind for network in networks for kind in {part[0] for part in parts(network.network)}]
     rare = {kind: kinds.count(kind) for kind in KINDS if kind not in WRONG and kinds.count(kind) < 4}
     assert not rare
@@ -41,8 +52,101 @@ def test_two_hundred_networks_have_every_module_every_end_and_every_size():
     assert any("T" not in row for row in long)
     graphs = [part for network in networks for part in parts(network.network) if part[0] == "PopulationGraph"]
     assert sum(any(source == target for source, target, *_ in graph[2]) for graph in graphs) > 8
-    assert sum(depth(network.network) >= 4 for network in networks) > 100
     assert sum(isinstance(network.inputs, dict) for network in networks) > 40
+
+
+def test_five_hundred_networks_are_nested_four_deep_and_no_deeper(drawn: list[Composition]):
+    depths = [depth(network.network) for network in drawn]
+    assert set(depths) == {1, 2, 3, 4}
+    assert depths.count(4) > 250
+
+
+LAYER = ("Dense", 2, 3, "tanh")
+
+
+@pytest.mark.parametrize(
+    ("description", "levels"),
+    [
+        (LAYER, 1),
+        (("Normalizer", {"a": (2,), "b": ()}), 1),
+        (("Sequential", LAYER, LAYER), 2),
+        (("Sequential", ("Residual", ("Map", ("a", LAYER)))), 4),
+        # A layer, and what makes its output fit; one more in front of it, and they are a sequence.
+        (("Sequential", LAYER, ("Dense", 3, 1, None)), 1),
+        (("Sequential", ("Sequential", LAYER, ("Flattener", 0)), ("Dense", 3, 1, None)), 1),
+        (("Sequential", LAYER, LAYER, ("Dense", 3, 1, None)), 2),
+        # A layer, and what makes its input.
+        (("Sequential", ("Dense", 2, 6, None), ("VariationalBottleneck", 3, 0.1)), 1),
+        (("Sequential", ("Dense", 2, 3, None), ("CategoricalSampler", 0.0)), 1),
+        # A Merge of one layer names what that puts out; of a Parallel of two, there is a container in it.
+        (("Merge", ("a", ("Parallel", ("of a", LAYER)))), 2),
+        (("Merge", ("a", ("Parallel", ("x", LAYER), ("y", LAYER)))), 3),
+        # A graph of layers; what is within its connections and heads counts too.
+        (("PopulationGraph", (("p0", (2, 3), LAYER, None, "x"),), (), (("a", "p0", None),)), 2),
+        (("PopulationGraph", (("p", (2, 2), None, None, "x"),), (("p", "p", 1, ("Residual", LAYER)),), ()), 3),
+        (
+            ("Sequential", ("Flattener", 1), ("PopulationGraph", (("p", (2, 2), None, None, "x"),), (), ())),
+            1,
+        ),
+        # A trunk, and the ports: their heads are no levels, but the adapter is.
+        (
+            (
+                "Sequential",
+                LAYER,
+                ("PPOAdapter", ("Sequential", ("Dense", 3, 2, None), ("NormalSampler", 0.0, (1,), True)), LAYER),
+            ),
+            3,
+        ),
+    ],
+)
+def test_what_joins_a_module_to_its_place_is_no_level(description: tuple[Any, ...], levels: int):
+    assert depth(description) == levels
+
+
+def test_the_few_of_every_run_have_every_module_and_episodes_that_end_in_its_carry():
+    few = list(random_networks())
+    assert tuple(network.number for network in few) == EVERY_RUN
+    assert len(set(EVERY_RUN)) == len(EVERY_RUN) <= 10
+    assert kinds_of(*few) == set(KINDS) - set(WRONG)
+    # An end before the last step: what a carry does at it is seen in the steps behind it.
+    cut = [network for network in few if any("T" in row[:-1] for row in network.script)]
+    assert kinds_of(*cut) >= {*_CARRYING, "Delay", "PopulationGraph"} - set(WRONG)
+    # Gradients of few, which take long to compile; modules by themselves and training have those of the others.
+    derived = [network for network in few if network.differentiated]
+    assert kinds_of(*derived) >= {"GRU", "Conv", "Delay", "PopulationGraph"}
+    assert any(list(checks_of(network, 1, "float32")) for network in few)
+
+
+def test_the_few_of_every_run_are_nested_read_trees_and_get_to_see_what_was_delayed():
+    few = [network.composition for network in random_networks()]
+    assert {depth(network.network) for network in few} == {1, 2, 3, 4}
+    assert sum(isinstance(network.inputs, dict) for network in few) >= 3
+    seen: list[str] = []
+    for network in few:
+        for kind, *items in parts(network.network):
+            delays = {"Delay": lambda items: items[1:2], "PopulationGraph": lambda items: [c[2] for c in items[1]]}
+            steps = delays[kind](items) if kind in delays else []
+            seen += [kind for step in steps if 0 < step < len(network.script[0])]
+    assert seen.count("Delay") >= 1 and seen.count("PopulationGraph") >= 2
+
+
+@pytest.mark.parametrize(
+    ("count", "seed", "numbers"),
+    [
+        (None, None, EVERY_RUN),
+        (3, None, (0, 1, 2)),
+        (3, 40, (40, 41, 42)),
+        (None, 40, tuple(range(40, 40 + len(EVERY_RUN)))),
+        (0, None, ()),
+    ],
+)
+def test_networks_that_are_asked_for_are_numbered_one_after_the_other(
+    count: int | None, seed: int | None, numbers: tuple[int, ...]
+):
+    assert tuple(numbers_of(count, seed)) == numbers
+    cases = make_plan(["numpy"], (1,), networks=count, networks_seed=seed)
+    found = {case.specimen.number for case in cases if isinstance(case.specimen, RandomNetwork)}
+    assert found == set(numbers)
 
 
 def test_no_normalizer_is_given_two_leaves_of_one_name(engine):
