@@ -52,7 +52,7 @@ class PPOAdapter(Container):
         action: StatefulModule = _MISSING,
         value: StatefulModule = _MISSING,
     ) -> None:
-        if isinstance(ports, Mapping) and ports.keys() == {"action", "value"} and action is value is _MISSING:
+        if isinstance(ports, Mapping) and set(ports) == {"action", "value"} and action is value is _MISSING:
             ports, action, value = None, ports["action"], ports["value"]
         if isinstance(ports, Mapping):
             raise TypeError(

@@ -13,16 +13,16 @@ import pytest
 from multippo.algorithms.tensor_files import read_tensors, write_tensors
 from multippo.cli import main
 
-FLAGS = ("--backend=torch", "--num-envs=2", "--rollout-length=8", "--actor-hidden-sizes=4", "--critic-hidden-sizes=4")
+FLAGS = ("--num-envs=2", "--rollout-length=8", "--actor-hidden-sizes=4", "--critic-hidden-sizes=4")
+SAVED = ("--total-steps=48", "--num-minibatches=2", "--final-eval-episodes=0", "--checkpoint-every-steps=1")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
     """Two runs of one seed, three iterations each, all of them saved."""
     root = tmp_path_factory.mktemp("runs")
-    more = ("--total-steps=48", "--num-minibatches=2", "--final-eval-episodes=0", "--checkpoint-every-steps=1")
     for name in ("a", "b"):
-        assert main(["train", "CartPole-v1", *FLAGS, *more, f"--run-dir={root / name}"]) == 0
+        assert main(["train", "CartPole-v1", "--backend=torch", *FLAGS, *SAVED, f"--run-dir={root / name}"]) == 0
     yield root / "a", root / "b"
 
 
@@ -49,6 +49,16 @@ def test_one_seed_is_one_run(trained, command):
     assert done.code == 0 and "Settings: the same." in done.out
     assert "Logged: the same in 3 iterations that both have." in done.out
     assert "Checkpoints: the same in 3 iterations that both have." in done.out
+
+
+def test_one_seed_is_one_run_on_two_engines(trained, command, tmp_path):
+    assert command("train", "CartPole-v1", "--backend=jax", *FLAGS, *SAVED, f"--run-dir={tmp_path / 'jax'}").code == 0
+    done = command("compare", trained[0], tmp_path / "jax", "--tolerance", "1e-4")
+    assert done.code == 0, done.out
+    assert "Checkpoints: the same, to within 0.0001 in 3 iterations that both have." in done.out
+    # To the last bit they are not, and the first place where they part is told.
+    done = command("compare", trained[0], tmp_path / "jax", "--tolerance", "0")
+    assert done.code == 1 and "Checkpoints: part in iteration 1" in done.out
 
 
 def test_the_first_checkpoint_and_the_leaf_that_differ(trained, command, tmp_path):
