@@ -63,7 +63,7 @@ class Choosing:
         pick=spaces.Discrete(3, start=-1),
         arm=spaces.Box(0, 5, (2,)),
         switches=spaces.MultiBinary(2),
-        choices=spaces.MultiDiscrete([[2], [3]]),
+        choices=spaces.MultiDiscrete(np.asarray([[2], [3]])),
     )
 
     def show(self, t: Any) -> Any:
