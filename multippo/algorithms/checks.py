@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from multippo.algorithms.action_checks import check_actions, whose
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, PPOConfig, TrainConfig
 from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env, EnvState
+from multippo.networks.captured_weights import refuse_captured
 from multippo.networks.locating import message_of, path_of, where_it_failed
 from multippo.networks.outputs import examined, returned
 from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
@@ -62,10 +64,14 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
 
     Raises:
         ValueError: If the network fails on the observation, or its output does not fit the environment.
-        TypeError: If the network or its output is of the wrong type.
+        TypeError: If the network or its output is of the wrong type, or a function in it captures weights that would
+            not be trained.
     """
-    out = run_once(network, network_state, obs)
+    refuse_captured(network, in_training=True)
+    drawn: list[Any] = []
+    out = run_once(network, network_state, obs, drawn=drawn)
     check_acts(out.output, "training")
+    check_actions(network, out.output.actions, drawn[0], env.action_space, env.num_envs)
     _check_values(out.output, env_state, env.num_envs)
     _check_likelihoods(out.output, env.num_envs, config)
     _check_entropies(network, out.output, env.num_envs, config)
@@ -90,7 +96,9 @@ def check_acts(output: Any, purpose: str) -> None:
         )
 
 
-def run_once(network: Any, network_state: Any, obs: Any, role: str = "network") -> StatefulModuleOutput:
+def run_once(
+    network: Any, network_state: Any, obs: Any, role: str = "network", drawn: list[Any] | None = None
+) -> StatefulModuleOutput:
     """What comes out of a network on the first observation: shapes, or something that has them.
 
     Args:
@@ -98,13 +106,21 @@ def run_once(network: Any, network_state: Any, obs: Any, role: str = "network") 
         network_state: Its carry.
         obs: ``[B, ...]`` in its arrays.
         role: What an error calls it.
+        drawn: What becomes a list of one: which samplers its actions are from, as ``whose`` finds them.
 
     Raises:
         ValueError: If it fails, with the place where it did.
     """
     try:
-        with examined(network, tree_leaves(obs)[0].shape[0]):
-            out = network.engine.shapes(lambda s, x: tuple(returned(network, network(s, x))), network_state, obs)
+        with examined(network, tree_leaves(obs)[0].shape[0]) as draws:
+
+            def call(s: Any, x: Any) -> Any:
+                out = returned(network, network(s, x))
+                if drawn is not None:  # here, where they are the very arrays that were drawn
+                    drawn[:] = [whose(out.output, draws)]
+                return tuple(out)
+
+            out = network.engine.shapes(call, network_state, obs)
     except Exception as error:
         shapes = {name or "obs": tuple(leaf.shape) for name, leaf in named_leaves(obs)}
         raise ValueError(

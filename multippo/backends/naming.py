@@ -219,7 +219,7 @@ def track_below(module: Any, bound: type, tracked: tuple[type, ...], skip: Calla
     """``track_late`` of a module and all below it: a list that was empty in ``__init__`` may have got modules since.
 
     Args:
-        module: A bound module.
+        module: A bound module; nothing is done below another one.
         bound: Base of the engine's bound classes; a framework's own modules keep their books themselves.
         tracked: As in ``track_late``.
         skip: As in ``track_late``.
@@ -227,6 +227,8 @@ def track_below(module: Any, bound: type, tracked: tuple[type, ...], skip: Calla
     Raises:
         TypeError: If a list or dict holds what can't be tracked; the error names the attribute.
     """
+    if not isinstance(module, bound):
+        return
     # Each once: modules may be shared, and know the one they are in.
     seen, ahead = {id(module)}, [module]
     while ahead:

@@ -143,7 +143,12 @@ class Sequential(Container):
         layers: The modules, in order. State and snapshots are lists in the same order.
     """
 
-    def __init__(self, layers: Iterable[StatefulModule], *more: Any) -> None:
+    def __init__(self, layers: Iterable[StatefulModule] = (), *more: Any, **named: Any) -> None:
+        if named:
+            raise TypeError(
+                f"Sequential got layers with the names {list(named)}; expected one list in their order: "
+                "Sequential([first, second, ...]). Parallel runs named modules side by side."
+            )
         if more:
             raise TypeError(
                 f"Sequential got {1 + len(more)} arguments: write one list, Sequential([first, second, ...])."
@@ -205,7 +210,9 @@ class Merge(Container):
         for key in self.keys:
             output = run(key, x).output
             if not isinstance(output, Mapping):
-                raise TypeError(f"Merge.components[{key!r}] yielded a {type(output).__name__}; expected a dict.")
+                raise TypeError(
+                    f"Merge.components[{key!r}] yielded {describe(output)}; expected a dict, such as a Splitter makes."
+                )
             for name in output:
                 if name in origin:
                     raise ValueError(
@@ -273,11 +280,10 @@ def check_entries(kind: str, keys: Iterable[Any], x: Any) -> None:
         ValueError: If an entry is missing.
     """
     if not isinstance(x, Mapping):
-        raise TypeError(f"{kind} got a {type(x).__name__}; expected a dict with the entries {list(keys)}.")
-    missing = [key for key in keys if key not in x]
-    if missing:
+        raise TypeError(f"{kind} got {describe(x)}; expected a dict with the entries {list(keys)}.")
+    if not all(key in x for key in keys):
         raise ValueError(
-            f"{kind} got an input with entries {sorted(x, key=str)}, but has modules for {missing} as well."
+            f"{kind} got an input with entries {sorted(x, key=str)}; expected {list(keys)}, one for each module."
         )
 
 
@@ -302,7 +308,10 @@ class Splitter(StatefulModule):
         if not getattr(x, "shape", ()):
             raise TypeError(f"Splitter got {describe(x)}; expected an array with {needed} features on the last axis.")
         if x.shape[-1] < needed:
-            raise ValueError(f"Splitter got {x.shape[-1]} features, but its sizes {dict(self.sizes)} need {needed}.")
+            raise ValueError(
+                f"Splitter got an input of shape {tuple(x.shape)}; expected at least {needed} features on the last "
+                f"axis, for its sizes {dict(self.sizes)}."
+            )
         pieces, start = {}, 0
         for name, size in self.sizes:
             pieces[name] = x[..., start : start + size]

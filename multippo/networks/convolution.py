@@ -12,7 +12,7 @@ from multippo.networks.initializers import Initializer, lecun_normal
 from multippo.networks.padding import Padding, output_size
 from multippo.networks.structure import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import check_size
+from multippo.networks.utils import check_size, describe
 from multippo.rngs import Rngs, check_rngs
 
 __all__ = ["Conv"]
@@ -97,7 +97,7 @@ class Conv(StatefulModule):
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, H, W, in]`` to ``[B, H', W', out]``."""
         if not hasattr(x, "shape"):
-            raise TypeError(f"Conv got a {type(x).__name__}; expected an array [B, H, W, {self.in_channels}].")
+            raise TypeError(f"Conv got {describe(x)}; expected an array [B, H, W, {self.in_channels}].")
         if len(x.shape) != 4:
             raise ValueError(
                 f"Conv got an input of shape {tuple(x.shape)}; expected four axes, [B, H, W, {self.in_channels}]."

@@ -10,7 +10,7 @@ import optree
 from multippo.networks.carries import check_rows, check_steps
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import shift_in_time
-from multippo.networks.utils import describe, named_leaves, tree_leaves, tree_map
+from multippo.networks.utils import check_leaves, describe, named_leaves, tree_leaves, tree_map
 
 __all__ = ["Delay"]
 
@@ -143,9 +143,7 @@ class Delay(StatefulModule):
         # Two leaves may go by one name, where a key holds a dot; they stay in the order of the tree.
         received = sorted(named_leaves(x), key=lambda leaf: leaf[0])
         expected = sorted(self.leaves, key=lambda leaf: leaf[0])
-        names = [[name for name, *_ in leaves] for leaves in (received, expected)]
-        if names[0] != names[1]:
-            raise ValueError(f"Delay got an input with leaves {names[0]}; expected {names[1]}.")
+        check_leaves("Delay", x, [name for name, *_ in expected], f"an array, a batch of {expected[0][1]}")
         for (name, leaf), (_, shape, _) in zip(received, expected, strict=True):
             if not hasattr(leaf, "shape"):
                 raise TypeError(f"Delay got a {type(leaf).__name__}{_at(name)}; expected an array.")

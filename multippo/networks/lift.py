@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from multippo.networks.arguments import framework_of, unwrapped
+from multippo.networks.calling import call_foreign
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 __all__ = ["Lift"]
@@ -47,8 +48,13 @@ class Lift(StatefulModule):
             self.core = self.engine.lift(module)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """A tree of ``[B, ...]`` to what the module makes of it."""
-        return StatefulModuleOutput(state, self.core(x) if self.function is None else self.function(x))
+        """A tree of ``[B, ...]`` to what the module makes of it.
+
+        Raises:
+            ValueError: If it fails on the input; the error says what that was, and goes back to the framework's own.
+        """
+        inner = self.core if self.function is None else self.function
+        return StatefulModuleOutput(state, call_foreign("Lift", inner, x))
 
 
 def _check_function(engine: Any, function: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from multippo.networks.arguments import is_number
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import describe, map_named, named_leaves
+from multippo.networks.utils import check_leaves, describe, map_named, named_leaves
 from multippo.networks.variables import Variable
 
 __all__ = ["Normalizer"]
@@ -79,9 +79,7 @@ class Normalizer(StatefulModule):
             if not hasattr(x, "shape"):
                 raise TypeError(f"Normalizer got {describe(x)}; expected an array, a batch of {self.shape}.")
             return StatefulModuleOutput(state, self._normalize("", x), rollout_extras=x)
-        received, expected = {name for name, _ in named_leaves(x)}, {*self.names, *self.passed}
-        if received != expected:
-            raise ValueError(f"Normalizer got an input with leaves {sorted(received)}; expected {sorted(expected)}.")
+        check_leaves("Normalizer", x, [*self.names, *self.passed])
         passed = self.passed
         y = map_named(lambda name, leaf: leaf if name in passed else self._normalize(name, leaf), x)
         return StatefulModuleOutput(

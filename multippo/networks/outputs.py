@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Generator, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,12 @@ from multippo.networks.utils import describe
 
 __all__ = [
     "ACTIVATION_KEY",
+    "Draw",
     "examined",
     "is_constant",
     "is_engine_array",
     "kind_of",
+    "note_draw",
     "per_environment",
     "returned",
     "wrong_scalars",
@@ -26,9 +28,24 @@ __all__ = [
 ACTIVATION_KEY = "activations"
 """Entry of a module's metrics that holds its activations."""
 
-_examined: tuple[frozenset[int], int] | None = None
-"""Identities of the modules whose outputs are looked at now, and the number of environments; see ``examined``."""
 
+class Draw(NamedTuple):
+    """An action that a sampler has put out.
+
+    Attributes:
+        sampler: Who.
+        action: ``[B, *action shape]``.
+        num_choices: See ``ActionSampler.num_choices``.
+    """
+
+    sampler: Any
+    action: Any
+    num_choices: Any
+
+
+_examined: tuple[frozenset[int], int, list[Draw]] | None = None
+"""Identities of the modules whose outputs are looked at now, the number of environments, and what has been drawn; see
+``examined``."""
 
 _one_at_a_time = threading.RLock()
 
@@ -132,9 +149,24 @@ def returned(self: Any, out: Any) -> StatefulModuleOutput:
     return out
 
 
+def note_draw(sampler: Any, action: Any, parameters: Any) -> None:
+    """Adds to the list of ``examined``; elsewhere it does nothing.
+
+    Args:
+        sampler: An ``ActionSampler``.
+        action: What it puts out.
+        parameters: Of its distribution.
+    """
+    looked_at = _examined  # once, since another thread may change it
+    if looked_at is not None:
+        looked_at[2].append(Draw(sampler, action, sampler.num_choices(parameters)))
+
+
 @contextlib.contextmanager
-def examined(network: Any, batch: int) -> Generator[None]:
+def examined(network: Any, batch: int) -> Generator[list[Draw]]:
     """Inside it, a call of the network refuses losses and metrics that are not one number for each environment.
+
+    What it gives is a list to which every sampler in the network adds what it draws.
 
     Looked at are the network and the children of containers, which are given every environment's row; what a module of
     the user's makes of the modules inside it, and of how many rows, is its own affair.
@@ -146,9 +178,10 @@ def examined(network: Any, batch: int) -> Generator[None]:
     global _examined
     # One thread at a time: what it sets is read in every call, and nothing there may be what torch can't compile.
     with _one_at_a_time:
-        before, _examined = _examined, (_reached(network), batch)
+        draws: list[Draw] = []
+        before, _examined = _examined, (_reached(network), batch, draws)
         try:
-            yield
+            yield draws
         finally:
             _examined = before
 

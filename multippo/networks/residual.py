@@ -6,6 +6,7 @@ from typing import Any
 
 from multippo.networks.containers import Container, Run
 from multippo.networks.types import StatefulModule
+from multippo.networks.utils import describe
 
 __all__ = ["Residual"]
 
@@ -28,12 +29,11 @@ class Residual(Container):
 
     def _route(self, run: Run, x: Any) -> Any:
         if not hasattr(x, "shape"):
-            raise TypeError(f"Residual got a {type(x).__name__}; expected an array, to which it can add.")
+            raise TypeError(f"Residual got {describe(x)}; expected an array, to which it can add.")
         y = run(0, x).output
         if not hasattr(y, "shape") or y.shape != x.shape:
-            got = tuple(y.shape) if hasattr(y, "shape") else f"a {type(y).__name__}"
             raise ValueError(
-                f"Residual got an input of shape {tuple(x.shape)}, of which its module made {got}; expected the same "
-                "shape. Put a layer that changes it, such as Dense, before or after."
+                f"Residual got an input of shape {tuple(x.shape)}, of which its module made {describe(y)}; expected "
+                "the same shape. Put a layer that changes it, such as Dense, before or after."
             )
         return x + y

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from multippo.networks.arguments import is_number
+from multippo.networks.calling import call_foreign
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import canonical_leaves, describe, map_named, named_leaves
+from multippo.networks.utils import canonical_leaves, check_leaves, describe, map_named
 
 __all__ = ["Filter", "Flattener", "Scale", "as_float"]
 
@@ -81,14 +82,15 @@ class Flattener(StatefulModule):
         if levels:
             kept = _map_entries(lambda entry: self._flat(entry, levels - 1), x)
             if kept is None:
+                below = _below(self.preserve_levels - levels)
                 raise ValueError(
-                    f"Flattener(preserve_levels={self.preserve_levels}) got {describe(x)} "
-                    f"{self.preserve_levels - levels} levels below the top; expected dicts, lists or tuples there."
+                    f"Flattener(preserve_levels={self.preserve_levels}) got {describe(x)}{below}; "
+                    "expected dicts, lists or tuples there."
                 )
             return kept
         leaves = canonical_leaves(x)
         if not leaves:
-            raise ValueError(f"Flattener got {x!r}; expected a tree with at least one array.")
+            raise ValueError(f"Flattener got {describe(x)}; expected a tree with at least one array.")
         for leaf in leaves:
             if not getattr(leaf, "shape", ()):
                 raise TypeError(f"Flattener got {describe(leaf)} in its input; expected arrays with a batch axis.")
@@ -120,13 +122,15 @@ class Scale(StatefulModule):
         if not isinstance(self.factors, tuple):
             return StatefulModuleOutput(state, map_named(lambda _, leaf: self._scaled(leaf, self.factors), x))
         factors = dict(self.factors)
-        received = {name for name, _ in named_leaves(x)}
-        if received != set(factors):
-            raise ValueError(f"Scale got an input with leaves {sorted(received)}; expected {sorted(factors)}.")
+        check_leaves("Scale", x, list(factors))
         return StatefulModuleOutput(state, map_named(lambda name, leaf: self._scaled(leaf, factors[name]), x))
 
     def _scaled(self, leaf: Any, factor: Any) -> Any:
         return leaf if factor is None else as_float(self, leaf) * factor
+
+
+def _below(levels: int) -> str:
+    return f" {levels} level{'s' * (levels > 1)} below the top" if levels else ""
 
 
 def _map_entries(function: Callable[[Any], Any], x: Any) -> Any:
@@ -142,10 +146,8 @@ def _map_entries(function: Callable[[Any], Any], x: Any) -> Any:
 def as_float(module: StatefulModule, x: Any) -> Any:
     """An array of any number type in the engine's floating-point type."""
     dtype = module.engine.float_dtype
-    if x.dtype == dtype:
-        return x
     try:
-        return module.xp.astype(x, dtype)
+        return x if x.dtype == dtype else module.xp.astype(x, dtype)
     except AttributeError:
         raise TypeError(
             f"{type(module).__name__} got a {type(x).__module__}.{type(x).__name__}; expected an array of the "
@@ -172,7 +174,7 @@ def _take(spec: tuple[str, Any], x: Any) -> Any:
     if kind == "dict":
         return {key: _take(sub, x) for key, sub in value}
     if kind == "call":
-        return value(x)
+        return call_foreign("Filter", value, x)
     for depth, key in enumerate(value):
         try:
             x = x[key] if isinstance(x, Mapping | tuple | list) else {}[key]

@@ -25,6 +25,7 @@ __all__ = [
     "Scale",
     "canonical_leaves",
     "check_features",
+    "check_leaves",
     "check_size",
     "describe",
     "map_leaves",
@@ -132,7 +133,7 @@ def describe(x: Any) -> str:
     if isinstance(x, Mapping):
         return f"a dict with the entries {sorted(map(str, x))}"
     if isinstance(x, tuple | list):
-        return f"{len(x)} entries" if x else f"an empty {type(x).__name__}"
+        return f"a {type(x).__name__} of {len(x)} entries" if x else f"an empty {type(x).__name__}"
     return f"an array of shape {tuple(x.shape)}" if hasattr(x, "shape") else f"a {type(x).__name__}"
 
 
@@ -155,10 +156,29 @@ def check_features(kind: str, x: Any, features: int) -> None:
         ValueError: If its last axis has another size.
     """
     if not hasattr(x, "shape"):
-        raise TypeError(
-            f"{kind} got a {type(x).__name__}; expected an array with {features} features on the last axis."
-        )
+        raise TypeError(f"{kind} got {describe(x)}; expected an array with {features} features on the last axis.")
     if not x.shape or x.shape[-1] != features:
         raise ValueError(
             f"{kind} got an input of shape {tuple(x.shape)}; expected {features} features on the last axis."
         )
+
+
+def check_leaves(kind: str, x: Any, names: list[str], lone: str = "an array") -> None:
+    """Refuses an input whose leaves do not go by these names.
+
+    Args:
+        kind: Who was given it.
+        x: A tree of arrays.
+        names: As in ``named_leaves``, in any order; the empty one alone for a lone array.
+        lone: What an error calls that.
+
+    Raises:
+        ValueError: If it has other leaves, fewer or more.
+    """
+    received, expected = sorted(name for name, _ in named_leaves(x)), sorted(names)
+    if received != expected:
+        if expected == [""]:
+            raise ValueError(f"{kind} got {describe(x)}; expected {lone}.")
+        if received in ([], [""]):
+            raise ValueError(f"{kind} got {describe(x)}; expected a tree with leaves {expected}.")
+        raise ValueError(f"{kind} got an input with leaves {received}; expected {expected}.")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from multippo.networks.captured_weights import captured_weights
 from multippo.networks.types import StatefulModule
 from multippo.networks.utils import named_leaves, tree_leaves
 from multippo.testing.module_calls import inspect_output, takes_three, untracked_arrays
@@ -76,13 +77,14 @@ _WARNINGS: dict[str, str] = {
 def check_module(module: Any, sample_input: Any) -> ModuleReport:
     """Runs a module in rollouts, replays, resets and updates, and compares what comes with what the protocol asks for.
 
-    Looked at are: what a call returns; that the carry keeps its structure, shapes and types, in calls and resets; that
-    nothing is written in a call, a reset or a replay, and in ``update_statistics`` Variables alone; that environments
-    are apart, in outputs and loss; that equal arguments give equal outputs; that a replay, also from another carry and
-    under other weights, evaluates the action that was taken; that ``unroll``, values and gradient (by parameters,
-    inputs and carry), is the steps one by one with their resets; that noise drawn ahead is the noise drawn otherwise;
-    that the statistics of every module inside move, and that losses of modules inside are handed on. Trained parameters
-    are moved a little for the time of the check, since biases of 0 hide mistakes.
+    Looked at are: that functions capture no weights that would not be trained; what a call returns; that the carry
+    keeps its structure, shapes and types, in calls and resets; that nothing is written in a call, a reset or a replay,
+    and in ``update_statistics`` Variables alone; that environments are apart, in outputs and loss; that equal arguments
+    give equal outputs; that a replay, also from another carry and under other weights, evaluates the action that was
+    taken; that ``unroll``, values and gradient (by parameters, inputs and carry), is the steps one by one with their
+    resets; that noise drawn ahead is the noise drawn otherwise; that the statistics of every module inside move, and
+    that losses of modules inside are handed on. Trained parameters are moved a little for the time of the check, since
+    biases of 0 hide mistakes.
 
     Args:
         module: A StatefulModule, on its engine. Its arrays are put back.
@@ -106,6 +108,8 @@ def check_module(module: Any, sample_input: Any) -> ModuleReport:
     check_sample(sample_input)
     from multippo.networks.portable import load_portable, to_portable
 
+    if lost := captured_weights(module, in_training=True):
+        return ModuleReport(tuple(lost), ())
     before = to_portable(module)
     try:
         return _Checker(module, sample_input).run()

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import training
+from gymnasium import spaces
+from spaces_env import Spaces
 
 import multippo as mp
 from multippo.testing import Clock, CountNet, FunctionalClock, Spy, TableNet, TinyActorCritic
@@ -112,6 +114,80 @@ def test_an_observation_that_does_not_fit_names_the_layer(engine):
 def test_a_layer_inside_a_port(engine):
     message = refusal(mp.Sequential([adapter(5)]))
     assert "Sequential.layers[0].action.layers[0]" in message
+
+
+def acting(features: int, layers: Any) -> Any:
+    """A network of 3 features whose action port ends with ``layers``, behind a dense layer."""
+    rngs = mp.Rngs(0)
+    actor = mp.Sequential([mp.Dense(3, features, rngs), *layers(rngs)])
+    return mp.Sequential([mp.PPOAdapter(action=actor, value=mp.Dense(3, 1, rngs))])
+
+
+def acted(network: Any, space: Any) -> str:
+    return refusal(network, env=mp.make_env(lambda: Spaces(spaces.Box(-1, 1, (3,)), space), num_envs=2))
+
+
+SAMPLER = "of the sampler Sequential.layers[0].action.layers"
+ARMS = spaces.Dict({"arm": spaces.Discrete(2), "leg": spaces.Box(-1, 1, (2,))})
+
+
+def two_arms(**sizes: int) -> Any:
+    return lambda r: [mp.Splitter(sizes), mp.Map(arm=mp.CategoricalSampler(r), leg=mp.NormalTanhSampler(r))]
+
+
+@pytest.mark.parametrize("logits", [1, 3])
+def test_another_number_of_choices_than_the_action_space_s(engine, logits):
+    message = acted(acting(logits, lambda r: [mp.CategoricalSampler(r)]), spaces.Discrete(2, start=5))
+    assert message == (
+        f"The network's action, {SAMPLER}[1], is one of {logits} choices; expected 2 for the action space "
+        "Discrete(2, start=5). Give it 2 logits, by the size of the layer in front of it."
+    )
+
+
+def test_another_number_of_choices_for_one_key(engine):
+    message = acted(acting(7, two_arms(arm=3, leg=4)), ARMS)
+    assert f"action['arm'], {SAMPLER}[2].components['arm'], is one of 3 choices; expected 2 for" in message
+    message = acted(acting(5, two_arms(arm=3, leg=2)), ARMS)
+    assert "expected 2 for the action space Discrete(2)" in message
+    message = acted(acting(4, two_arms(arm=2, leg=2)), ARMS)
+    expected = "is an array of shape (2, 1); expected shape (2, 2) for the action space Box("
+    assert f"action['leg'], {SAMPLER}[2].components['leg'], {expected}" in message
+
+
+@pytest.mark.parametrize(
+    ("features", "layers", "space", "said"),
+    [
+        (5, lambda r: [mp.MultiCategoricalSampler([2, 3], r)], spaces.MultiDiscrete([3, 2]), "[2, 3] choices; expect"),
+        (5, lambda r: [mp.MultiCategoricalSampler([2, 3], r)], spaces.Box(0, 1, (2,), np.int8), "expected [2, 2] for"),
+        (2, lambda r: [mp.BernoulliSampler(r)], spaces.MultiDiscrete([2, 3]), "one of 2 choices; expected [2, 3] for"),
+        (2, lambda r: [mp.BernoulliSampler(r)], spaces.MultiBinary(3), "shape (2, 2); expected shape (2, 3)"),
+        (4, lambda r: [mp.NormalSampler(r)], spaces.Box(-1, 1, (3,)), "shape (2, 2); expected shape (2, 3)"),
+        (4, lambda r: [mp.NormalSampler(r)], spaces.MultiBinary(2), "of type float32; expected integers that count"),
+        (2, lambda r: [mp.CategoricalSampler(r)], ARMS, "is an array of shape (2,); expected a dict with the entries"),
+        (7, two_arms(arm=3, leg=4), spaces.Discrete(3), "['arm', 'leg']; expected shape (2,) for"),
+    ],
+)
+def test_actions_that_the_space_does_not_have(torch_engine, features, layers, space, said):
+    assert said in acted(acting(features, layers), space)
+
+
+class Halved(mp.StatefulModule):
+    """Makes of twice as many choices those of the space."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        return mp.StatefulModuleOutput(state, {**x, "action": x["action"] // 2})
+
+
+def test_choices_that_fit_and_those_nobody_knows(torch_engine):
+    for space, network in (
+        (ARMS, acting(6, two_arms(arm=2, leg=4))),
+        (spaces.MultiBinary(2), acting(4, lambda r: [mp.MultiCategoricalSampler([2, 2], r)])),
+        (spaces.MultiDiscrete([2, 2]), acting(2, lambda r: [mp.BernoulliSampler(r)])),
+        # What a module of the user's makes of an action is its own affair.
+        (spaces.Discrete(2), acting(4, lambda r: [mp.CategoricalSampler(r), Halved()])),
+    ):
+        env = mp.make_env(lambda space=space: Spaces(spaces.Box(-1, 1, (3,)), space), num_envs=2)
+        assert training.train(env, network, iterations=1).result is not None
 
 
 class Odd(TinyActorCritic):

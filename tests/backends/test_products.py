@@ -282,7 +282,7 @@ def test_replay_repeats_the_rollout(bfloat16: Any, name: str):
 
 
 def test_training_keeps_the_first_ratio_at_1_and_everything_in_float32(bfloat16: Any):
-    env, network = Goal(8), mp.make_mlp_actor_critic(1, 2, (16, 16), (16,), mp.Rngs(0))
+    env, network = Goal(8), mp.make_mlp_actor_critic(1, 1, (16, 16), (16,), mp.Rngs(0))
     support.fill_randomly(network, scale=0.3)
     before = mp.to_portable(network)
     run = training.train(env, network, iterations=2, rollout_length=8)

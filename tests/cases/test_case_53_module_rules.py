@@ -13,7 +13,7 @@ import support
 import training
 
 import multippo as mp
-from multippo.testing import Clock
+from multippo.testing import Clock, Spy
 
 SIZE = 4
 
@@ -104,6 +104,74 @@ class Captures(mp.StatefulModule):
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
         return mp.StatefulModuleOutput(state, self.hidden(x))
+
+
+class OfItself(mp.StatefulModule):
+    """Holds a layer, and a function that uses it by way of ``self``."""
+
+    def __init__(self, rngs: mp.Rngs) -> None:
+        self.layer = mp.Dense(SIZE, SIZE, rngs)
+        self.hidden = lambda x: self.layer((), x).output
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        return mp.StatefulModuleOutput(state, self.hidden(x))
+
+
+def capturing(kind: type) -> tuple[Any, Any]:
+    rngs = mp.Rngs(0)
+    action = mp.Sequential([mp.Dense(SIZE, 2, rngs), mp.CategoricalSampler(rngs)])
+    network = mp.Sequential([kind(rngs), mp.PPOAdapter(action=action, value=mp.Dense(SIZE, 1, rngs))])
+    return Spy(Clock(SIZE - 1, "truncated", 4)), network
+
+
+LOST = r"Sequential\.layers\[0\]\.hidden captures 'hidden' \(Dense\).*neither trained nor saved.*self\.layer = hidden"
+
+
+def test_a_layer_in_a_closure_is_refused_before_the_first_step(engine: Any):
+    env, network = capturing(Captures)
+    with pytest.raises(TypeError, match=LOST):
+        training.train(env, network, iterations=1)
+    assert not env.actions
+    with pytest.raises(TypeError, match=LOST):
+        mp.eval_rollout(env, network)
+    with pytest.raises(TypeError, match=LOST):
+        mp.to_portable(network)
+    assert not env.actions
+
+
+def test_a_student_with_a_layer_in_a_closure_is_refused(torch_engine: Any):
+    env, student = capturing(Captures)
+    teacher = make_network()
+    with pytest.raises(TypeError, match=LOST):
+        mp.train_distillation(env, teacher, student)
+    assert not env.actions
+
+
+def test_a_teacher_may_be_captured(torch_engine: Any):
+    teacher, student = make_network(), make_network()
+    config = mp.DistillationTrainConfig(
+        distillation=mp.DistillationConfig(total_steps=16, rollout_length=4, num_minibatches=1, num_epochs=1)
+    )
+
+    def target(teacher_extras: Any, student_extras: Any) -> Any:
+        assert isinstance(teacher, mp.StatefulModule)
+        return teacher_extras
+
+    assert mp.train_distillation(Clock(SIZE - 1, "truncated", 4), teacher, student, config, target_fn=target)
+
+
+def test_a_function_of_weights_that_are_held_trains_them_or_is_refused(engine: Any):
+    """JAX trains copies of modules, whose function would go on with the weights of the first one."""
+    env, network = capturing(OfItself)
+    before = mp.to_portable(network)
+    if engine.name == "jax":
+        with pytest.raises(TypeError, match=r"layers\[0\]\.hidden captures 'self' \(OfItself\).*would not be trained"):
+            training.train(env, network, iterations=1)
+        assert not env.actions
+    else:
+        training.train(env, network, iterations=1)
+        after = mp.to_portable(network)
+        assert np.abs(after["layers.0.layer.kernel"] - before["layers.0.layer.kernel"]).max() > 1e-5
 
 
 class InTuple(mp.StatefulModule):

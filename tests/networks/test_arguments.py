@@ -127,7 +127,10 @@ def test_inputs_that_are_no_arrays(engine):
         (lambda: mp.Splitter(a=1)((), {"x": x}), r"Splitter got a dict with the entries \['x'\]; expected an array"),
         (lambda: mp.Normalizer(3)((), {"x": x}), r"Normalizer got a dict with the entries \['x'\]; expected an array"),
         (lambda: mp.Flattener()((), {"x": x, "y": 3}), "Flattener got a int in its input; expected arrays"),
-        (lambda: mp.Dense(3, 2, rngs())((), [1.0, 2.0, 3.0]), "Dense got a list; expected an array with 3 features"),
+        (
+            lambda: mp.Dense(3, 2, rngs())((), [1.0, 2.0, 3.0]),
+            "Dense got a list of 3 entries; expected an array with 3",
+        ),
     )
     for run, message in refused:
         with pytest.raises(TypeError, match=message):
@@ -142,5 +145,5 @@ def test_what_concat_can_not_join(engine):
             same([(), ()] if same.is_list else {"a": (), "b": ()}, {"a": x, "b": other})
     with pytest.raises(ValueError, match=r"Concat.components\['a'\] yielded a dict"):
         same({"a": (), "b": ()}, {"a": {"c": x}, "b": x})
-    with pytest.raises(ValueError, match=r"Concat got an input with entries \[1, 'a'\], but has modules for \['b'\]"):
+    with pytest.raises(ValueError, match=r"Concat got an input with entries \[1, 'a'\]; expected \['a', 'b'\]"):
         same({"a": (), "b": ()}, {"a": x, 1: x})

@@ -7,6 +7,7 @@ import pytest
 from support import to_numpy
 
 import multippo as mp
+from multippo.networks.containers import Container
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 
@@ -156,14 +157,18 @@ def test_a_piece_of_impossible_size_is_refused(engine, size):
 
 
 def test_wrong_inputs_are_refused(engine):
-    with pytest.raises(ValueError, match=r"Splitter got 3 features, but its sizes .* need 4"):
+    with pytest.raises(
+        ValueError, match=r"Splitter got an input of shape .*3\); expected at least 4 features .* sizes"
+    ):
         mp.Splitter(a=2, b=2)((), ones(engine, 1, 3))
     for kind in ("Concat", "Map"):
         net = getattr(mp, kind)(a=dense(), b=dense())
-        message = rf"{kind} got an input with entries \['a', 'c'\], but has modules for \['b'\]"
+        message = rf"{kind} got an input with entries \['a', 'c'\]; expected \['a', 'b'\]"
         with pytest.raises(ValueError, match=message):
             net(net.initialize_state(1), {"a": ones(engine, 1, 1), "c": ones(engine, 1, 1)})
-        with pytest.raises(TypeError, match=rf"{kind} got a .*; expected a dict with the entries \['a', 'b'\]"):
+        with pytest.raises(
+            TypeError, match=rf"{kind} got an array of .*; expected a dict with the entries \['a', 'b'\]"
+        ):
             net(net.initialize_state(1), ones(engine, 1, 2))
 
 
@@ -175,6 +180,7 @@ def test_wrong_inputs_are_refused(engine):
         (lambda a, b: mp.Sequential(mp.Sequential([a])), "Sequential got a Sequential; expected a list"),
         (lambda a, b: mp.Sequential({"a": a}), "Sequential got a dict; expected a list"),
         (lambda a, b: mp.Sequential(3), "Sequential got a int; expected a list"),
+        (lambda a, b: mp.Sequential(a=a, b=b), r"Sequential got layers with the names \['a', 'b'\]; expected one list"),
         (
             lambda a, b: mp.Parallel([a, b]),
             r"Parallel got a list without a name: write Parallel\(left=..., right=...\)",
@@ -210,3 +216,33 @@ def test_names_that_constructors_take_are_given_in_a_dict(engine, container, nam
     with pytest.raises(TypeError, match=rf"^{kind}\({name}=...\) is not possible: .* {kind}\({{'{name}': ...}}\)"):
         container(**{name: mp.Scale(2.0)})
     assert container({name: mp.Scale(2.0)}).keys == (name,)
+
+
+class Mean(Container):
+    """A container of somebody's own: it says how inputs go to the children, and nothing else."""
+
+    def __init__(self, *children):
+        self._adopt(list(children), "parts")
+
+    def _route(self, run, x):
+        return sum(run(key, x).output for key in self.keys) / len(self.keys)
+
+
+def test_a_new_container_routes_everything_else_by_itself(engine):
+    net = Mean(Counter(2.0), mp.Sequential([Counter(4.0)]))
+    x = ones(engine, 3, 2)
+    out = net(net.initialize_state(3), x)
+    assert to_numpy(out.output).tolist() == [[3.0, 3.0]] * 3
+    assert to_numpy(out.regularization_loss).tolist() == [6.0] * 3
+    assert to_numpy(out.next_state[1][0]["count"]).tolist() == [[1.0]] * 3
+    assert to_numpy(out.metrics["1"]["0"]["count"]).tolist() == [1.0] * 3
+    reset = net.reset_state(out.next_state)
+    assert [float(part[0, 0]) for part in (reset[0]["count"], reset[1][0]["count"])] == [-2.0, -4.0]
+    replayed = net(net.initialize_state(3), 5 * x, out.rollout_extras)  # what was emitted, whatever comes in
+    assert to_numpy(replayed.output).tolist() == [[3.0, 3.0]] * 3
+    over_time = [engine.tree_map(lambda leaf: leaf[None], part) for part in (x, out.rollout_extras)]
+    done = engine.asarray(np.zeros((1, 3), bool))
+    unrolled = net.unroll(net.initialize_state(3), over_time[0], done, over_time[1])
+    assert to_numpy(unrolled.output).tolist() == [[[3.0, 3.0]] * 3]
+    net.update_statistics(over_time[1])
+    assert [float(module.seen[...]) for module in (net.parts[0], net.parts[1][0])] == [6.0, 6.0]

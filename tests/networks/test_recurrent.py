@@ -110,5 +110,5 @@ def test_a_wrong_input_is_refused(engine):
         lstm(state, engine.zeros((4, 3)))
     with pytest.raises(ValueError, match=r"LSTM got an input of shape \(5, 4, 3\)"):
         lstm.unroll(state, engine.zeros((5, 4, 3)), done)
-    with pytest.raises(TypeError, match="LSTM got a tuple"):
+    with pytest.raises(TypeError, match="LSTM got a tuple of"):
         lstm(state, (1, 2))

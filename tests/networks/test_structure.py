@@ -42,7 +42,9 @@ def test_filter_says_what_is_missing(engine):
     x = observation(engine)
     with pytest.raises(ValueError, match=r"Filter got a dict with the entries \['parts', 'policy', .*entry 'goal'"):
         run(mp.Filter("goal"), x)
-    with pytest.raises(ValueError, match=r"Filter got 2 entries at \('parts',\); expected it to have the entry 2"):
+    with pytest.raises(
+        ValueError, match=r"Filter got a tuple of 2 entries at \('parts',\); expected it to have the entry 2"
+    ):
         run(mp.Filter(("parts", 2)), x)
     with pytest.raises(ValueError, match=r"an array of shape \(1, 2\) at \('policy',\); expected .* entry 'x'"):
         run(mp.Filter(("policy", "x")), x)
@@ -83,7 +85,7 @@ def _asarray(engine, value):
 
 
 def test_flattener_needs_an_array(engine):
-    with pytest.raises(ValueError, match=r"Flattener got \{\}; expected a tree with at least one array"):
+    with pytest.raises(ValueError, match=r"Flattener got a dict with the entries \[\]; expected a tree with"):
         run(mp.Flattener(), {})
 
 

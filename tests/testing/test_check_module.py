@@ -29,6 +29,17 @@ class Mean(mp.StatefulModule):
         return self.xp.zeros_like(prev_state)
 
 
+class Captures(Mean):
+    """Holds a layer in a closure alone."""
+
+    def __init__(self):
+        hidden = mp.Dense(F, F, mp.Rngs(0))
+        self.hidden = lambda x: hidden((), x).output
+
+    def __call__(self, state, x, rollout_extras=None):
+        return super().__call__(state, self.hidden(x))
+
+
 class ReturnsAnArray(Mean):
     def __call__(self, state, x, rollout_extras=None):
         return x
@@ -317,3 +328,10 @@ def test_an_attribute_that_a_call_writes_is_named(engine, which):
 def test_what_is_no_module_is_refused(engine):
     with pytest.raises(TypeError, match="check_module got a int; expected a StatefulModule"):
         check_module(3, X)
+
+
+def test_a_layer_that_a_closure_captures_is_named(torch_engine):
+    report = check_module(Captures(), X)
+    (error,) = report.errors
+    assert error.startswith("Captures.hidden captures 'hidden' (Dense), whose weights no module of this Captures holds")
+    assert "Assign it as an attribute: self.layer = hidden" in error

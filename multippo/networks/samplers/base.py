@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
 from multippo.networks import random_state
 from multippo.networks.arguments import check_number
 from multippo.networks.carries import check_steps
+from multippo.networks.outputs import note_draw
 from multippo.networks.random_state import RandomState
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.utils import describe
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = ["ActionSampler", "check_action_shape"]
+__all__ = ["ActionSampler", "check_action_shape", "check_parameters"]
 
 
 class ActionSampler(StatefulModule):
@@ -38,6 +41,9 @@ class ActionSampler(StatefulModule):
     estimates_entropy = False
     """Whether the entropy has no closed form, so that a gradient of it takes noise in replay too."""
 
+    parameter_axes: ClassVar[int | None] = None
+    """Axes of the distribution's parameters behind time and batch; None where they are not known."""
+
     def __init__(self, rngs: Rngs, entropy_weight: float = 0.0) -> None:
         kind = type(self).__name__
         self.entropy_weight = check_number(kind, "entropy_weight", entropy_weight, least=0)
@@ -51,6 +57,16 @@ class ActionSampler(StatefulModule):
         Raises:
             ValueError: If the input is of the wrong shape; the message names what was expected.
         """
+
+    def num_choices(self, parameters: Any) -> Any:
+        """How many choices each number of an action is one of: an integer, or integers of the shape of an action.
+
+        None, the default, where it is no choice, or that is not known; what is told must be what the space has.
+
+        Args:
+            parameters: From ``distribution``.
+        """
+        del parameters
 
     @abc.abstractmethod
     def kl_divergence(self, old: Any, new: Any) -> Any:
@@ -74,7 +90,7 @@ class ActionSampler(StatefulModule):
 
     def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Samples, or evaluates the stored sample; ``[B, ...]`` inputs."""
-        parameters, noise = self.distribution(x), None
+        parameters, noise = self._checked(x, 1), None
         random_state.check_random_state(type(self).__name__, state, parameters[0].shape[0])
         if self._needs_noise(state, rollout_extras):
             noise = random_state.noise(self, self._draw, state, self._noise_shape(rollout_extras, parameters))
@@ -82,13 +98,24 @@ class ActionSampler(StatefulModule):
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """All steps at once: no step's noise depends on another's."""
-        time, parameters, noise = done.shape[0], self.distribution(xs), None
+        time, parameters, noise = done.shape[0], self._checked(xs, 2), None
         check_steps(type(self).__name__, parameters[0], done)
         random_state.check_random_state(type(self).__name__, state, done.shape[1])
         if self._needs_noise(state, rollout_extras):
             shape = self._noise_shape(rollout_extras, parameters)
             noise = random_state.noise_over_time(self, self._draw, state, time, shape)
         return self._finish(random_state.advance(state, time), parameters, noise, rollout_extras)
+
+    def _checked(self, x: Any, lead: int) -> Any:
+        """The distribution of an input with ``lead`` axes of time and batch."""
+        parameters = self.distribution(x)
+        if self.parameter_axes is not None and len(parameters[0].shape) != lead + self.parameter_axes:
+            received = x["logits"] if isinstance(x, Mapping) else x
+            raise ValueError(
+                f"{type(self).__name__} got an input of shape {tuple(received.shape)}; expected "
+                f"{'[B, features]' if lead == 1 else '[T, B, features]'}."
+            )
+        return parameters
 
     def _needs_noise(self, state: RandomState, rollout_extras: Any) -> bool:
         sampling = rollout_extras is None and not self.deterministic
@@ -102,6 +129,7 @@ class ActionSampler(StatefulModule):
         else:
             raw_action = rollout_extras
         action, log_likelihood, entropy = self._evaluate(parameters, raw_action, noise)
+        note_draw(self, action, parameters)
         return StatefulModuleOutput(
             next_state=state,
             output={"action": action, "log_likelihood": log_likelihood, "entropy": entropy},
@@ -134,3 +162,22 @@ def check_action_shape(kind: str, shape: Any) -> tuple[int, ...] | None:
     if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 1 for n in sizes):
         raise ValueError(f"{kind}(action_shape={shape!r}) is not possible: expected integers of at least 1.")
     return tuple(int(n) for n in sizes)
+
+
+def check_parameters(kind: str, x: Any, expected: str, fits: Callable[[int], bool]) -> None:
+    """Refuses an input of a sampler that is no array, or whose last axis does not fit.
+
+    Args:
+        kind: The sampler.
+        x: Its input.
+        expected: What it takes, for the error.
+        fits: Whether a last axis of this size will do.
+
+    Raises:
+        TypeError: If it is no array.
+        ValueError: If its last axis is of another size.
+    """
+    if not hasattr(x, "shape"):
+        raise TypeError(f"{kind} got {describe(x)}; expected {expected}.")
+    if not x.shape or not fits(x.shape[-1]):
+        raise ValueError(f"{kind} got an input of shape {tuple(x.shape)}; expected {expected}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from multippo.networks.samplers.base import ActionSampler, check_action_shape
+from multippo.networks.samplers.base import ActionSampler, check_action_shape, check_parameters
 from multippo.networks.samplers.distributions import (
     Bernoulli,
     bernoulli_entropy,
@@ -39,14 +39,20 @@ class BernoulliSampler(ActionSampler):
         super().__init__(rngs, entropy_weight)
         self.action_shape = check_action_shape("BernoulliSampler", action_shape)
 
+    parameter_axes = 1
+
     def distribution(self, x: Any) -> Bernoulli:
         """The log-odds ``[..., K]``."""
-        if self.action_shape is not None and x.shape[-1] != math.prod(self.action_shape):
-            raise ValueError(
-                f"BernoulliSampler got an input of shape {tuple(x.shape)}; expected {math.prod(self.action_shape)} "
-                f"features on the last axis, for actions of shape {self.action_shape}."
-            )
+        shape, expected = self.action_shape, "an array [B, K] of log-odds"
+        if shape is not None:
+            expected = f"{math.prod(shape)} features on the last axis, for actions of shape {shape}"
+        check_parameters("BernoulliSampler", x, expected, lambda size: shape is None or size == math.prod(shape))
         return Bernoulli(x)
+
+    def num_choices(self, parameters: Bernoulli) -> int:
+        """Two: off and on."""
+        del parameters
+        return 2
 
     def kl_divergence(self, old: Bernoulli, new: Bernoulli) -> Any:
         """KL(old || new) ``[...]``: the sum over the switches."""

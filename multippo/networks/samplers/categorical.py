@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.samplers.base import ActionSampler
+from multippo.networks.samplers.base import ActionSampler, check_parameters
 from multippo.networks.samplers.distributions import (
     Categorical,
     categorical_entropy,
@@ -17,6 +17,7 @@ from multippo.networks.samplers.distributions import (
     log_softmax,
     mask_logits,
 )
+from multippo.networks.utils import describe
 from multippo.rngs import Rngs
 
 __all__ = ["CategoricalSampler", "MultiCategoricalSampler"]
@@ -40,11 +41,18 @@ class CategoricalSampler(ActionSampler):
         entropy_weight: Weight of the entropy in the loss.
     """
 
+    parameter_axes = 1
+
     def distribution(self, x: Any) -> Categorical:
         """Log-probabilities ``[..., N]``."""
         logits, mask = _logits_and_mask("CategoricalSampler", x)
+        check_parameters("CategoricalSampler", logits, "an array [B, N] of logits", lambda size: size > 0)
         masked = logits if mask is None else mask_logits(self.xp, logits, mask)
         return Categorical(log_softmax(self.xp, self.engine, masked))
+
+    def num_choices(self, parameters: Categorical) -> Any:
+        """N: as many as there are logits."""
+        return parameters.log_probabilities.shape[-1]
 
     def kl_divergence(self, old: Categorical, new: Categorical) -> Any:
         """KL(old || new) ``[...]``; infinite where the new one excludes what the old one allows."""
@@ -101,15 +109,20 @@ class MultiCategoricalSampler(CategoricalSampler):
         self.action_shape = tuple(sizes.shape)
         self.sizes = tuple(int(size) for size in sizes.ravel())
 
+    parameter_axes = 2
+
     def distribution(self, x: Any) -> Categorical:
         """Log-probabilities ``[..., K, max(nvec)]`` of K choices; -inf beyond a choice's options."""
         logits, mask = _logits_and_mask("MultiCategoricalSampler", x)
-        if logits.shape[-1] != sum(self.sizes):
-            raise ValueError(
-                f"MultiCategoricalSampler got logits of shape {tuple(logits.shape)}; expected {sum(self.sizes)} on the "
-                f"last axis, a block for each of its choices of {list(self.sizes)} options."
-            )
+        total = sum(self.sizes)
+        expected = f"{total} logits on the last axis, a block for each of its choices of {list(self.sizes)} options"
+        check_parameters("MultiCategoricalSampler", logits, expected, lambda size: size == total)
         return Categorical(log_softmax(self.xp, self.engine, self._blocks(logits, mask)))
+
+    def num_choices(self, parameters: Categorical) -> Any:
+        """As ``nvec`` says."""
+        del parameters
+        return np.reshape(self.sizes, self.action_shape)
 
     def kl_divergence(self, old: Categorical, new: Categorical) -> Any:
         """KL(old || new) ``[...]``: the sum over the choices."""
@@ -147,8 +160,12 @@ def _logits_and_mask(kind: str, x: Any) -> tuple[Any, Any]:
     if not isinstance(x, Mapping):
         return x, None
     if set(x) != {"logits", "mask"}:
-        raise ValueError(f"{kind} got a dict with the entries {sorted(x)}; expected logits, or 'logits' and 'mask'.")
+        raise ValueError(f"{kind} got {describe(x)}; expected logits, or 'logits' and 'mask'.")
     logits, mask = x["logits"], x["mask"]
+    if not (hasattr(logits, "shape") and hasattr(mask, "shape")):
+        raise TypeError(
+            f"{kind} got {describe(logits)} as its logits and {describe(mask)} as the mask; expected two arrays."
+        )
     if tuple(logits.shape) != tuple(mask.shape):
         raise ValueError(
             f"{kind} got a mask of shape {tuple(mask.shape)} for logits of shape {tuple(logits.shape)}; expected the "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from multippo.networks.arguments import check_flag, check_number, is_number
-from multippo.networks.samplers.base import ActionSampler, check_action_shape
+from multippo.networks.samplers.base import ActionSampler, check_action_shape, check_parameters
 from multippo.networks.samplers.distributions import (
     Gaussian,
     gaussian_entropy,
@@ -47,17 +47,17 @@ class _GaussianSampler(ActionSampler):
         self.min_std, self.std_scale = float(min_std), float(std_scale)
         self.action_shape = check_action_shape(kind, action_shape)
 
+    parameter_axes = 1
+
     def distribution(self, x: Any) -> Gaussian:
         """Mean and standard deviation ``[..., A]`` from ``[..., 2 A]``."""
+        total = None if self.action_shape is None else 2 * math.prod(self.action_shape)
+        many = "an even number of features" if total is None else f"{total}"
+        expected = f"mean and standard deviation concatenated, {many} on the last axis"
+        check_parameters(
+            type(self).__name__, x, expected, lambda n: n == total if total is not None else n > 0 and n % 2 == 0
+        )
         size = x.shape[-1] // 2
-        if x.shape[-1] % 2 or not size or (self.action_shape is not None and size != math.prod(self.action_shape)):
-            expected = (
-                "an even number of features" if self.action_shape is None else f"{2 * math.prod(self.action_shape)}"
-            )
-            raise ValueError(
-                f"{type(self).__name__} got an input of shape {tuple(x.shape)}; expected mean and standard deviation "
-                f"concatenated, {expected} on the last axis."
-            )
         std = self.std_scale * (softplus(self.xp, x[..., size:]) + self.min_std)
         if self.std_scale * self.min_std < _LEAST_STD:  # softplus itself underflows to 0
             std = self.xp.maximum(std, self.xp.full_like(std, _LEAST_STD))
@@ -150,11 +150,8 @@ class NormalSampler(_GaussianSampler):
             return super().distribution(x)
         xp, log_std = self.xp, self.log_std[...]
         (size,) = log_std.shape
-        if x.shape[-1] != size:
-            raise ValueError(
-                f"NormalSampler got an input of shape {tuple(x.shape)}; expected the mean alone, "
-                f"{size} features on the last axis (the standard deviation is a parameter)."
-            )
+        expected = f"the mean alone, {size} features on the last axis (the standard deviation is a parameter)"
+        check_parameters("NormalSampler", x, expected, lambda features: features == size)
         held = xp.clip(log_std, math.log(max(self.min_std, _LEAST_STD)), _LARGEST_LOG_STD)
         log_std = log_std + self.engine.stop_gradient(held - log_std)
         return Gaussian(x, xp.broadcast_to(self.std_scale * xp.exp(log_std), x.shape))

@@ -212,7 +212,7 @@ def test_wrong_inputs_are_refused(engine):
         sample(sampler, {"logits": logits, "masks": logits})
     with pytest.raises(ValueError, match=r"a mask of shape \(2, 4\) for logits of shape \(2, 5\)"):
         sample(sampler, {"logits": logits, "mask": logits[:, :4]})
-    with pytest.raises(ValueError, match=r"got logits of shape \(2, 5\); expected 4 .* choices of \[2, 2\] options"):
+    with pytest.raises(ValueError, match=r"got an input of shape \(2, 5\); expected 4 .* choices of \[2, 2\] options"):
         sample(several, logits)
 
 

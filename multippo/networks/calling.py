@@ -1,0 +1,68 @@
+"""Calls of what is not the library's own: native modules and functions, on inputs that may not fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from multippo.networks.arguments import unwrapped
+from multippo.networks.utils import describe, named_leaves
+
+__all__ = ["call_foreign"]
+
+_OF_INPUTS = (
+    AssertionError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    np.exceptions.AxisError,
+)
+"""What frameworks raise of inputs that do not fit. What derives from these tells of something else, such as memory."""
+
+
+def call_foreign(kind: str, function: Callable[[Any], Any], x: Any) -> Any:
+    """``function(x)``, whose errors say what it was given.
+
+    Args:
+        kind: Whose function it is, for the error.
+        function: A native module, or a function.
+        x: A tree of arrays.
+
+    Raises:
+        ValueError: If it fails in a way in which inputs of a wrong shape make functions fail.
+    """
+    try:
+        return function(x)
+    except Exception as error:
+        if type(error) not in _OF_INPUTS:
+            raise
+        inner = unwrapped(function)
+        who, features = f"{kind}({getattr(inner, '__name__', type(inner).__name__)})", _features(function)
+        if features is not None and (not hasattr(x, "shape") or tuple(x.shape[-1:]) != (features,)):
+            expected = f"expected an array with {features} features on the last axis"
+            raise ValueError(f"{who} got {_received(x)}; {expected}.") from error
+        said = f"no entry {error}" if isinstance(error, KeyError) else " ".join(str(error).split()).removesuffix(".")
+        raise ValueError(f"{who} failed on {_received(x)}: {said or type(error).__name__}.") from error
+
+
+def _features(module: Any) -> int | None:
+    """How many features a native dense layer takes, or the first layer of a sequence; None if it is neither."""
+    if type(module).__name__ == "Sequential":
+        # flax's are a list, torch's a module that can be gone through.
+        module = next(iter(getattr(module, "layers", module)), None)
+    features = getattr(module, "in_features", None)
+    return features if isinstance(features, int) else None
+
+
+def _received(x: Any) -> str:
+    """An input in an error's words: its shape, or those of its leaves."""
+    if not isinstance(x, dict | tuple | list):
+        return describe(x)
+    leaves = named_leaves(x)
+    shapes = {name: tuple(leaf.shape) if hasattr(leaf, "shape") else type(leaf).__name__ for name, leaf in leaves}
+    return f"arrays of shapes {shapes}" if shapes else describe(x)
