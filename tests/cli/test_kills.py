@@ -43,6 +43,10 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
+PATIENCE_S = 120.0
+"""With a life that ended by itself, or does nothing: this test would wait for ever."""
+
+
 class Lives(Protocol):
     """Starts processes that call the command, one after another."""
 
@@ -170,6 +174,7 @@ def kill_at_a_random_moment(lives: Lives, arguments: Sequence[str], run: Path, d
     else:
         target, seen = before + 1 + draw.randrange(5), [(time.monotonic(), before)]
         while seen[-1][1] < target:
+            assert time.monotonic() < seen[0][0] + PATIENCE_S, "no iteration was saved"
             time.sleep(0.001)
             with contextlib.suppress(FileNotFoundError):  # removed between two looks
                 now = latest_iteration(run)
@@ -188,9 +193,10 @@ def kill_amid_a_save(lives: Lives, arguments: Sequence[str], run: Path) -> int:
     so, whereby it does not matter how fast the two processes are. Returns its iterations.
     """
     before, lying_there = latest_iteration(run), left_unfinished(run)
-    pid = lives.start(arguments)
+    pid, given_up = lives.start(arguments), time.monotonic() + PATIENCE_S
     while True:
         while left_unfinished(run) <= lying_there:
+            assert time.monotonic() < given_up, "no save was seen"
             time.sleep(0.0005)
         os.kill(pid, signal.SIGSTOP)
         time.sleep(0.01)  # the call that it is in comes to its end
