@@ -132,11 +132,12 @@ class NetworkEvidence:
 
         with self.at():
             self._change_weights()
-            split = engine.split(self.network)
-            arguments = [self._put(tree) for tree in (rollout.transition, rollout.starts, rollout.v_last)]
-            found = to_host(engine, engine.jit(run)(split.params, split.variables, *arguments))
-            self._arrays_then_restored()
-        return found
+            try:
+                split = engine.split(self.network)
+                arguments = [self._put(tree) for tree in (rollout.transition, rollout.starts, rollout.v_last)]
+                return to_host(engine, engine.jit(run)(split.params, split.variables, *arguments))
+            finally:
+                self._arrays_then_restored()
 
     @functools.cached_property
     def _compiled_replay(self) -> Any:

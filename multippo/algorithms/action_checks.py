@@ -35,7 +35,8 @@ def whose(output: Any, draws: list[Draw]) -> Any:
 def check_actions(network: Any, actions: Any, drawn: Any, space: Any, num_envs: int, path: str = "action") -> None:
     """Refuses actions that the space does not have: of another shape, of another kind, or other choices.
 
-    Of spaces that no adapter of the library's takes, nothing is known; nor of the choices of a user's own sampler.
+    Of spaces that no adapter of the library's takes, nothing is known; nor of the choices of a user's own sampler, or
+    of one with a mask.
 
     Args:
         network: Whose they are.

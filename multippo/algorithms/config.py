@@ -106,8 +106,7 @@ class PPOConfig:
     minibatches was above twice this, the rate is divided by 1.5; below half of it (and not 0), multiplied. The rule of
     rsl_rl (Rudin et al., 2022, arXiv:2109.11978), which applies it after each minibatch, to the divergence in closed
     form. The mean is over all minibatches looked at, of which the first has none; where there is only one, the rate
-    stays. With ``target_kl`` the one that stopped the epochs is among them: it says that the steps are too long, and
-    the rate of the next iteration is lower for it."""
+    stays. With ``target_kl`` the one that stopped the epochs is among them, so the rate may move after a stop."""
 
     min_learning_rate: float = 1e-5
     """What ``lr_schedule="adaptive_kl"`` does not go below; without effect, and refused, in the other schedules."""

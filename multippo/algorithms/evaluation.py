@@ -15,7 +15,6 @@ from multippo.algorithms.rollout import Actor, collect, is_traced
 from multippo.envs.api import Env
 from multippo.envs.guard import restart_unsound
 from multippo.envs.keys import key_words
-from multippo.networks.captured_weights import refuse_captured
 from multippo.networks.random_state import reseed
 from multippo.networks.types import StatefulModule
 from multippo.networks.utils import all_modules, tree_leaves, tree_map
@@ -92,7 +91,7 @@ def eval_rollout(
 
 
 def check_player(function: str, env: Any, network: Any) -> None:
-    """Refuses what can't act, or would act with weights that nobody trained.
+    """Refuses what can't act.
 
     Args:
         function: Who asks.
@@ -100,10 +99,9 @@ def check_player(function: str, env: Any, network: Any) -> None:
         network: What it got for its network.
 
     Raises:
-        TypeError: If ``network`` is no StatefulModule, or a function in it captures weights that it does not hold.
+        TypeError: If ``network`` is no StatefulModule.
     """
     if isinstance(network, StatefulModule):
-        refuse_captured(network)
         return
     swapped = isinstance(env, StatefulModule)
     hint = f" The environment comes first: {function}(env, network)." if swapped else ""

@@ -265,12 +265,16 @@ def array_kind(array: Any) -> str:
 
 def engine_of_array(array: Any) -> Engine:
     """The engine whose arrays ``array`` is one of, told by the module of its type."""
-    name = array_kind(array)
+    name, active = array_kind(array), _override.get()
+    if active is not None and active.name == name:
+        return active
     if name in _engines:
         return _engines[name]
-    if name in known_backends():
-        return load_engine(name)
-    return active_engine()
+    # Where all that has been used are engines on devices that were named, nobody has asked for another.
+    named = next((engine for engine in _engines.values() if engine.name == name), None)
+    if named is not None:
+        return named
+    return load_engine(name) if name in known_backends() else active_engine()
 
 
 def _make(name: str) -> Engine:

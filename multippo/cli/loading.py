@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from multippo.algorithms.checkpoint_steps import step_directories
+from multippo.algorithms.checkpoint_steps import step_directories, step_directory
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.cli.recovery import pointing_to_another
@@ -53,14 +54,17 @@ def load_run(run_dir: str | os.PathLike[str], checkpoint: str | int = "latest", 
     settings = directory.settings()
     if num_envs is not None and num_envs < 1:
         raise ValueError(f"num_envs={num_envs} is not possible: expected at least 1, or None for as many as trained.")
-    which = str(checkpoint)
+    # A number is a step, whatever lies where the process happens to be.
+    of_step = isinstance(checkpoint, int)
+    which = str(step_directory(directory.checkpoints.absolute(), checkpoint)) if of_step else checkpoint
     read_checkpoint(directory, which)  # at once, not only after the environment is made
     env = settings.make_env(num_envs)
     try:
         network = settings.make_network(env)
         found = read_checkpoint(directory, which, lambda found: found.restore_weights(network))
     except BaseException:
-        env.close()
+        with contextlib.suppress(Exception):  # the first error is the one to tell
+            env.close()
         raise
     return Run(network=network, env=env, config=settings.train, checkpoint=found)
 

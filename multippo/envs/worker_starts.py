@@ -221,12 +221,14 @@ class _RememberingPipe:
 
     def recv(self) -> Any:
         """As ``Connection.recv``, but not for ever."""
+        what = f"The worker of environment {self._number}, which had made it,"
+        where = "when it was asked for its spaces: look for a thread or a handler that the environment leaves behind."
         if not self.pipe.poll(self._limit_s):
-            raise _late([self._number], self._limit_s)
+            raise RuntimeError(f"{what} gave no answer within {self._limit_s:.3g} s {where}")
         try:
             message = self.pipe.recv()
         except (EOFError, ConnectionError) as error:
-            raise DiedAtStartError(self._number) from error
+            raise RuntimeError(f"{what} died {where}") from error
         self.same_spaces = message[0]
         return message
 

@@ -63,16 +63,18 @@ class Workers:
 
     Args:
         vector_env: The environment.
-        base: The ``AsyncVectorEnv`` at its heart: ``vector_env`` itself, or what it wraps. During each call its waits
-            have the time limit, whoever waits; a wrapper that passes a time of its own keeps that. Between the calls it
-            is as the user made it.
+        base: The ``AsyncVectorEnv`` at its heart: ``vector_env`` itself, or what it wraps. Waits that begin during a
+            call have the time limit, whoever waits; a wrapper that passes a time of its own keeps that. Between the
+            calls it waits as the user made it.
         timeout_s: Seconds that the slowest worker may take for a step or a reset.
     """
 
     def __init__(self, vector_env: VectorEnv[Any, Any, Any], base: AsyncVectorEnv, timeout_s: float) -> None:
         self._vector_env, self._base, self._timeout_s = vector_env, base, timeout_s
-        self._waited_s = timeout_s
+        self._waited_s, self._silent = timeout_s, list[int]()
         self._has_notes = all(isinstance(constructor, MemberConstructor) for constructor in base.env_fns)
+        # Else without limit: an exception that can't be pickled is announced and never comes.
+        base.error_queue.get = functools.partial(base.error_queue.get, timeout=min(timeout_s, NOTICE_S))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """As ``VectorEnv.reset``."""
@@ -127,11 +129,10 @@ class Workers:
                 "others were ended. Look for a crash in the environment's native code, or for a lack of memory."
             ) from error
         except multiprocessing.TimeoutError as error:
-            silent = [i for i, pipe in enumerate(self._base.parent_pipes) if pipe is not None and not pipe.poll(0)]
             self._stop()
             is_ours = self._waited_s == self._timeout_s
             raise RuntimeError(
-                f"In {name} of {self._vector_env}, the workers of environments {silent} gave no answer within "
+                f"In {name} of {self._vector_env}, the workers of environments {self._silent} gave no answer within "
                 f"{self._waited_s:g} s and were ended. If the environment may take longer, "
                 f"{'pass a larger worker_timeout' if is_ours else 'let the wrapper that waits allow more'}."
             ) from error
@@ -154,28 +155,30 @@ class Workers:
     def _limited(self) -> Generator[None]:
         """Gives each wait of the base a limit, meanwhile: one with its own method in it would outlive its last user."""
         base = self._base
-        bound: list[tuple[Any, str, Any]] = [
-            (base, name, self._limited_wait(getattr(base, name))) for name in ("reset_wait", "step_wait", "call_wait")
-        ]
-        # An exception that can't be pickled is announced and never comes.
-        get = functools.partial(base.error_queue.get, timeout=min(self._timeout_s, NOTICE_S))
-        bound.append((base.error_queue, "get", get))
-        before = [(owner, name, vars(owner).get(name)) for owner, name, _ in bound]
-        for owner, name, method in bound:
-            setattr(owner, name, method)
+        bound = {name: self._limited_wait(getattr(base, name)) for name in ("reset_wait", "step_wait", "call_wait")}
+        # A wrapper may close what has failed.
+        bound["close_extras"] = functools.partial(self._close_workers, timeout=CLOSE_S)
+        before = {name: vars(base)[name] for name in bound if name in vars(base)}
+        vars(base).update(bound)
         try:
             yield
         finally:
-            for owner, name, method in before:
-                if method is None:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, method)
+            for name in bound:
+                vars(base).pop(name, None)
+            vars(base).update(before)
 
     def _limited_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         def limited(timeout: float | None = None) -> Any:
             self._waited_s = self._timeout_s if timeout is None else timeout
-            return wait(timeout=self._waited_s)
+            try:
+                return wait(timeout=self._waited_s)
+            except multiprocessing.TimeoutError:  # told now: a wrapper may close the pipes before it reaches us
+                self._silent = [
+                    place
+                    for place, pipe in enumerate(self._base.parent_pipes)
+                    if pipe is not None and not pipe.closed and not pipe.poll(0)
+                ]
+                raise
 
         return limited
 

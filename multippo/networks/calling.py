@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dis
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from multippo.networks.arguments import unwrapped
+from multippo.networks.types import StatefulModule
 from multippo.networks.utils import describe, named_leaves
 
 __all__ = ["call_foreign"]
@@ -22,7 +25,9 @@ _OF_INPUTS = (
     ValueError,
     np.exceptions.AxisError,
 )
-"""What frameworks raise of inputs that do not fit. What derives from these tells of something else, such as memory."""
+"""What frameworks raise of inputs that do not fit. What derives from these tells of something else."""
+
+_FRAMEWORKS = ("torch", "jax", "jaxlib", "flax", "numpy", "array_api_compat", "array_api_extra")
 
 
 def call_foreign(kind: str, function: Callable[[Any], Any], x: Any) -> Any:
@@ -39,7 +44,7 @@ def call_foreign(kind: str, function: Callable[[Any], Any], x: Any) -> Any:
     try:
         return function(x)
     except Exception as error:
-        if type(error) not in _OF_INPUTS:
+        if type(error) not in _OF_INPUTS or _is_told_already(error):
             raise
         inner = unwrapped(function)
         who, features = f"{kind}({getattr(inner, '__name__', type(inner).__name__)})", _features(function)
@@ -50,9 +55,26 @@ def call_foreign(kind: str, function: Callable[[Any], Any], x: Any) -> Any:
         raise ValueError(f"{who} failed on {_received(x)}: {said or type(error).__name__}.") from error
 
 
+def _is_told_already(error: Exception) -> bool:
+    """Whether an error is of a user's own ``raise``, or of memory, or arose in a module that is told as the place."""
+    if "alloc" in str(error).lower():
+        return True
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
+    if any(isinstance(frame.f_locals.get("self"), StatefulModule) for frame in frames):
+        return True
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is None:
+        return False
+    root = str(innermost.tb_frame.f_globals.get("__name__")).partition(".")[0]
+    raised = innermost.tb_frame.f_code.co_code[innermost.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return raised and root not in _FRAMEWORKS
+
+
 def _features(module: Any) -> int | None:
     """How many features a native dense layer takes, or the first layer of a sequence; None if it is neither."""
-    if type(module).__name__ == "Sequential":
+    if type(module).__name__ == "Sequential" and type(module).__module__.startswith(("torch.", "flax.")):
         # flax's are a list, torch's a module that can be gone through.
         module = next(iter(getattr(module, "layers", module)), None)
     features = getattr(module, "in_features", None)

@@ -1,136 +1,165 @@
-"""Weights that a network computes with, but that are not among its own: those captured by functions."""
+"""Weights that a network computes with, but that training would not reach: those that functions know."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Iterator
-from types import CodeType, FunctionType
-from typing import Any
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any, NamedTuple
 
-from multippo.networks.captures import Capture, captures_of, is_tracked, names_read
+import numpy as np
+
+from multippo.networks.captures import captures_of
 from multippo.networks.locating import path_of
 from multippo.networks.types import StatefulModule
+from multippo.networks.utils import tree_leaves
+from multippo.networks.variables import Param
 
 __all__ = ["captured_weights", "refuse_captured"]
 
 _LIBRARIES = ("multippo", "flax", "jax", "torch", "numpy", "builtins", "abc", "typing")
-"""Whose classes capture nothing in their methods."""
-_MAKING = ("__init__", "__new__")
-_NO_WEIGHTS = {"shape", "dtype", "ndim", "size"}
-"""What is read of a variable without its numbers."""
+"""Whose classes know no layers in their methods."""
 
 
-def refuse_captured(network: Any, in_training: bool = False) -> None:
-    """Refuses a network of which a function captures weights that would be lost.
-
-    Args:
-        network: A bound module.
-        in_training: As in ``captured_weights``.
+def refuse_captured(network: Any, network_state: Any, x: Any) -> None:
+    """Refuses a network that computes with weights which only a function knows; see ``captured_weights``.
 
     Raises:
         TypeError: If there is one; the error names the attribute, the variable and its class.
     """
-    for said in captured_weights(network, in_training):
+    for said in captured_weights(network, network_state, x):
         raise TypeError(said)
 
 
-def captured_weights(network: Any, in_training: bool) -> list[str]:
+def captured_weights(network: Any, network_state: Any, x: Any) -> list[str]:
     """What is wrong with the functions that the modules of a network hold, in words.
 
-    A function may capture what has no weights, or on torch none that ask for a gradient, and modules that the network
-    holds as well. Where training runs on
-    copies of the modules, as on JAX, it may not use the weights of these either: it would go on with the old ones.
+    For each module and Param that a function may know, the weights are changed for a moment, and the network called: if
+    something else comes out, it computes with them. It must not if no module of the network holds them. Where training
+    runs on copies of the modules, as on JAX, it must not even if one does: a function goes on with the old ones. What
+    the user has frozen on torch is left alone.
 
     Args:
-        network: A bound module.
-        in_training: Whether to look for weights that are held but would not be trained, too.
+        network: A bound module, which can be called with the next two.
+        network_state: Its carry.
+        x: Its input.
     """
-    found: dict[str, None] = {}  # one that is reached by two ways is told once
-    held: set[int] | None = None
-    copied: bool | None = None
-    for where, capture in _captures(network):
-        own = _holders(network, capture.item)
-        if not own or _is_frozen(capture.item):
+    suspects = _suspects(network)
+    if not suspects:
+        return []
+    engine, held = network.engine, {id(weight.holder) for weight in _weights(network, network)}
+    split = engine.split(network)
+
+    def network_of_now() -> Any:
+        return engine.merge(split.definition, split.params, split.variables)
+
+    def outputs() -> list[np.ndarray]:
+        with engine.no_grad():
+            out = network_of_now()(engine.writable(network_state), x)
+        return [np.array(engine.to_numpy(leaf)) for leaf in tree_leaves((out.output, out.next_state))]
+
+    copies, expected, found = network_of_now() is not network, None, dict[str, None]()
+    for where, variable, item in suspects:
+        weights = _weights(network, item)
+        lost = [weight for weight in weights if id(weight.holder) not in held]
+        if not (weights if copies else lost) or _is_frozen(item):
             continue
-        held = _holders(network, network) if held is None else held
-        what = f"{where} captures {capture.variable!r} ({_kind(capture.item)})"
-        if not own <= held:
+        expected = outputs() if expected is None else expected
+        if _same(_while_changed(weights if copies else lost, outputs), expected):
+            continue
+        # A variable's class is the engine's, under a name of its own.
+        kind = type(item).__name__.removeprefix("Torch").removeprefix("Numpy")
+        what = f"{where} captures {variable!r} ({kind})"
+        if lost:
             found[
                 f"{what}, whose weights no module of this {type(network).__name__} holds: they are neither trained "
                 "nor saved, since a framework finds what is in attributes alone. Assign it as an attribute: self.layer "
-                f"= {capture.variable if capture.variable.isidentifier() else '...'}, and use self.layer in a method "
-                "of that module. If they are to stay as they are, let it capture arrays, not modules and variables; on "
-                "torch it is enough to call requires_grad_(False) of the module."
+                f"= {variable if variable.isidentifier() else '...'}, and use self.layer in a method of that module. "
+                "If they are to stay as they are, let the function know arrays, not modules and variables; on torch it "
+                "is enough to call requires_grad_(False) of the module."
             ] = None
-        elif in_training and _uses_weights(network, capture):
-            copied = _is_copied(network) if copied is None else copied
-            if copied:
-                found[
-                    f"{what}, and uses weights of it: on the engine {network.engine.name} training runs on copies of "
-                    "the network's modules, and a function goes on with the weights that it captured, so they would "
-                    "not be trained. Use them in a method of the module, from its own self: def hidden(self, x): "
-                    "return self.layer((), x).output, called as self.hidden(x)."
-                ] = None
+        else:
+            found[
+                f"{what} and computes with its weights: on the engine {engine.name} training runs on copies of the "
+                "network's modules, and a function goes on with the weights that it knows, so they would not be "
+                "trained. Use them in a method of the module, from its own self: def hidden(self, x): return "
+                "self.layer((), x).output, called as self.hidden(x)."
+            ] = None
     return list(found)
 
 
-def _kind(item: Any) -> str:
-    # A variable's class is the engine's, under a name of its own.
-    return type(item).__name__.removeprefix("Torch").removeprefix("Numpy")
+class _Weight(NamedTuple):
+    holder: Any
+    read: Callable[[], np.ndarray]
+    write: Callable[[np.ndarray], None]
 
 
-def _captures(network: Any) -> Iterator[tuple[str, Capture]]:
-    """Every capture in a network with the place of the function: its attributes' and its classes'."""
-    seen, ahead = {id(network)}, [network]
-    while ahead:
-        module = ahead.pop(0)
-        for name, function in _functions(module):
-            for capture in captures_of(function):
-                yield f"{path_of(network, module) or type(module).__name__}.{name}", capture
-        for _, child in network.engine.children(module):
-            if id(child) not in seen:
-                seen.add(id(child))
-                ahead.append(child)
-
-
-def _functions(module: Any) -> Iterator[tuple[str, Any]]:
-    """What a module holds that may be functions, and the methods of a user's class that its calls may come through."""
-    for name, value in vars(module).items():
-        # A framework's hooks look on, and may know whatever they like.
-        if not (name.startswith("_") and "hooks" in name):
-            yield name, value
-    classes = [
-        cls
-        for cls in type(module).__mro__
-        if cls.__module__.partition(".")[0] not in _LIBRARIES and "engine" not in vars(cls)
-    ]
-    seen, ahead = set[str](), ["forward", *(name for name in vars(StatefulModule) if name not in _MAKING)]
-    while ahead:
-        name = ahead.pop(0)
-        if name in seen:
-            continue
-        seen.add(name)
-        for cls in classes:
-            method = vars(cls).get(name)
-            method = method.fget if isinstance(method, property) else getattr(method, "__func__", method)
-            if isinstance(method, FunctionType):
-                yield name, method
-                ahead += _names_in(method.__code__)
-
-
-def _names_in(code: CodeType) -> set[str]:
-    return set(code.co_names).union(*(_names_in(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
-
-
-def _holders(network: Any, item: Any) -> set[int]:
-    """The identities of the objects that hold an item's arrays."""
+def _weights(network: Any, item: Any) -> list[_Weight]:
+    """The trained arrays of a module, of a Param or of a native one; none of another framework's."""
     engine = item.engine if isinstance(item, StatefulModule) else network.engine
     # A native module of another framework is one that this engine can't look into.
     is_ours = any(base.__name__ == "Module" and base in type(network).__mro__ for base in type(item).__mro__)
     if isinstance(item, StatefulModule) or is_ours:
-        return {id(leaf.holder) for leaf in engine.leaves(item).values()}
-    return {id(item)}
+        leaves = engine.leaves(item).values()
+        return [_Weight(leaf.holder, leaf.read, leaf.write) for leaf in leaves if leaf.trained]
+    if isinstance(item, Param):
+        return [_Weight(item, lambda: np.array(engine.to_numpy(item[...])), lambda value: _put(engine, item, value))]
+    if hasattr(item, "requires_grad") and hasattr(item, "detach"):
+        plain = item.detach()  # the same memory
+        return [_Weight(item, lambda: np.array(engine.to_numpy(plain)), lambda value: _put(engine, plain, value))]
+    return []
+
+
+def _put(engine: Any, array: Any, value: np.ndarray) -> None:
+    with engine.no_grad():
+        array[...] = engine.asarray(value)
+
+
+def _while_changed(weights: list[_Weight], outputs: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
+    before = [weight.read() for weight in weights]
+    draw = np.random.default_rng(0)
+    try:
+        for weight, value in zip(weights, before, strict=True):
+            weight.write((value + draw.normal(size=value.shape)).astype(value.dtype))
+        return outputs()
+    finally:
+        for weight, value in zip(weights, before, strict=True):
+            weight.write(value)
+
+
+def _same(got: list[np.ndarray], expected: list[np.ndarray]) -> bool:
+    return len(got) == len(expected) and all(
+        np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(got, expected, strict=True)
+    )
+
+
+def _suspects(network: Any) -> list[tuple[str, str, Any]]:
+    """Place, name and module or variable, for all that functions in a network may know; most of it does no harm."""
+    found, seen, ahead = list[tuple[str, str, Any]](), {id(network)}, [network]
+    while ahead:
+        module = ahead.pop(0)
+        for name, function in _functions(module):
+            where = f"{path_of(network, module) or type(module).__name__}.{name}"
+            found += [(where, variable, item) for variable, item in function]
+        for _, child in network.engine.children(module):
+            if id(child) not in seen:
+                seen.add(id(child))
+                ahead.append(child)
+    return found
+
+
+def _functions(module: Any) -> Iterator[tuple[str, Iterator[tuple[str, Any]]]]:
+    """What the functions that a module holds may know, and the methods of a user's class."""
+    for name, value in vars(module).items():
+        # A framework's hooks look on, and may know whatever they like.
+        if not (name.startswith("_") and "hooks" in name):
+            yield name, captures_of(value)
+    for cls in type(module).__mro__:
+        if cls.__module__.partition(".")[0] in _LIBRARIES or "engine" in vars(cls):
+            continue
+        for name, method in vars(cls).items():
+            method = method.fget if isinstance(method, property) else getattr(method, "__func__", method)
+            if isinstance(method, FunctionType) and name != "__init__":
+                yield name, captures_of(method)
 
 
 def _is_frozen(item: Any) -> bool:
@@ -138,33 +167,4 @@ def _is_frozen(item: Any) -> bool:
     parameters: Any = getattr(item, "parameters", None)
     if parameters is None:
         return getattr(item, "requires_grad", True) is False
-    asks = [parameter.requires_grad for parameter in parameters()]
-    return bool(asks) and not any(asks)  # statistics alone would have to move
-
-
-def _uses_weights(network: Any, capture: Capture) -> bool:
-    """Whether a function uses what it captures for more than things that are no weights, such as ``self.xp``."""
-    if capture.code is None:
-        return True
-    names = set(names_read(capture.code, capture.variable, type(capture.item)))
-    if not any(base.__name__ == "Module" for base in type(capture.item).__mro__):
-        return not names <= _NO_WEIGHTS
-    return "" in names or any(_has_weights(network, _attribute(capture.item, name)) for name in names)
-
-
-def _attribute(item: Any, name: str) -> Any:
-    # What a property reads is among the names, as far as it can be; it is not to be computed here.
-    static = inspect.getattr_static(type(item), name, None)
-    return None if isinstance(static, property | functools.cached_property) else getattr(item, name, None)
-
-
-def _has_weights(network: Any, value: Any) -> bool:
-    if isinstance(value, dict | list | tuple):
-        return any(_has_weights(network, item) for item in (value.values() if isinstance(value, dict) else value))
-    return is_tracked(value) and bool(_holders(network, value))
-
-
-def _is_copied(network: Any) -> bool:
-    """Whether the engine trains another module than the one it was given."""
-    split = network.engine.split(network)
-    return network.engine.merge(split.definition, split.params, split.variables) is not network
+    return not any(parameter.requires_grad for parameter in parameters())

@@ -149,17 +149,17 @@ def returned(self: Any, out: Any) -> StatefulModuleOutput:
     return out
 
 
-def note_draw(sampler: Any, action: Any, parameters: Any) -> None:
+def note_draw(sampler: Any, action: Any, num_choices: Any) -> None:
     """Adds to the list of ``examined``; elsewhere it does nothing.
 
     Args:
         sampler: An ``ActionSampler``.
         action: What it puts out.
-        parameters: Of its distribution.
+        num_choices: See ``ActionSampler.num_choices``.
     """
     looked_at = _examined  # once, since another thread may change it
     if looked_at is not None:
-        looked_at[2].append(Draw(sampler, action, sampler.num_choices(parameters)))
+        looked_at[2].append(Draw(sampler, action, num_choices))
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.captured_weights import refuse_captured
 from multippo.networks.given_arrays import fitted, numbers, without_extensions
 from multippo.networks.types import StatefulModule
 
@@ -25,11 +24,10 @@ def to_portable(module: Any) -> dict[str, np.ndarray]:
         an LSTM's gates are i, f, g, o with one bias, a GRU's r, z, n.
 
     Raises:
-        TypeError: If ``module`` is no StatefulModule, or a function that it holds captures weights of others.
+        TypeError: If ``module`` is no StatefulModule.
         ValueError: If two arrays have one name, since a key holds a dot.
     """
     refuse_other_module("to_portable", module)
-    refuse_captured(module)
     return {name: _as_kept(leaf.read()) for name, leaf in module.engine.leaves(module).items()}
 
 

@@ -178,7 +178,8 @@ def _outputs(net: Any, sample_input: Any) -> dict[int, dict[str, tuple[int, ...]
 
     watched = copy(net)
     x = tree_map(batched, sample_input)
-    engine.shapes(lambda state, x: tuple(watched(state, x)), net.initialize_state(1), x)
+    with engine.no_grad():  # it may be one for acting alone
+        engine.shapes(lambda state, x: tuple(watched(state, x)), net.initialize_state(1), x)
     return found
 
 

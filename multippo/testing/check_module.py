@@ -108,8 +108,6 @@ def check_module(module: Any, sample_input: Any) -> ModuleReport:
     check_sample(sample_input)
     from multippo.networks.portable import load_portable, to_portable
 
-    if lost := captured_weights(module, in_training=True):
-        return ModuleReport(tuple(lost), ())
     before = to_portable(module)
     try:
         return _Checker(module, sample_input).run()
@@ -134,6 +132,7 @@ class _Checker:
         stages: tuple[Callable[[], object], ...] = (
             self._first_carry,
             self._first_call,
+            self._captured,
             self._kinds,
             self._behaviour,
             self._gradient,
@@ -170,6 +169,11 @@ class _Checker:
                 f"initialize_state gives another carry each time: {self._said(found)}. Make a key in the constructor, "
                 "a Variable of rngs.key(), and split it."
             )
+
+    def _captured(self) -> None:
+        with self.evidence.at():
+            state = self.module.initialize_state(self.evidence.num_envs)
+            self.errors += captured_weights(self.module, state, self.evidence.put(self.evidence.at_step(0)))
 
     def _first_call(self) -> None:
         state, x = self.evidence.fresh_state(), self.evidence.at_step(0)

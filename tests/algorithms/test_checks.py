@@ -276,6 +276,56 @@ def test_separate_advantages_need_the_same_keys(engine):
     assert "['a', 'b']" in message
 
 
+class Fold(mp.CategoricalSampler):
+    """Six logits, of which three at a time stand for one action."""
+
+    def _evaluate(self, parameters: Any, raw_action: Any, noise: Any) -> Any:
+        action, log_likelihood, entropy = super()._evaluate(parameters, raw_action, noise)
+        return action % 2, log_likelihood, entropy
+
+
+class Agents(mp.CategoricalSampler):
+    """Two choices of two, of which the environment is told the first."""
+
+    def distribution(self, x: Any) -> Any:
+        return super().distribution(self.xp.reshape(x, (*x.shape[:-1], 2, 2)))
+
+    def _evaluate(self, parameters: Any, raw_action: Any, noise: Any) -> Any:
+        action, log_likelihood, entropy = super()._evaluate(parameters, raw_action, noise)
+        return action[..., 0], self.xp.sum(log_likelihood, axis=-1), self.xp.sum(entropy, axis=-1)
+
+
+class NoSpace(Clock):
+    """Says nothing of its actions."""
+
+    def __init__(self) -> None:
+        super().__init__(3, num_envs=2)
+        del self.action_space
+
+
+def masked(logits: Any) -> dict[str, Any]:
+    import torch
+
+    return {"logits": logits, "mask": torch.arange(6).expand(logits.shape) < 2}
+
+
+@pytest.mark.parametrize(
+    ("logits", "layers", "env"),
+    [
+        (6, lambda rngs: [Fold(rngs)], lambda: Clock(3, num_envs=2)),
+        (4, lambda rngs: [Agents(rngs)], lambda: Clock(3, num_envs=2)),
+        (6, lambda rngs: [mp.Lift(masked), mp.CategoricalSampler(rngs)], lambda: Clock(3, num_envs=2)),
+        (2, lambda rngs: [mp.CategoricalSampler(rngs)], NoSpace),
+    ],
+    ids=["a class of the user's", "that sees its input otherwise", "a mask", "an environment without a space"],
+)
+def test_what_only_its_author_knows_is_left_alone(torch_engine, logits, layers, env):
+    rngs = mp.Rngs(0)
+    action = mp.Sequential([mp.Dense(4, logits, rngs), *layers(rngs)])
+    run = training.train(env(), mp.PPOAdapter(action=action, value=mp.Dense(4, 1, rngs)), iterations=2)
+    assert max(run.column("ratio/first_max_dev")) <= 1e-6
+
+
 class TwoRewards(Clock):
     """Pays twice."""
 

@@ -86,6 +86,9 @@ def test_the_variable_decides_for_engines_that_have_a_choice(fresh_engines: Any,
         with pytest.raises(ValueError, match=r"^MULTIPPO_DEVICE='tpu:7' is not there"):
             load_engine(name)
         assert load_engine(name, "cpu").device_name() == "cpu:0"  # who names one is not asked for the variable's
+        with mp.use_backend(name, "cpu"):
+            key = mp.random.fold_in(mp.random.key(0), 3)
+        assert mp.random.split(key, 2).shape == (2, 2)
     assert load_engine("numpy").device_name() == "cpu:0"
     monkeypatch.setenv(registry.DEVICE_VARIABLE, "cpu")
     assert load_engine("torch").device_name() == load_engine("jax").device_name() == "cpu:0"

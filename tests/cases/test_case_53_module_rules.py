@@ -132,11 +132,6 @@ def test_a_layer_in_a_closure_is_refused_before_the_first_step(engine: Any):
     with pytest.raises(TypeError, match=LOST):
         training.train(env, network, iterations=1)
     assert not env.actions
-    with pytest.raises(TypeError, match=LOST):
-        mp.eval_rollout(env, network)
-    with pytest.raises(TypeError, match=LOST):
-        mp.to_portable(network)
-    assert not env.actions
 
 
 def test_a_student_with_a_layer_in_a_closure_is_refused(torch_engine: Any):

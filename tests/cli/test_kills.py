@@ -168,24 +168,45 @@ def check(run: Path) -> None:
 def kill_at_a_random_moment(lives: Lives, arguments: Sequence[str], run: Path, draw: random.Random, early: bool) -> int:
     """One life: killed while it starts, or within an iteration some iterations later. Returns its iterations."""
     before = latest_iteration(run)
-    pid = lives.start(arguments)
-    if early:
-        time.sleep(draw.uniform(0.0, 1.0))
-    else:
-        target, seen = before + 1 + draw.randrange(5), [(time.monotonic(), before)]
-        while seen[-1][1] < target:
-            assert time.monotonic() < seen[0][0] + PATIENCE_S, "no iteration was saved"
-            time.sleep(0.001)
-            with contextlib.suppress(FileNotFoundError):  # removed between two looks
-                now = latest_iteration(run)
-                if now > seen[-1][1]:
-                    seen.append((time.monotonic(), now))
-        # What an iteration took, if there were several; the first has begun long before.
-        took = (seen[-1][0] - seen[1][0]) / (seen[-1][1] - seen[1][1]) if len(seen) > 2 else 0.03
-        time.sleep(draw.uniform(0.0, took))
-    os.kill(pid, signal.SIGKILL)
-    assert lives.wait() == -signal.SIGKILL, "it ended before it was killed"
+    with killed_after(lives, arguments):
+        if early:
+            time.sleep(draw.uniform(0.0, 0.6))
+        else:
+            target, seen = before + 1 + draw.randrange(5), [(time.monotonic(), before)]
+            while seen[-1][1] < target:
+                assert time.monotonic() < seen[0][0] + PATIENCE_S, "no iteration was saved"
+                time.sleep(0.001)
+                with contextlib.suppress(FileNotFoundError):  # removed between two looks
+                    now = latest_iteration(run)
+                    if now > seen[-1][1]:
+                        seen.append((time.monotonic(), now))
+            # What an iteration took, if there were several; the first has begun long before.
+            took = (seen[-1][0] - seen[1][0]) / (seen[-1][1] - seen[1][1]) if len(seen) > 2 else 0.03
+            time.sleep(draw.uniform(0.0, took))
     return latest_iteration(run) - before
+
+
+@contextlib.contextmanager
+def killed_after(lives: Lives, arguments: Sequence[str]) -> Generator[int]:
+    """Starts a process that is killed at the end of the block, or if something goes wrong in it."""
+    pid = lives.start(arguments)
+    try:
+        yield pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        code = lives.wait()
+    assert code == -signal.SIGKILL, "it ended before it was killed"
+
+
+def wait_until_stopped(pid: int) -> None:
+    """Every thread has come out of the system's call that it was in; only Linux tells."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        time.sleep(0.01)
+        tasks = [path / "stat" for path in Path(f"/proc/{pid}/task").glob("*")]
+        if all(task.read_text().rpartition(")")[2].split()[0] in "TZ" for task in tasks):
+            return
 
 
 def kill_amid_a_save(lives: Lives, arguments: Sequence[str], run: Path) -> int:
@@ -193,18 +214,17 @@ def kill_amid_a_save(lives: Lives, arguments: Sequence[str], run: Path) -> int:
     so, whereby it does not matter how fast the two processes are. Returns its iterations.
     """
     before, lying_there = latest_iteration(run), left_unfinished(run)
-    pid, given_up = lives.start(arguments), time.monotonic() + PATIENCE_S
-    while True:
-        while left_unfinished(run) <= lying_there:
-            assert time.monotonic() < given_up, "no save was seen"
-            time.sleep(0.0005)
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(0.01)  # the call that it is in comes to its end
-        if not left_unfinished(run) <= lying_there:
-            break
-        os.kill(pid, signal.SIGCONT)
-    os.kill(pid, signal.SIGKILL)
-    assert lives.wait() == -signal.SIGKILL, "it ended before it was killed"
+    given_up = time.monotonic() + PATIENCE_S
+    with killed_after(lives, arguments) as pid:
+        while True:
+            while left_unfinished(run) <= lying_there:
+                assert time.monotonic() < given_up, "no save was seen"
+                time.sleep(0.0005)
+            os.kill(pid, signal.SIGSTOP)
+            wait_until_stopped(pid)
+            if not left_unfinished(run) <= lying_there:
+                break
+            os.kill(pid, signal.SIGCONT)
     return latest_iteration(run) - before
 
 
@@ -256,7 +276,7 @@ def go(lives: Lives, tmp_path: Path, kills: int, saves: int, iterations: int) ->
 @pytest.mark.once
 def test_a_run_killed_fifty_times_ends_as_one_that_was_not(tmp_path: Path):
     with forked(tmp_path) as lives:
-        go(lives, tmp_path, kills=50, saves=5, iterations=260)
+        go(lives, tmp_path, kills=50, saves=5, iterations=300)
 
 
 @pytest.mark.slow

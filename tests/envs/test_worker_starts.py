@@ -100,8 +100,8 @@ class Unanswering(spaces.Discrete):
 @pytest.mark.parametrize(
     ("answer", "timeout", "message"),
     [
-        (lambda: time.sleep(60), 6.0, r"workers of environments \[1\] did not make"),
-        (lambda: os._exit(3), 20.0, r"worker process of environment 1 died"),
+        (lambda: time.sleep(60), 6.0, r"worker of environment 1, which had made it, gave no answer within 6 s"),
+        (lambda: os._exit(3), 20.0, r"worker of environment 1, which had made it, died when it was asked"),
     ],
     ids=["hangs", "dies"],
 )

@@ -58,7 +58,8 @@ def check_yields(where: str, module: StatefulModule, input_size: int, output_siz
         return module(module.initialize_state(1), engine.zeros((1, input_size))).output
 
     try:
-        output = engine.shapes(run)
+        with engine.no_grad():
+            output = engine.shapes(run)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{where} does not take an input of {input_size} features: {error}") from error
     if output_size is not None:

@@ -94,7 +94,11 @@ class ActionSampler(StatefulModule):
         random_state.check_random_state(type(self).__name__, state, parameters[0].shape[0])
         if self._needs_noise(state, rollout_extras):
             noise = random_state.noise(self, self._draw, state, self._noise_shape(rollout_extras, parameters))
-        return self._finish(random_state.advance(state), parameters, noise, rollout_extras)
+        out = self._finish(random_state.advance(state), parameters, noise, rollout_extras)
+        # With a mask some choices may never be there; and what a user's class makes of them is its own.
+        known = not isinstance(x, Mapping) and _is_the_librarys(self)
+        note_draw(self, out.output["action"], self.num_choices(parameters) if known else None)
+        return out
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """All steps at once: no step's noise depends on another's."""
@@ -109,7 +113,8 @@ class ActionSampler(StatefulModule):
     def _checked(self, x: Any, lead: int) -> Any:
         """The distribution of an input with ``lead`` axes of time and batch."""
         parameters = self.distribution(x)
-        if self.parameter_axes is not None and len(parameters[0].shape) != lead + self.parameter_axes:
+        axes = self.parameter_axes if _is_the_librarys(self) else None
+        if axes is not None and len(parameters[0].shape) != lead + axes:
             received = x["logits"] if isinstance(x, Mapping) else x
             raise ValueError(
                 f"{type(self).__name__} got an input of shape {tuple(received.shape)}; expected "
@@ -129,7 +134,6 @@ class ActionSampler(StatefulModule):
         else:
             raw_action = rollout_extras
         action, log_likelihood, entropy = self._evaluate(parameters, raw_action, noise)
-        note_draw(self, action, parameters)
         return StatefulModuleOutput(
             next_state=state,
             output={"action": action, "log_likelihood": log_likelihood, "entropy": entropy},
@@ -181,3 +185,8 @@ def check_parameters(kind: str, x: Any, expected: str, fits: Callable[[int], boo
         raise TypeError(f"{kind} got {describe(x)}; expected {expected}.")
     if not x.shape or not fits(x.shape[-1]):
         raise ValueError(f"{kind} got an input of shape {tuple(x.shape)}; expected {expected}.")
+
+
+def _is_the_librarys(sampler: Any) -> bool:
+    """Whether it is no class of a user's, which may be derived from one and see its parameters otherwise."""
+    return type(sampler).__module__.startswith("multippo.")
