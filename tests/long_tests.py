@@ -8,6 +8,7 @@ __all__ = ["LONG", "ONCE"]
 
 LONG = (
     "tests/algorithms/test_broken_steps.py::test_every_environment_at_once_is_no_accident[jax]",
+    "tests/algorithms/test_checkpointing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit[torch]",
     "tests/algorithms/test_checkpointing.py::test_saving_does_not_write_to_the_network_even_for_a_moment[jax]",
     "tests/algorithms/test_compile.py::test_jax_traces_only_at_first[functional]",
     "tests/algorithms/test_distillation.py::test_a_gaussian_by_hand[jax]",
@@ -33,6 +34,7 @@ LONG = (
     "tests/algorithms/test_options.py::test_with_nothing_learnt_targets_anew_are_the_old_ones[jax]",
     "tests/algorithms/test_ppo.py::test_a_run_that_has_nothing_left_to_do_says_so[jax]",
     "tests/algorithms/test_ppo.py::test_a_state_prints_counters_and_shapes[jax]",
+    "tests/algorithms/test_ppo.py::test_evaluating_changes_nothing[jax-functional]",
     "tests/algorithms/test_ppo.py::test_the_learning_rate_is_a_line[jax]",
     "tests/algorithms/test_ppo.py::test_what_is_logged[jax]",
     "tests/algorithms/test_shared_weights.py::test_it_is_trained_as_one_place_would_be[jax]",
@@ -47,16 +49,21 @@ LONG = (
     "tests/backends/test_products.py::test_over_time_it_is_the_step_by_step_scan_with_its_gradients[jax-rnn]",
     "tests/backends/test_products.py::test_replay_repeats_the_rollout[jax-gru]",
     "tests/backends/test_products.py::test_replay_repeats_the_rollout[jax-mlp]",
+    "tests/backends/torch/test_modules.py::test_a_whole_recurrent_network_compiles_without_a_graph_break",
     "tests/cli/test_resuming.py::test_a_functional_run_goes_on_as_if_nothing_had_happened",
     "tests/conformance/test_drawing.py::test_little_is_left_around_a_fault[BernoulliSampler]",
     "tests/docs/test_modules_page.py::test_the_columns_are_so[jax]",
+    "tests/envs/test_functional_observations.py::test_masks_bytes_tuples_and_dicts_of_actions[jax-lstm]",
     "tests/examples/test_distillation.py::test_a_few_steps[backends0]",
+    "tests/examples/test_population_graph.py::test_a_few_steps[jax]",
     "tests/networks/graph/test_modules.py::test_every_kind_of_module_over_time_and_its_gradients[jax]",
     "tests/networks/samplers/test_base.py::test_one_key_gives_the_same_actions_on_both_engines",
     "tests/networks/samplers/test_base.py::test_replay_repeats_the_rollout_and_every_step_draws_anew[jax-bernoulli]",
+    "tests/networks/samplers/test_categorical.py::test_a_row_that_allows_nothing_allows_everything[jax-float64]",
     "tests/networks/test_adapter.py::test_an_asymmetric_network_trains[jax]",
     "tests/networks/test_adapter.py::test_each_head_learns_from_the_reward_of_its_key[jax-separate]",
     "tests/networks/test_delay.py::test_every_length_against_the_definition[jax-every]",
+    "tests/networks/test_delay.py::test_every_length_against_the_definition[jax-first and last]",
     "tests/networks/test_dropout.py::test_a_network_with_dropout_and_a_gru_trains[jax]",
     "tests/networks/test_dropout.py::test_the_gradient_goes_where_nothing_was_dropped[jax]",
     "tests/networks/test_dropout.py::test_the_mean_is_kept_and_the_rate_met[jax]",
@@ -90,7 +97,7 @@ LONG = (
 
 ONCE = (
     "tests/algorithms/test_checkpointing.py::test_a_checkpoint_of_one_engine_is_the_same_on_the_other[jax]",
-    "tests/algorithms/test_checkpointing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit",
+    "tests/algorithms/test_checkpointing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit[jax]",
     "tests/algorithms/test_interrupts.py::test_the_last_finished_iteration_is_saved[jax-functional]",
     "tests/backends/test_products.py::test_training_keeps_the_first_ratio_at_1_and_everything_in_float32[jax]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-asymmetric_critics]",
@@ -100,7 +107,6 @@ ONCE = (
     "tests/docs/test_docs.py::test_a_page_runs[jax-sequences]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-stable_baselines3]",
     "tests/examples/test_neural_circuit.py::test_a_few_steps[jax]",
-    "tests/examples/test_population_graph.py::test_a_few_steps[jax]",
     "tests/networks/test_variational.py::test_the_step_before_learns_only_if_asked[jax]",
 )
 """The same, of those that ``make test-once`` runs too."""

@@ -296,6 +296,24 @@ def test_a_module_that_holds_itself_or_what_it_is_in_ends_the_search(torch_engin
     assert "captures 'layer' (Dense)" in said
 
 
+def test_what_draws_in_ways_of_its_own_is_left_alone(torch_engine: Any):
+    layer, draw = dense(), np.random.default_rng(0)
+    assert not found_in(Holds(lambda x: x * draw.normal() + 0 * layer.engine.leaves(layer)["kernel"].read().sum()))
+
+
+def test_a_function_that_fails_with_other_weights_depends_on_them(torch_engine: Any):
+    layer = dense()
+    first = layer.engine.leaves(layer)["kernel"].read()
+
+    def strict(x: Any) -> Any:
+        if not np.array_equal(layer.engine.leaves(layer)["kernel"].read(), first):
+            raise ArithmeticError("other weights")
+        return x
+
+    (said,) = found_in(Holds(strict))
+    assert "captures 'layer' (Dense)" in said
+
+
 def test_large_containers_and_objects_cost_nothing(torch_engine: Any):
     class Counted(list):
         def __iter__(self) -> Any:
