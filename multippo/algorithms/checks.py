@@ -10,7 +10,7 @@ from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env, EnvState
 from multippo.networks.captured_weights import refuse_captured
-from multippo.networks.locating import message_of, path_of, where_it_failed
+from multippo.networks.locating import is_the_librarys, message_of, path_of, where_it_failed
 from multippo.networks.outputs import examined, returned
 from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
 from multippo.networks.utils import all_modules, describe, named_leaves, tree_leaves, tree_structure
@@ -70,7 +70,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
     drawn: list[Any] = []
     out = run_once(network, network_state, obs, drawn=drawn)
     check_acts(out.output, "training")
-    if _is_the_librarys(env):
+    if _takes_known_actions(env):
         check_actions(network, out.output.actions, drawn[0], env.action_space, env.num_envs)
     _check_values(out.output, env_state, env.num_envs)
     _check_likelihoods(out.output, env.num_envs, config)
@@ -80,9 +80,9 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
     refuse_captured(network, network_state, obs)
 
 
-def _is_the_librarys(env: Env) -> bool:
+def _takes_known_actions(env: Env) -> bool:
     """Whether what an environment does with actions is known; one of the user's own may take what it likes."""
-    while type(env).__module__.startswith("multippo."):
+    while is_the_librarys(type(env)):
         inner = getattr(env, "env", None)
         if not isinstance(inner, Env):
             return True

@@ -6,10 +6,8 @@ RunError      something outside the program failed: one line, exit code 1
 
 from __future__ import annotations
 
-import dis
-from types import TracebackType
-
 from multippo.errors import MultippoError
+from multippo.networks.locating import thrower
 
 __all__ = ["RunError", "UsageError", "is_users_mistake", "one_line"]
 
@@ -35,15 +33,4 @@ def is_users_mistake(error: BaseException) -> bool:
     """
     if not isinstance(error, ValueError | TypeError | ImportError | FileNotFoundError):
         return False
-    innermost = _innermost(error.__traceback__)
-    if innermost is None:
-        return False
-    module = str(innermost.tb_frame.f_globals.get("__name__"))
-    raised = innermost.tb_frame.f_code.co_code[innermost.tb_lasti] == dis.opmap["RAISE_VARARGS"]
-    return raised and (module == "multippo" or module.startswith("multippo."))
-
-
-def _innermost(traceback: TracebackType | None) -> TracebackType | None:
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback
+    return (thrower(error) or "").partition(".")[0] == "multippo"

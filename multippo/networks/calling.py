@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from multippo.networks.arguments import unwrapped
+from multippo.networks.locating import thrower
 from multippo.networks.types import StatefulModule
 from multippo.networks.utils import describe, named_leaves
 
@@ -62,14 +62,8 @@ def _is_told_already(error: Exception) -> bool:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
     if any(isinstance(frame.f_locals.get("self"), StatefulModule) for frame in frames):
         return True
-    innermost = error.__traceback__
-    while innermost is not None and innermost.tb_next is not None:
-        innermost = innermost.tb_next
-    if innermost is None:
-        return False
-    root = str(innermost.tb_frame.f_globals.get("__name__")).partition(".")[0]
-    raised = innermost.tb_frame.f_code.co_code[innermost.tb_lasti] == dis.opmap["RAISE_VARARGS"]
-    return raised and root not in _FRAMEWORKS
+    module = thrower(error)
+    return module is not None and module.partition(".")[0] not in _FRAMEWORKS
 
 
 def _features(module: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import traceback
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 
 from multippo.networks.types import StatefulModule
 
-__all__ = ["locate", "located_call", "message_of", "path_of", "where_it_failed"]
+__all__ = ["is_the_librarys", "locate", "located_call", "message_of", "path_of", "thrower", "where_it_failed"]
 
 _MARK = "_multippo_path"
 """Attribute of an exception: the path that its message begins with."""
@@ -66,6 +67,21 @@ def _step(name: str) -> str:
     return f".{attribute}[{index if index.isdigit() else repr(index)}]" if index else f".{attribute}"
 
 
+def is_the_librarys(kind: type) -> bool:
+    """Whether it is a class of this library, bound or not, and none of a user's, though it may be derived from one."""
+    return kind.__module__.partition(".")[0] == "multippo"
+
+
+def thrower(error: BaseException) -> str | None:
+    """The module whose ``raise`` statement threw an error; None where none did, as in what is compiled."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is None or innermost.tb_frame.f_code.co_code[innermost.tb_lasti] != dis.opmap["RAISE_VARARGS"]:
+        return None
+    return str(innermost.tb_frame.f_globals.get("__name__"))
+
+
 def locate(network: Any, error: Exception) -> None:
     """Puts the path of the module that failed in front of an error's message.
 
@@ -102,7 +118,7 @@ def located_call(neutral: Any) -> Callable[..., Any]:
     The library's own classes need none: those that run others locate errors where they do.
     """
     call = neutral.__call__
-    if neutral.__module__.partition(".")[0] == "multippo":
+    if is_the_librarys(neutral):
         return call
 
     @functools.wraps(call)

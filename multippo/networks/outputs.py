@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multippo.networks.locating import is_the_librarys
 from multippo.networks.types import StatefulModuleOutput
 from multippo.networks.utils import describe
 
@@ -149,16 +150,19 @@ def returned(self: Any, out: Any) -> StatefulModuleOutput:
     return out
 
 
-def note_draw(sampler: Any, action: Any, num_choices: Any) -> None:
+def note_draw(sampler: Any, action: Any, parameters: Any) -> None:
     """Adds to the list of ``examined``; elsewhere it does nothing.
 
     Args:
         sampler: An ``ActionSampler``.
         action: What it puts out.
-        num_choices: See ``ActionSampler.num_choices``.
+        parameters: Of its distribution; None where they say nothing of how many choices there are.
     """
     looked_at = _examined  # once, since another thread may change it
     if looked_at is not None:
+        num_choices = (
+            None if parameters is None or not is_the_librarys(type(sampler)) else sampler.num_choices(parameters)
+        )
         looked_at[2].append(Draw(sampler, action, num_choices))
 
 
@@ -194,7 +198,7 @@ def _reached(network: Any) -> frozenset[int]:
     ahead = [(network, False)]
     while ahead:
         module, within = ahead.pop()
-        if isinstance(module, Parent) and type(module).__module__.partition(".")[0] == "multippo":
+        if isinstance(module, Parent) and is_the_librarys(type(module)):
             children = list(module.children_by_key.values())
         else:
             children, within = [child for _, child in module.engine.children(module) if hasattr(child, "engine")], True

@@ -11,6 +11,7 @@ import numpy as np
 from multippo.networks import random_state
 from multippo.networks.arguments import check_number
 from multippo.networks.carries import check_steps
+from multippo.networks.locating import is_the_librarys
 from multippo.networks.outputs import note_draw
 from multippo.networks.random_state import RandomState
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
@@ -95,9 +96,8 @@ class ActionSampler(StatefulModule):
         if self._needs_noise(state, rollout_extras):
             noise = random_state.noise(self, self._draw, state, self._noise_shape(rollout_extras, parameters))
         out = self._finish(random_state.advance(state), parameters, noise, rollout_extras)
-        # With a mask some choices may never be there; and what a user's class makes of them is its own.
-        known = not isinstance(x, Mapping) and _is_the_librarys(self)
-        note_draw(self, out.output["action"], self.num_choices(parameters) if known else None)
+        # With a mask some choices may never be there.
+        note_draw(self, out.output["action"], None if isinstance(x, Mapping) else parameters)
         return out
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
@@ -113,8 +113,9 @@ class ActionSampler(StatefulModule):
     def _checked(self, x: Any, lead: int) -> Any:
         """The distribution of an input with ``lead`` axes of time and batch."""
         parameters = self.distribution(x)
-        axes = self.parameter_axes if _is_the_librarys(self) else None
-        if axes is not None and len(parameters[0].shape) != lead + axes:
+        axes = self.parameter_axes
+        # What a user's class makes of its input is its own.
+        if axes is not None and len(parameters[0].shape) != lead + axes and is_the_librarys(type(self)):
             received = x["logits"] if isinstance(x, Mapping) else x
             raise ValueError(
                 f"{type(self).__name__} got an input of shape {tuple(received.shape)}; expected "
@@ -185,8 +186,3 @@ def check_parameters(kind: str, x: Any, expected: str, fits: Callable[[int], boo
         raise TypeError(f"{kind} got {describe(x)}; expected {expected}.")
     if not x.shape or not fits(x.shape[-1]):
         raise ValueError(f"{kind} got an input of shape {tuple(x.shape)}; expected {expected}.")
-
-
-def _is_the_librarys(sampler: Any) -> bool:
-    """Whether it is no class of a user's, which may be derived from one and see its parameters otherwise."""
-    return type(sampler).__module__.startswith("multippo.")
