@@ -97,4 +97,5 @@ def cli_main(
     if progress is not None:
         progress.close()
     print(report.as_json(results) if as_json else report.as_text(results))
-    return 0 if all(result.passed for result in results) else 1
+    # A suite that has checked nothing has shown nothing.
+    return 0 if results and all(result.passed for result in results) else 1

@@ -35,7 +35,7 @@ def as_json(results: Sequence[Result]) -> str:
     for row in rows:
         row["worst"] = row["worst"] if math.isfinite(row["worst"]) else None
     found = {
-        "passed": all(result.passed for result in results),
+        "passed": bool(results) and all(result.passed for result in results),
         "left_out": left_out(_engines(results)),
         "numerics": numerics(_all_engines(results)),
         "results": rows,

@@ -18,6 +18,9 @@ __all__ = ["captures_of", "is_tracked"]
 _DEPTH, _MOST = 8, 100
 """How many functions, containers and objects inside one another are gone through, and how many entries of one."""
 
+_LIBRARIES = ("multippo", "flax", "jax", "jaxlib", "torch", "numpy", "gymnasium", "optax", "builtins", "collections")
+"""Whose objects are gone through only where a function knows them, or where they are called."""
+
 _NATIVE = {
     "Module": ("torch", "flax.nnx", "multippo.backends"),
     "Parameter": ("torch",),
@@ -38,8 +41,8 @@ def is_tracked(item: Any) -> bool:
 def captures_of(value: Any) -> Iterator[tuple[str, Any]]:
     """The modules and variables that functions in an attribute know, used or not, each with the name it goes by there.
 
-    Functions are those of Python, partial ones, bound methods, wrapped ones (``__wrapped__``) and callable objects, in
-    lists, tuples and dicts too. A module in an attribute itself, or in a list in it, is none.
+    Functions are those of Python, partial ones, bound methods, wrapped ones (``__wrapped__``) and objects of classes
+    that are no modules, in lists, tuples and dicts too. A module in an attribute itself, or in a list in it, is none.
     """
     return _within("", value, {}, 0)
 
@@ -75,7 +78,7 @@ def _below(known_as: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield "self", value.__self__
     elif isinstance(value, FunctionType):
         yield from _known_to(value)
-    elif known_as or callable(value):
+    elif known_as or callable(value) or type(value).__module__.partition(".")[0] not in _LIBRARIES:
         held = getattr(value, "__dict__", None)
         if isinstance(held, dict) and len(held) <= _MOST:
             yield from ((f"{known_as}.{name}".lstrip("."), item) for name, item in held.items())

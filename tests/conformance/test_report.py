@@ -82,3 +82,4 @@ def test_json_is_strict():
 
 def test_nothing_checked_is_no_success_in_silence():
     assert "No check was made" in report.as_text([])
+    assert json.loads(report.as_json([]))["passed"] is False

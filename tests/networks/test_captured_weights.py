@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import types
 from typing import Any
 
 import numpy as np
@@ -85,8 +86,6 @@ def with_default(layer: Any) -> Any:
 
 
 def of_namespace(layer: Any) -> Any:
-    import types
-
     held = types.SimpleNamespace(layer=layer, size=SIZE)
     return lambda x: run(held.layer, x)
 
@@ -185,6 +184,21 @@ def test_a_class_that_captures_a_layer_is_found(torch_engine: Any):
 
     (said,) = found_in(Net())
     assert said.startswith("Net._through captures 'layer' (Dense)")
+
+
+@pytest.mark.parametrize("engine_name", ["torch", "numpy", "jax"])
+def test_a_layer_of_an_object_that_is_no_module_is_found(engine_name: str):
+    class Helps(mp.StatefulModule):
+        def __init__(self, layer: Any) -> None:
+            self.helper = types.SimpleNamespace(layer=layer, size=SIZE) if engine_name == "numpy" else Calls(layer)
+            self.other = types.SimpleNamespace(size=SIZE)
+
+        def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+            return mp.StatefulModuleOutput(state, self.helper.layer((), x).output)
+
+    with mp.use_backend(engine_name):
+        (said,) = found_in(mp.Sequential([dense(), Helps(dense())]))
+    assert said.startswith("Sequential.layers[1].helper captures 'layer' (Dense), whose weights no module")
 
 
 GLOBAL: Any = None
