@@ -71,6 +71,11 @@ def check_actions(network: Any, actions: Any, drawn: Any, space: Any, num_envs: 
         )
     choices = _choices(space, path)
     if choices is None:
+        if draw is not None and draw.num_choices is not None:
+            raise ValueError(
+                f"The network's {path}{sampler} is a choice that counts from 0; expected numbers for the action space "
+                f"{space}. Use a sampler of continuous actions, such as NormalTanhSampler."
+            )
         return
     if not network.xp.isdtype(actions.dtype, ("integral", "bool")):
         received = str(actions.dtype).removeprefix("torch.")

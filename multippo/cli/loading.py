@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from multippo.algorithms.checkpoint_steps import step_directories, step_directory
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.stored_checkpoint import Checkpoint
@@ -36,7 +38,9 @@ class Run:
     checkpoint: Checkpoint
 
 
-def load_run(run_dir: str | os.PathLike[str], checkpoint: str | int = "latest", num_envs: int | None = None) -> Run:
+def load_run(
+    run_dir: str | os.PathLike[str], checkpoint: str | Path | int = "latest", num_envs: int | None = None
+) -> Run:
     """Makes a run of ``multippo train`` again on the active engine, whichever engine made it.
 
     The weights come in the active precision, not the run's: ``with multippo.precision(...)`` for another than float32.
@@ -48,15 +52,15 @@ def load_run(run_dir: str | os.PathLike[str], checkpoint: str | int = "latest", 
 
     Raises:
         MultippoError: If the directory, the checkpoint or the environment is not what it should be.
-        ValueError: If ``num_envs`` is below 1.
+        ValueError: If ``num_envs`` or ``checkpoint`` is none of these.
     """
+    if num_envs is not None and (not _is_count(num_envs) or num_envs < 1):
+        raise ValueError(
+            f"num_envs={num_envs!r} is not possible: expected an integer of at least 1, or None for as many as trained."
+        )
     directory = RunDirectory(Path(run_dir))
     settings = directory.settings()
-    if num_envs is not None and num_envs < 1:
-        raise ValueError(f"num_envs={num_envs} is not possible: expected at least 1, or None for as many as trained.")
-    # A number is a step, whatever lies where the process happens to be.
-    of_step = isinstance(checkpoint, int)
-    which = str(step_directory(directory.checkpoints.absolute(), checkpoint)) if of_step else checkpoint
+    which = _which(directory, checkpoint)
     read_checkpoint(directory, which)  # at once, not only after the environment is made
     env = settings.make_env(num_envs)
     try:
@@ -67,6 +71,22 @@ def load_run(run_dir: str | os.PathLike[str], checkpoint: str | int = "latest", 
             env.close()
         raise
     return Run(network=network, env=env, config=settings.train, checkpoint=found)
+
+
+def _which(directory: RunDirectory, checkpoint: Any) -> str:
+    """As ``RunDirectory.checkpoint`` takes it; a number is a step, whatever lies where the process happens to be."""
+    if isinstance(checkpoint, str | Path) and str(checkpoint):
+        return str(checkpoint)
+    if _is_count(checkpoint) and checkpoint >= 0:
+        return str(step_directory(directory.checkpoints.absolute(), int(checkpoint)))
+    raise ValueError(
+        f"checkpoint={checkpoint!r} is not possible: expected 'latest', 'best', a path, or a step, an integer of at "
+        "least 0."
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def read_checkpoint(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ _OF_INPUTS = (
 )
 """What frameworks raise of inputs that do not fit. What derives from these tells of something else."""
 
+_NATIVE = ("torch.", "flax.")
 _FRAMEWORKS = ("torch", "jax", "jaxlib", "flax", "numpy", "array_api_compat", "array_api_extra")
 
 
@@ -57,7 +59,7 @@ def call_foreign(kind: str, function: Callable[[Any], Any], x: Any) -> Any:
 
 def _is_told_already(error: Exception) -> bool:
     """Whether an error is of a user's own ``raise``, or of memory, or arose in a module that is told as the place."""
-    if "alloc" in str(error).lower():
+    if isinstance(error, RuntimeError) and re.search("allocat|out of memory", str(error)):
         return True
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
     if any(isinstance(frame.f_locals.get("self"), StatefulModule) for frame in frames):
@@ -68,10 +70,10 @@ def _is_told_already(error: Exception) -> bool:
 
 def _features(module: Any) -> int | None:
     """How many features a native dense layer takes, or the first layer of a sequence; None if it is neither."""
-    if type(module).__name__ == "Sequential" and type(module).__module__.startswith(("torch.", "flax.")):
+    if type(module).__name__ == "Sequential" and type(module).__module__.startswith(_NATIVE):
         # flax's are a list, torch's a module that can be gone through.
         module = next(iter(getattr(module, "layers", module)), None)
-    features = getattr(module, "in_features", None)
+    features = getattr(module, "in_features", None) if type(module).__module__.startswith(_NATIVE) else None
     return features if isinstance(features, int) else None
 
 

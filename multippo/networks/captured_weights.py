@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Generator, Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -46,7 +47,15 @@ def captured_weights(network: Any, network_state: Any, x: Any) -> list[str]:
     suspects = _suspects(network)
     if not suspects:
         return []
-    engine, held = network.engine, {id(weight.holder) for weight in _weights(network, network)}
+    own = _weights(network, network)
+    # Heads that begin with zeros would hide what is in front of them.
+    with _changed(own, seed=1):
+        return _used(network, network_state, x, suspects, {id(weight.holder) for weight in own})
+
+
+def _used(network: Any, network_state: Any, x: Any, suspects: list[tuple[str, str, Any]], held: set[int]) -> list[str]:
+    """What is wrong with those of some suspects whose weights decide about what comes out."""
+    engine = network.engine
     split = engine.split(network)
 
     def network_of_now() -> Any:
@@ -59,15 +68,20 @@ def captured_weights(network: Any, network_state: Any, x: Any) -> list[str]:
 
     copies, expected, found = network_of_now() is not network, None, dict[str, None]()
     for where, variable, item in suspects:
-        weights = _weights(network, item)
+        weights = [] if _is_frozen(item) else _weights(network, item)
         lost = [weight for weight in weights if id(weight.holder) not in held]
-        if not (weights if copies else lost) or _is_frozen(item):
+        if not (weights if copies else lost):
             continue
         if expected is None:
             expected = outputs()
             if not _same(outputs(), expected):  # it draws in ways of its own, and nothing can be told
                 return []
-        if _same(_while_changed(weights if copies else lost, outputs), expected):
+        with _changed(weights if copies else lost):
+            try:
+                got = outputs()
+            except Exception:  # which did not come before: what comes out is something else
+                got = []
+        if _same(got, expected):
             continue
         # A variable's class is the engine's, under a name of its own.
         kind = type(item).__name__.removeprefix("Torch").removeprefix("Numpy")
@@ -117,15 +131,13 @@ def _put(engine: Any, array: Any, value: np.ndarray) -> None:
         array[...] = engine.asarray(value)
 
 
-def _while_changed(weights: list[_Weight], outputs: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
-    before = [weight.read() for weight in weights]
-    draw = np.random.default_rng(0)
+@contextlib.contextmanager
+def _changed(weights: list[_Weight], seed: int = 0) -> Generator[None]:
+    before, draw = [weight.read() for weight in weights], np.random.default_rng(seed)
     try:
         for weight, value in zip(weights, before, strict=True):
             weight.write((value + draw.normal(size=value.shape)).astype(value.dtype))
-        return outputs()
-    except Exception:  # which did not come before: what came out is something else
-        return []
+        yield
     finally:
         for weight, value in zip(weights, before, strict=True):
             weight.write(value)
@@ -165,6 +177,8 @@ def _functions(module: Any) -> Iterator[tuple[str, Iterator[tuple[str, Any]]]]:
             method = method.fget if isinstance(method, property) else getattr(method, "__func__", method)
             if isinstance(method, FunctionType) and name != "__init__":
                 yield name, captures_of(method)
+            elif not name.startswith("__"):
+                yield name, captures_of(method, name)  # of the class, where no framework looks
 
 
 def _is_frozen(item: Any) -> bool:

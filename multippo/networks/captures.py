@@ -38,13 +38,13 @@ def is_tracked(item: Any) -> bool:
     return any(base.__module__.startswith(_NATIVE.get(base.__name__, ("\0",))) for base in type(item).__mro__)
 
 
-def captures_of(value: Any) -> Iterator[tuple[str, Any]]:
+def captures_of(value: Any, known_as: str = "") -> Iterator[tuple[str, Any]]:
     """The modules and variables that functions in an attribute know, used or not, each with the name it goes by there.
 
     Functions are those of Python, partial ones, bound methods, wrapped ones (``__wrapped__``) and objects of classes
     that are no modules, in lists, tuples and dicts too. A module in an attribute itself, or in a list in it, is none.
     """
-    return _within("", value, {}, 0)
+    return _within(known_as, value, {}, 0)
 
 
 def _within(known_as: str, value: Any, seen: dict[int, Any], depth: int) -> Iterator[tuple[str, Any]]:
@@ -66,7 +66,9 @@ def _below(known_as: str, value: Any) -> Iterator[tuple[str, Any]]:
     """What can be reached from a value by one step, with its name there."""
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         if len(value) <= _MOST:
-            yield from ((known_as, item) for item in (value.values() if isinstance(value, Mapping) else value))
+            # No framework looks into sets.
+            name = known_as or "an element" if isinstance(value, set | frozenset) else known_as
+            yield from ((name, item) for item in (value.values() if isinstance(value, Mapping) else value))
     elif isinstance(value, functools.partial):
         names = value.func.__code__.co_varnames if isinstance(value.func, FunctionType) else ()
         yield known_as, value.func
@@ -98,7 +100,7 @@ def _known_to(function: FunctionType) -> Iterator[tuple[str, Any]]:
     yield from ((name, item) for name, item in vars(function).items() if name == "__wrapped__")
     for name in _names_in(code):
         # Only what is tracked itself: other functions of the file are not this one's.
-        if is_tracked(item := function.__globals__.get(name)):
+        if is_tracked(item := function.__globals__.get(name)) or isinstance(item, dict | list | tuple | set):
             yield name, item
 
 

@@ -162,6 +162,7 @@ def test_another_number_of_choices_for_one_key(engine):
         (2, lambda r: [mp.BernoulliSampler(r)], spaces.MultiDiscrete([2, 3]), "one of 2 choices; expected [2, 3] for"),
         (2, lambda r: [mp.BernoulliSampler(r)], spaces.MultiBinary(3), "shape (2, 2); expected shape (2, 3)"),
         (4, lambda r: [mp.NormalSampler(r)], spaces.Box(-1, 1, (3,)), "shape (2, 2); expected shape (2, 3)"),
+        (4, lambda r: [mp.MultiCategoricalSampler([2, 2], r)], spaces.Box(-1, 1, (2,)), "is a choice that counts from"),
         (4, lambda r: [mp.NormalSampler(r)], spaces.MultiBinary(2), "of type float32; expected integers that count"),
         (2, lambda r: [mp.CategoricalSampler(r)], ARMS, "is an array of shape (2,); expected a dict with the entries"),
         (7, two_arms(arm=3, leg=4), spaces.Discrete(3), "['arm', 'leg']; expected shape (2,) for"),

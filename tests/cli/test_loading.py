@@ -55,7 +55,7 @@ def test_any_of_its_checkpoints_to_go_on_from(run: Path, tmp_path: Path, monkeyp
     shutil.copytree(last, str(mp.load_checkpoint(first).manifest.step))
     step = int(first.name.removeprefix("step_"))
     with mp.use_backend("torch"):
-        for which in (step, str(first), first.name):
+        for which in (step, np.int64(step), str(first), first, first.name):
             loaded = mp.load_run(str(run), which)
             assert loaded.checkpoint.path == first
             assert loaded.env.num_envs == 4
@@ -80,6 +80,10 @@ def test_a_run_is_loaded_in_the_active_precision(run: Path):
         (".", {"checkpoint": "best"}, "keep-best"),
         (".", {"checkpoint": 7}, r"no checkpoint '.*/step_000000000007'.* holds step_"),
         (".", {"num_envs": 0}, "num_envs=0"),
+        (".", {"num_envs": "4"}, "num_envs='4'"),
+        (".", {"checkpoint": True}, "checkpoint=True is not possible"),
+        (".", {"checkpoint": -1}, "checkpoint=-1 is not possible"),
+        (".", {"checkpoint": ""}, "checkpoint='' is not possible"),
     ],
 )
 def test_what_is_not_there_is_told(run: Path, where: str, options: dict[str, Any], message: str):

@@ -201,6 +201,35 @@ def test_a_layer_of_an_object_that_is_no_module_is_found(engine_name: str):
     assert said.startswith("Sequential.layers[1].helper captures 'layer' (Dense), whose weights no module")
 
 
+class OfAClass(mp.StatefulModule):
+    layer: Any = None
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        return mp.StatefulModuleOutput(state, type(self).layer((), x).output)
+
+
+@pytest.mark.parametrize("engine_name", ["torch", "numpy", "jax"])
+def test_a_layer_of_a_class_of_a_global_dict_and_behind_zeros(engine_name: str, monkeypatch: pytest.MonkeyPatch):
+    with mp.use_backend(engine_name):
+        monkeypatch.setattr(OfAClass, "layer", dense())
+        (said,) = found_in(OfAClass())
+        assert said.startswith("OfAClass.layer captures 'layer' (Dense)")
+        monkeypatch.setitem(globals(), "GLOBAL", {"a": dense()})
+        (said,) = found_in(Holds(lambda x: run(GLOBAL["a"], x)))
+        assert "captures 'GLOBAL' (Dense)" in said
+        hidden, zeros = dense(), mp.Dense(SIZE, 2, mp.Rngs(0), kernel_init=lambda key, shape: np.zeros(shape))
+        (said,) = found_in(mp.Sequential([Holds(lambda x: run(hidden, x)), zeros]))
+        assert "captures 'hidden' (Dense)" in said
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+def test_a_traced_encoder_that_is_frozen_may_be_captured(torch_engine: Any):
+    import torch
+
+    traced: Any = torch.jit.trace(torch.nn.Linear(SIZE, SIZE), torch.zeros(2, SIZE)).requires_grad_(False)
+    assert not found_in(Holds(lambda x: traced(x)))
+
+
 GLOBAL: Any = None
 
 
