@@ -75,10 +75,10 @@ def load_run(
 
 def _which(directory: RunDirectory, checkpoint: Any) -> str:
     """As ``RunDirectory.checkpoint`` takes it; a number is a step, whatever lies where the process happens to be."""
-    if isinstance(checkpoint, str | Path) and str(checkpoint):
-        return str(checkpoint)
     if _is_count(checkpoint) and checkpoint >= 0:
         return str(step_directory(directory.checkpoints.absolute(), int(checkpoint)))
+    if isinstance(checkpoint, str | Path) and str(checkpoint):
+        return str(checkpoint)
     raise ValueError(
         f"checkpoint={checkpoint!r} is not possible: expected 'latest', 'best', a path, or a step, an integer of at "
         "least 0."
