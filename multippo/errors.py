@@ -4,6 +4,7 @@
 
   - ``NonFiniteError``: a NaN or infinity in observations, rewards, losses or gradients
   - ``DamagedCheckpointError``, a ``ValueError`` too: a checkpoint is not what was saved
+  - ``UnexpectedFileError``, a ``ValueError`` too: a link, a pipe, a device or too much where a file should be
 
 - ``Terminated``, a ``SystemExit``: SIGTERM, with the last finished iteration saved
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DamagedCheckpointError", "MultippoError", "NonFiniteError", "Terminated"]
+__all__ = ["DamagedCheckpointError", "MultippoError", "NonFiniteError", "Terminated", "UnexpectedFileError"]
 
 
 class MultippoError(Exception):
@@ -35,6 +36,10 @@ class NonFiniteError(MultippoError):
 
 class DamagedCheckpointError(MultippoError, ValueError):
     """A file of a checkpoint is not what was saved. An earlier checkpoint may be whole."""
+
+
+class UnexpectedFileError(MultippoError, ValueError):
+    """A path that should hold a file to read or to add to holds a link, a pipe, a device or too large a file."""
 
 
 class Terminated(SystemExit):

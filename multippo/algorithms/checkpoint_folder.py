@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from multippo.algorithms.atomic import remove_directory, remove_leftovers
 from multippo.algorithms.checkpoint_steps import (
     best_checkpoint,
     best_first,
@@ -20,6 +19,7 @@ from multippo.algorithms.checkpoint_steps import (
 from multippo.algorithms.checkpointing import save_checkpoint
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.types import TrainingState
+from multippo.atomic_files import remove_directory, remove_leftovers
 
 __all__ = ["CheckpointFolder", "OnSaveError"]
 

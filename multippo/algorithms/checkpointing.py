@@ -30,7 +30,6 @@ from typing import Any, overload
 
 import numpy as np
 
-from multippo.algorithms.atomic import replace_directory
 from multippo.algorithms.checkpoint_manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from multippo.algorithms.checkpoint_steps import latest_checkpoint
 from multippo.algorithms.config import TrainConfig
@@ -46,6 +45,7 @@ from multippo.algorithms.stored_checkpoint import (
 from multippo.algorithms.stored_trees import describe, named_arrays
 from multippo.algorithms.tensor_files import write_tensors
 from multippo.algorithms.types import TrainingState
+from multippo.atomic_files import replace_directory
 from multippo.envs.api import Env
 from multippo.envs.saving import SavedEnvState, read_env_state
 from multippo.networks.portable import portable_split

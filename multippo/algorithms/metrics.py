@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from multippo.algorithms.atomic import write_text
+from multippo.atomic_files import write_text
 
 __all__ = [
     "JsonlWriter",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from multippo.algorithms.atomic import remove_leftovers
 from multippo.algorithms.callbacks import Progress, make_progress
 from multippo.algorithms.checkpoint_folder import CheckpointFolder
 from multippo.algorithms.checks import check_trains, finished
@@ -17,6 +16,7 @@ from multippo.algorithms.interrupts import save_what_is_finished
 from multippo.algorithms.metrics import drop_after, plot_learning_curve, read_metrics
 from multippo.algorithms.schedules import iterations_left, planned_steps
 from multippo.algorithms.types import TrainingState
+from multippo.atomic_files import remove_leftovers
 from multippo.cli.deadline import Deadline
 from multippo.cli.errors import RunError, UsageError, one_line
 from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, summary

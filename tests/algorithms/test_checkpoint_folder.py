@@ -17,7 +17,8 @@ import training
 from checkpoints import state_of, table_net
 
 import multippo as mp
-from multippo.algorithms import atomic, checkpoint_folder, checkpointing
+from multippo import atomic_files
+from multippo.algorithms import checkpoint_folder, checkpointing
 from multippo.algorithms.checkpoint_steps import best_checkpoint, latest_checkpoint, step_directory
 from multippo.testing import Clock
 
@@ -206,7 +207,7 @@ def test_a_killed_deletion_is_finished_at_the_next_start(
     folder = mp.CheckpointFolder(tmp_path, network, keep_last=1)
     save(folder, state, 1)
     with monkeypatch.context() as patched:
-        patched.setattr(atomic.shutil, "rmtree", lambda path, **_: killed(path) if "0016" in path.name else None)
+        patched.setattr(atomic_files.shutil, "rmtree", lambda path, **_: killed(path) if "0016" in path.name else None)
         with pytest.raises(Killed):
             save(folder, state, 2)
     (left,) = [name for name in os.listdir(tmp_path) if name.startswith(".")]

@@ -291,7 +291,7 @@ MOMENTS = """
 import dataclasses, os, signal, sys
 from pathlib import Path
 import multippo as mp
-from multippo.algorithms import atomic
+from multippo import atomic_files
 from multippo.algorithms.types import EpisodeState
 from multippo.testing import TableNet
 
@@ -365,7 +365,7 @@ def test_a_save_killed_before_any_of_its_calls_of_the_system(tmp_path: Path):
         assert not leftovers[-1]  # that child was not killed
         assert sum(map(bool, leftovers)) > 10
     # What each left is gone after the next save.
-    from multippo.algorithms.atomic import remove_leftovers
+    from multippo.atomic_files import remove_leftovers
 
     for path in [*(tmp_path / "beside").iterdir(), *(tmp_path / "over").iterdir()]:
         remove_leftovers(path)

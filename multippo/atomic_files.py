@@ -1,0 +1,214 @@
+"""The one writer and the one reader of files.
+
+Files and directories appear whole or not at all, whenever the process or the machine stops. Only regular files are
+opened, up to a size, and no link in the place of one is followed: a run's directory may come from anywhere. Links in
+the path that leads to a directory are followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Generator
+from pathlib import Path
+from typing import BinaryIO
+
+from multippo.errors import UnexpectedFileError
+
+__all__ = [
+    "create",
+    "is_leftover",
+    "open_to_append",
+    "open_to_read",
+    "read_bytes",
+    "read_text",
+    "remove_directory",
+    "remove_leftovers",
+    "replace_directory",
+    "write_bytes",
+    "write_text",
+]
+
+LIMIT = 2**24
+"""Bytes of settings, descriptions and the like that are read."""
+
+_SUFFIX = ".tmp"
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
+# Windows has neither flag, nor pipes among its files. To open a pipe would wait for whoever is at its other end.
+_NO_FOLLOW, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
+
+
+def read_bytes(path: Path, *, limit: int = LIMIT, follow: bool = False) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        path: The file.
+        limit: Bytes at most.
+        follow: Whether it may be a link: where a user names the file, not where it lies in a run's directory.
+
+    Raises:
+        UnexpectedFileError: If it is something else, or larger.
+        OSError: If it is missing or can't be read.
+    """
+    with open_to_read(path, limit=limit, follow=follow) as file:
+        content = file.read(limit + 1)  # it may grow meanwhile, and in /proc no file tells its size
+    if len(content) > limit:
+        raise _too_large(path, len(content), limit)
+    return content
+
+
+def read_text(path: Path, *, limit: int = LIMIT, follow: bool = False, errors: str = "strict") -> str:
+    """The content of a regular file of UTF-8; see ``read_bytes``. ``errors`` is that of ``bytes.decode``."""
+    try:
+        return read_bytes(path, limit=limit, follow=follow).decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise UnexpectedFileError(f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}).") from error
+
+
+def open_to_read(path: Path, *, limit: int | None = None, follow: bool = False) -> BinaryIO:
+    """A regular file, open for reading; see ``read_bytes``. ``limit`` is compared with the size it has now."""
+    file = os.fdopen(_open(path, os.O_RDONLY | (0 if follow else _NO_FOLLOW)), "rb")
+    size = os.fstat(file.fileno()).st_size
+    if limit is not None and size > limit:
+        file.close()
+        raise _too_large(path, size, limit)
+    return file
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """A regular file, made if it is missing, open for reading and for writing at its end."""
+    return os.fdopen(_open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _NO_FOLLOW), "a+b")
+
+
+def create(path: Path) -> BinaryIO:
+    """A new file, open for writing.
+
+    Raises:
+        FileExistsError: If anything is there, a link included.
+    """
+    return os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW), "wb")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file; whoever reads it sees the old content or the new one. A link in its place is replaced."""
+    new = _temporary(path)
+    try:
+        with create(new) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        _sync(path.parent)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes text in UTF-8 as ``write_bytes`` does."""
+    write_bytes(path, text.encode())
+
+
+@contextlib.contextmanager
+def replace_directory(path: Path) -> Generator[Path]:
+    """A new directory beside ``path`` to fill, which takes its place once it is complete and on the disk.
+
+    On Linux an existing directory is exchanged with the new one in one step; elsewhere it is moved aside first.
+    """
+    path = Path(os.path.abspath(path))
+    _make(path.parent)
+    new = _temporary(path)
+    new.mkdir()
+    try:
+        yield new
+        for file in new.iterdir():
+            _sync(file)
+        _sync(new)
+        if path.exists() and any(path.iterdir()):
+            _exchange(new, path)
+        else:
+            new.rename(path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def remove_directory(path: Path) -> None:
+    """Removes a directory: whoever looks for it finds all of it or nothing, whenever the process is killed."""
+    old = _temporary(path)
+    path.rename(old)
+    _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def is_leftover(path: Path) -> bool:
+    """Returns True for a name that only unfinished files and directories have."""
+    return path.name.startswith(".") and path.name.endswith(_SUFFIX)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Removes what a killed process has not finished. Nothing else may be writing there."""
+    for entry in filter(is_leftover, directory.iterdir() if directory.is_dir() else ()):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def _open(path: Path, flags: int) -> int:
+    try:
+        descriptor = os.open(path, flags | _NO_WAIT, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise UnexpectedFileError(
+            f"{path} is a link, and none is followed there: put the file itself in its place."
+        ) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UnexpectedFileError(f"{path} is a directory, a pipe or a device; expected a plain file: remove it.")
+    return descriptor
+
+
+def _too_large(path: Path, size: int, limit: int) -> UnexpectedFileError:
+    return UnexpectedFileError(f"{path} is too large: {size:,} bytes or more; at most {limit:,} are read.")
+
+
+def _make(directory: Path) -> None:
+    """Makes a directory, and those above it, that are still there after a power failure."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        _sync(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    """A name beside ``path`` that nobody foresees; whoever makes it must find nothing there."""
+    return path.parent / f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}"
+
+
+def _sync(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():  # Windows opens no directories
+        return
+    descriptor = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """Puts ``new`` where ``old`` is, and leaves the old one under the new one's name or removes it."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+    if rename is not None:
+        failed = rename(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE)
+        if not failed:
+            return
+    aside = _temporary(old)
+    old.rename(aside)
+    new.rename(old)
+    shutil.rmtree(aside, ignore_errors=True)

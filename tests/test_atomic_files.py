@@ -1,0 +1,187 @@
+"""Files and directories are there whole or not at all; only regular ones are opened, and no link is followed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from multippo import atomic_files
+from multippo.errors import UnexpectedFileError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Writes generation after generation of ten files that all hold its number.
+PROGRAM = """
+import sys
+from pathlib import Path
+from multippo.atomic_files import replace_directory
+
+path = Path(sys.argv[1])
+print("ready", flush=True)
+for generation in range(10**6):
+    with replace_directory(path) as directory:
+        for name in range(10):
+            (directory / str(name)).write_text(str(generation) * 1000)
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_one_whole_generation(tmp_path: Path):
+    path = tmp_path / "a"
+    for attempt in range(6):
+        with subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+            while not path.exists():
+                time.sleep(0.001)
+            time.sleep(0.013 * attempt)
+            writer.kill()
+        contents = {file.read_text() for file in path.iterdir()}
+        assert len(list(path.iterdir())) == 10
+        assert len(contents) == 1
+        assert contents != {""}
+    atomic_files.remove_leftovers(tmp_path)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_what_fails_half_way_is_taken_back(tmp_path: Path):
+    with pytest.raises(RuntimeError, match="half way"), atomic_files.replace_directory(tmp_path / "a") as directory:
+        (directory / "file").write_text("x")
+        raise RuntimeError("half way")
+    assert os.listdir(tmp_path) == []
+
+
+def test_directories_are_on_the_disk_when_what_is_in_them_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    synced: list[str] = []
+    monkeypatch.setattr(atomic_files, "_sync", lambda path: synced.append(path.name))
+    with atomic_files.replace_directory(tmp_path / "a/b/c") as directory:
+        (directory / "file").write_text("x")
+    # The entries of b and of a; the file, the directory under its first name, and its entry under the last.
+    assert synced == ["a", tmp_path.name, "file", directory.name, "b"]
+    synced.clear()
+    with atomic_files.replace_directory(tmp_path / "a/b/c") as directory:
+        (directory / "file").write_text("y")
+    assert synced == ["file", directory.name, "b"]
+
+
+def test_a_removed_directory_is_gone_before_its_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen: list[list[str]] = []
+    rmtree = shutil.rmtree
+
+    def watched(path: Path, **options: bool) -> None:
+        seen.append([entry.name for entry in tmp_path.iterdir()])
+        rmtree(path, **options)
+
+    with atomic_files.replace_directory(tmp_path / "a") as directory:
+        (directory / "file").write_text("x")
+    monkeypatch.setattr(atomic_files.shutil, "rmtree", watched)
+    atomic_files.remove_directory(tmp_path / "a")
+    ((name,),) = seen
+    assert name.startswith(".a.") and name.endswith(".tmp")  # what remove_leftovers would finish
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_the_new_one_takes_the_place_of_the_old(exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class WithoutExchange:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+    if not exchange:  # as on systems other than Linux
+        monkeypatch.setattr(atomic_files.ctypes, "CDLL", WithoutExchange)
+    for text in ("old", "new"):
+        with atomic_files.replace_directory(tmp_path / "a") as directory:
+            (directory / "file").write_text(text)
+    assert (tmp_path / "a/file").read_text() == "new"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_text_is_replaced_or_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    atomic_files.write_text(tmp_path / "f", "old")
+    atomic_files.write_text(tmp_path / "f", "new")
+    assert (tmp_path / "f").read_text() == "new"
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        atomic_files.write_text(tmp_path / "f", "newer")
+    assert (tmp_path / "f").read_text() == "new"
+    assert os.listdir(tmp_path) == ["f"]
+
+
+# -- what lies in the place of a file
+
+
+def put(kind: str, path: Path) -> None:
+    """Puts something else than a regular file at ``path``: a link to a file beside it, to nothing, to a device, ...."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        target = {"link": path.with_name("outside"), "dangling link": path.with_name("missing")}
+        path.symlink_to(target.get(kind, Path("/dev/zero")))
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "link to a device", "pipe", "directory"])
+def test_only_regular_files_are_read_or_added_to(kind: str, tmp_path: Path):
+    (tmp_path / "outside").write_text("theirs")
+    put(kind, tmp_path / "f")
+    before = sorted(os.listdir(tmp_path))
+    for call in (atomic_files.read_bytes, atomic_files.read_text, atomic_files.open_to_append):
+        with pytest.raises((UnexpectedFileError, IsADirectoryError), match=str(tmp_path / "f")):
+            call(tmp_path / "f")
+    with pytest.raises(FileExistsError):
+        atomic_files.create(tmp_path / "f")
+    assert (tmp_path / "outside").read_text() == "theirs"
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "link to a device", "pipe"])
+def test_a_written_file_takes_the_place_of_a_link_or_a_pipe(kind: str, tmp_path: Path):
+    (tmp_path / "outside").write_text("theirs")
+    put(kind, tmp_path / "f")
+    atomic_files.write_text(tmp_path / "f", "ours")
+    assert (tmp_path / "f").read_text() == "ours" and not (tmp_path / "f").is_symlink()
+    assert (tmp_path / "outside").read_text() == "theirs"
+    assert sorted(os.listdir(tmp_path)) == ["f", "outside"]
+
+
+def test_a_file_that_a_user_names_may_be_a_link_but_no_device(tmp_path: Path):
+    (tmp_path / "file").write_bytes(b"ab")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert atomic_files.read_bytes(tmp_path / "link", follow=True) == b"ab"
+    with pytest.raises(UnexpectedFileError, match="a device"):
+        atomic_files.read_bytes(Path("/dev/zero"), follow=True)
+    with pytest.raises(FileNotFoundError):
+        atomic_files.read_bytes(tmp_path / "missing")
+
+
+def test_no_more_is_read_than_the_limit(tmp_path: Path):
+    (tmp_path / "f").write_bytes(b"abc")
+    assert atomic_files.read_bytes(tmp_path / "f", limit=3) == b"abc"
+    with pytest.raises(UnexpectedFileError, match="3 bytes or more; at most 2"):
+        atomic_files.read_bytes(tmp_path / "f", limit=2)
+    with pytest.raises(UnexpectedFileError, match="2 bytes or more; at most 1"):  # its size is said to be 0
+        atomic_files.read_bytes(Path("/proc/self/status"), limit=1)
+    (tmp_path / "f").write_bytes(b"\xff")
+    with pytest.raises(UnexpectedFileError, match="not text in UTF-8"):
+        atomic_files.read_text(tmp_path / "f")
+    assert atomic_files.read_text(tmp_path / "f", errors="replace") == "\ufffd"
+
+
+def test_a_file_is_added_to_and_read_back(tmp_path: Path):
+    for text in (b"a", b"b"):
+        with atomic_files.open_to_append(tmp_path / "f") as file:
+            file.write(text)
+    with atomic_files.open_to_append(tmp_path / "f") as file:
+        file.seek(0)
+        assert file.read() == b"ab"
