@@ -21,7 +21,7 @@ from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.atomic_files import is_leftover, remove_leftovers, write_text
 from multippo.cli.errors import UsageError
 from multippo.cli.files import read_object, settings_of
-from multippo.cli.options import Option, train_options
+from multippo.cli.options import Option, network_defaults, train_options
 from multippo.cli.settings import RunSettings, settings_from
 
 __all__ = ["RunDirectory", "default_run_directory"]
@@ -195,7 +195,11 @@ class RunDirectory:
                 f"{self.config} is of run format {version!r}; this version of multippo reads formats up to "
                 f"{FORMAT_VERSION}: upgrade multippo."
             )
-        return settings_of(found, [*train_options(), *_RUN_OPTIONS], str(self.config))
+        settings = settings_of(found, [*train_options(), *_RUN_OPTIONS], str(self.config))
+        if "bytes_as_images" in network_defaults(settings.get("network", "mlp")):
+            # Runs from before there was this option keep the network that they were trained with.
+            settings.setdefault("bytes_as_images", True)
+        return settings
 
     def settings(self) -> RunSettings:
         """What the run is."""

@@ -101,12 +101,14 @@ def make_mlp_actor_critic(
     min_std: float = 0.1,
     std_scale: float = 1.0,
     mask_key: str | None = _MASK_KEY,
+    bytes_as_images: bool = False,
 ) -> StatefulModule:
     """A feed-forward actor and a feed-forward critic, side by side.
 
-    Observations of any supported space are flattened, dicts in the order of their sorted keys. An image (a Box of
-    ``uint8`` from 0 to 255) stays ``uint8`` where rollouts are stored; the network divides it by 255, once, and does
-    not normalise it further. There are no convolutions here; ``make_cnn_actor_critic`` has them.
+    Observations of any supported space are flattened, dicts in the order of their sorted keys. Bytes stay ``uint8``
+    where rollouts are stored. The network divides images by 255 and does not normalise them further: a Box of ``uint8``
+    from 0 to 255 on three axes (or four, stacked) with at least 16 pixels a side. Other bytes, such as the codes of a
+    grid world, are normalised as floats are. There are no convolutions here; ``make_cnn_actor_critic`` has them.
 
     With a mask in the observation (see ``mask_key``) an action that is not allowed has probability 0.
 
@@ -131,6 +133,8 @@ def make_mlp_actor_critic(
         mask_key: The entry of a Dict observation that masks the action: 1 (or anything but 0) for what is allowed, one
             number for each choice of a Discrete, one block after another for a MultiDiscrete or a Box of integers, a
             Dict of masks for a Dict of actions. It is neither normalised nor seen by the layers. None: there is none.
+        bytes_as_images: Divide all bytes from 0 to 255 by 255, whatever their shape, as networks did before there was
+            this option, and as continued and loaded runs of that time still do.
 
     Returns:
         A network whose output is a ``PPONetworkOutput``.
@@ -142,7 +146,7 @@ def make_mlp_actor_critic(
     actor_hidden_sizes = check_sizes("make_mlp_actor_critic", "actor_hidden_sizes", actor_hidden_sizes)
     critic_hidden_sizes = check_sizes("make_mlp_actor_critic", "critic_hidden_sizes", critic_hidden_sizes)
     options = SamplerOptions(entropy_weight, distribution, min_std, std_scale)
-    ends = _ends(observation, action, rngs, normalize_obs, options, mask_key)
+    ends = _ends(observation, action, rngs, normalize_obs, options, mask_key, bytes_as_images)
     actor = make_mlp_layers(
         [ends.features, *actor_hidden_sizes, ends.head.num_parameters],
         rngs,
@@ -180,6 +184,7 @@ def make_recurrent_actor_critic(
     std_scale: float = 1.0,
     mask_key: str | None = _MASK_KEY,
     trainable_initial_state: bool = False,
+    bytes_as_images: bool = False,
 ) -> StatefulModule:
     """Recurrent actor and critic: normaliser, dense encoder, recurrent layer, heads.
 
@@ -201,6 +206,7 @@ def make_recurrent_actor_critic(
         std_scale: Multiplies the standard deviation of a Box's actions.
         mask_key: See ``make_mlp_actor_critic``.
         trainable_initial_state: See ``LSTM``.
+        bytes_as_images: See ``make_mlp_actor_critic``.
 
     Returns:
         A network whose output is a ``PPONetworkOutput``.
@@ -216,7 +222,7 @@ def make_recurrent_actor_critic(
     actor_hidden_sizes = check_sizes(kind, "actor_hidden_sizes", actor_hidden_sizes)
     critic_hidden_sizes = check_sizes(kind, "critic_hidden_sizes", critic_hidden_sizes)
     options = SamplerOptions(entropy_weight, distribution, min_std, std_scale)
-    ends = _ends(observation, action, rngs, normalize_obs, options, mask_key)
+    ends = _ends(observation, action, rngs, normalize_obs, options, mask_key, bytes_as_images)
 
     def trunk() -> list[StatefulModule]:
         sizes = [ends.features, *encoder_sizes]
@@ -256,7 +262,13 @@ class _Ends(NamedTuple):
 
 
 def _ends(
-    observation: Size, action: Size, rngs: Rngs, normalize: bool, options: SamplerOptions, mask_key: str | None
+    observation: Size,
+    action: Size,
+    rngs: Rngs,
+    normalize: bool,
+    options: SamplerOptions,
+    mask_key: str | None,
+    bytes_as_images: bool,
 ) -> _Ends:
     seen, mask_space, mask = observation, None, None
     keys = tuple(observation.spaces) if isinstance(observation, spaces.Dict) else ()
@@ -269,7 +281,7 @@ def _ends(
     if mask_key is not None and isinstance(observation, spaces.Dict) and mask_key in observation.spaces:
         mask_space = observation[mask_key]
         seen = spaces.Dict({key: sub for key, sub in observation.spaces.items() if key != mask_key})
-    front, features = observation_layers(seen, normalize)
+    front, features = observation_layers(seen, normalize, bytes_as_images)
     head = action_layers(action, rngs, options, mask_space)
     if mask_space is not None:
         assert mask_key is not None

@@ -46,8 +46,9 @@ def make_cnn_actor_critic(
     """Convolutions and a dense layer that actor and critic share, then a dense head for each.
 
     The sizes by default are those of Mnih et al. (2015, doi:10.1038/nature14236, Methods), for images of at least 36
-    by 36 pixels. Bytes stay bytes where rollouts are stored; the network divides them by 255. Kernels are orthogonal at
-    first, with gain sqrt(2), 0.01 in the actor's head and 1 in the critic's.
+    by 36 pixels. Bytes stay bytes where rollouts are stored; the network divides them by 255, whatever their shape: to
+    ask for convolutions is to say that they are an image. Kernels are orthogonal at first, with gain sqrt(2), 0.01 in
+    the actor's head and 1 in the critic's.
 
     Args:
         observation: A Box of shape ``(height, width, channels)``, of ``uint8`` or of floating-point numbers, which are

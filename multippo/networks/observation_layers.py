@@ -1,13 +1,15 @@
 """From an observation space to the layers that turn an observation into features, for the ready-made networks.
 
 A network sees what the environment's adapter shows it: categorical entries one-hot, everything else in the type the
-space declares. Of that tree, bytes that are an image (a Box of ``uint8`` from 0 to 255, of any number of axes) are
-divided by 255, the rest is normalised; then all of it is flattened, dicts in the order of their sorted keys.
+space declares. Of that tree, images (see ``is_image``) are divided by 255, the rest is normalised, other bytes
+included; then all of it is flattened, dicts in the order of their sorted keys.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import gymnasium
@@ -18,20 +20,26 @@ from multippo.networks.normalizer import Normalizer
 from multippo.networks.structure import Flattener, Scale
 from multippo.networks.types import StatefulModule
 
-__all__ = ["Size", "check_keys", "is_size", "num_features", "observation_layers"]
+__all__ = ["Size", "check_keys", "is_image", "is_size", "num_features", "observation_layers"]
 
 Size = int | gymnasium.Space[Any]
 """A space, or the number of features (or of continuous actions) of a flat one."""
 
+_LEAST_SIDE = 16
+"""Pixels a side below which bytes are not taken for an image: the codes of grid worlds are shaped like small ones."""
+
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of those, or a number of features"
 
 
-def observation_layers(observation: Size, normalize: bool) -> tuple[list[StatefulModule], int]:
+def observation_layers(
+    observation: Size, normalize: bool, bytes_as_images: bool = False
+) -> tuple[list[StatefulModule], int]:
     """The layers from an observation to features ``[B, F]``, and F.
 
     Args:
         observation: Space of one observation, or the number of features.
-        normalize: Whether what is no image passes through a ``Normalizer``.
+        normalize: Whether what is not an image passes through a ``Normalizer``.
+        bytes_as_images: Whether all bytes from 0 to 255 are divided by 255, whatever their shape.
 
     Raises:
         ValueError: If the space is not supported, or holds no number at all; the error names it.
@@ -43,11 +51,12 @@ def observation_layers(observation: Size, normalize: bool) -> tuple[list[Statefu
     if not features:
         raise ValueError(f"The observation space {space} holds no number; expected at least one feature.")
     layers: list[StatefulModule] = []
-    images = [_is_image(leaf) for leaf in _leaves(space)]
+    divided = _is_bytes if bytes_as_images else is_image
+    images = [divided(leaf) for leaf in _leaves(space)]
     if normalize and not all(images):
-        layers.append(Normalizer(_shapes(space)))
+        layers.append(Normalizer(_map(lambda leaf: None if divided(leaf) else _shape(leaf), space)))
     if any(images):
-        layers.append(Scale(_factors(space)))
+        layers.append(Scale(_map(lambda leaf: 1.0 / 255.0 if divided(leaf) else None, space)))
     flat = isinstance(space, spaces.Box) and len(space.shape) == 1
     # Normalizer and Scale leave floating-point numbers of the engine's type; without them it is for Flattener to do so.
     if not (flat and (layers or space.dtype == np.float32)):
@@ -102,7 +111,19 @@ def check_keys(space: Any, path: str) -> None:
         )
 
 
-def _is_image(space: Any) -> bool:
+def is_image(space: Any) -> bool:
+    """Says if a space holds images: bytes from 0 to 255 on three axes (or four, stacked), at least 16 pixels a side.
+
+    >>> is_image(spaces.Box(0, 255, (64, 64, 3), np.uint8)), is_image(spaces.Box(0, 255, (7, 7, 3), np.uint8))
+    (True, False)
+    """
+    shape = space.shape or ()
+    # Channels, and what is stacked, may come first or last.
+    sides = (min(pair) for pair in itertools.pairwise(shape))
+    return _is_bytes(space) and len(shape) in (3, 4) and max(sides) >= _LEAST_SIDE
+
+
+def _is_bytes(space: Any) -> bool:
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
         return False
     return bool(np.all(space.low == 0) and np.all(space.high == 255))
@@ -118,21 +139,15 @@ def _leaves(space: Any) -> list[Any]:
     return [space]
 
 
-def _shapes(space: Any) -> Any:
-    """The tree of shapes for a Normalizer: None for images."""
+def _map(function: Callable[[Any], Any], space: Any) -> Any:
+    """A space's tree with a value for each leaf."""
     if isinstance(space, spaces.Dict):
-        return {key: _shapes(sub) for key, sub in space.spaces.items()}
+        return {key: _map(function, sub) for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_shapes(sub) for sub in space.spaces)
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        return (num_features(space),)
-    return None if _is_image(space) else tuple(space.shape)
+        return tuple(_map(function, sub) for sub in space.spaces)
+    return function(space)
 
 
-def _factors(space: Any) -> Any:
-    """The tree of factors for Scale: None for what is no image."""
-    if isinstance(space, spaces.Dict):
-        return {key: _factors(sub) for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_factors(sub) for sub in space.spaces)
-    return 1.0 / 255.0 if _is_image(space) else None
+def _shape(leaf: Any) -> tuple[int, ...]:
+    """The shape of what the policy sees of a leaf."""
+    return (num_features(leaf),) if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else tuple(leaf.shape)

@@ -7,8 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
+from spaces_env import Spaces
 
 import multippo as mp
 from multippo.cli import main
@@ -28,6 +31,35 @@ def train(path: Path, *more: object) -> Path:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_a_run_from_before_bytes_were_normalised_keeps_its_network(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    make = lambda: Spaces(spaces.Box(0, 255, (7, 7, 3), np.uint8), spaces.Discrete(3))  # noqa: E731
+    spec = gymnasium.envs.registration.EnvSpec("test/Codes-v0", make)
+    monkeypatch.setitem(gymnasium.registry, "test/Codes-v0", spec)
+    new, old = ("train", "test/Codes-v0", *SMALL, *SHORT, *SAVED, "--run-dir", tmp_path / "new"), tmp_path / "old"
+    assert command(*new).code == 0
+    assert command(*new[:-1], old, "--bytes-as-images", "true").code == 0
+    config = json.loads((old / "config.json").read_text())
+    del config["network"]["options"]["bytes_as_images"]
+    (old / "config.json").write_text(json.dumps(config))
+    codes = np.random.default_rng(0).integers(0, 9, (1, 7, 7, 3), np.uint8)
+    with mp.use_backend("numpy"):
+        for run, first in ((tmp_path / "new", mp.Normalizer), (old, mp.Scale)):
+            network = mp.load_run(run).network
+            assert isinstance(network[0], first)
+        output = network(network.initialize_state(1), codes).output
+    weights = mp.load_checkpoint(old).weights()
+    hidden = codes.reshape(1, -1) / 255
+    for layer in range(2):
+        name = f"layers.2.value.layers.{layer}"
+        hidden = hidden @ weights[f"{name}.kernel"] + weights[f"{name}.bias"]
+        hidden = np.tanh(hidden) if layer == 0 else hidden
+    np.testing.assert_allclose(output.value_estimates, hidden[:, 0], rtol=1e-5)
+    assert command("train", "--resume", "--run-dir", old, "--total-steps", 96, "--progress", "off").code == 0
+    assert json.loads((old / "config.json").read_text())["network"]["options"]["bytes_as_images"] is True
 
 
 @pytest.mark.parametrize("backend", ["torch", "numpy"])

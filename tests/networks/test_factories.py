@@ -17,7 +17,7 @@ from multippo.networks.utils import tree_leaves, tree_map
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (3,))
 INF = np.inf
-IMAGE = spaces.Box(0, 255, (4, 3, 1), np.uint8)
+IMAGE = spaces.Box(0, 255, (16, 16, 1), np.uint8)
 MAKERS = pytest.mark.parametrize(
     "make", [mp.make_mlp_actor_critic, mp.make_recurrent_actor_critic], ids=["mlp", "recurrent"]
 )
@@ -154,6 +154,7 @@ OBSERVATIONS = {
     "integers": spaces.Box(-5, 5, (2, 2), np.int32),
     "doubles": spaces.Box(-1, 1, (3,), np.float64),
     "image": IMAGE,
+    "codes": spaces.Box(0, 255, (7, 7, 3), np.uint8),
     "discrete": spaces.Discrete(4, start=2),
     "one value": spaces.Discrete(1),
     "multi-discrete": spaces.MultiDiscrete([[2], [3]], start=[[1], [-1]]),
@@ -163,8 +164,8 @@ OBSERVATIONS = {
     "images": spaces.Tuple([IMAGE, IMAGE]),
 }
 FEATURES = {
-    "scalar": 1, "matrix": 6, "unbounded": 3, "integers": 4, "doubles": 3, "image": 12, "discrete": 4, "one value": 1,
-    "multi-discrete": 5, "multi-binary": 4, "tuple": 6, "dict": 17, "images": 24,
+    "scalar": 1, "matrix": 6, "unbounded": 3, "integers": 4, "doubles": 3, "image": 256, "codes": 147, "discrete": 4,
+    "one value": 1, "multi-discrete": 5, "multi-binary": 4, "tuple": 6, "dict": 261, "images": 512,
 }  # fmt: skip
 """By hand."""
 
@@ -194,6 +195,22 @@ def test_an_image_is_divided_once_and_not_normalised(engine):
     out = call(net, image)
     expected = image.reshape(5, -1).astype(np.float32) / 255 @ kernel
     np.testing.assert_allclose(out.value_estimates, expected[:, 0], rtol=1e-4, atol=1e-5)
+
+
+@MAKERS
+def test_bytes_that_are_not_an_image_are_normalised(torch_engine, make):
+    space = spaces.Dict(image=IMAGE, codes=spaces.Box(0, 255, (2,), np.uint8))
+    net, before = make(space, 2), make(space, 2, bytes_as_images=True)
+    assert {name: shape for name, shape in shapes(net).items() if ".mean" in name} == {"layers.0.mean.codes": (2,)}
+    codes = np.asarray([[0, 4], [2, 4]], np.uint8)
+    net[0].update_statistics({"codes": net.engine.asarray(codes[None]), "image": None})
+    x = {"image": np.full((2, 16, 16, 1), 51, np.uint8), "codes": codes}
+    features = net[1](None, net[0](None, tree_map(net.engine.asarray, x)).output).output
+    # The first code has mean 1 and deviation 1, the second one value alone; 51 / 255 = 0.2.
+    np.testing.assert_allclose(to_numpy(features["codes"]), [[-1, 0], [1, 0]], atol=1e-6)
+    np.testing.assert_allclose(to_numpy(features["image"]), 0.2, rtol=1e-6)
+    old = before[0](None, tree_map(net.engine.asarray, x)).output
+    np.testing.assert_allclose(to_numpy(old["codes"]), codes / 255, rtol=1e-6)
 
 
 def test_the_order_of_keys_does_not_matter(engine):
