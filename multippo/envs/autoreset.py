@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,15 @@ from multippo.networks.utils import tree_leaves
 if TYPE_CHECKING:
     from multippo.envs.observations import ObservationMap
 
-__all__ = ["autoreset_mode", "final_observations", "keep_final_observations", "refuse_ignored_mask"]
+__all__ = [
+    "autoreset_mode",
+    "final_observations",
+    "keep_final_observations",
+    "refuse_ignored_mask",
+    "report_overwritten_finals",
+]
+
+_LOG = logging.getLogger("multippo")
 
 
 def autoreset_mode(vector_env: VectorEnv[Any, Any, Any], declared: AutoresetMode | str | None = None) -> AutoresetMode:
@@ -93,6 +102,33 @@ def final_observations(observations: ObservationMap, infos: Any, done: np.ndarra
         if np.ndim(leaf):
             _refuse_count(len(leaf), size)
     return observations.put(obs, rows, take_rows(observations(raw, size), rows))
+
+
+def report_overwritten_finals(name: str, done: np.ndarray, final: Any, obs: Any) -> None:
+    """Warns if each episode that has ended shows the next episode's first observation as its last.
+
+    Workers that the user has started send an episode's last observation after the reset: if the environment writes
+    into one array again and again, the reset has overwritten it. The same holds for vector environments that report
+    their buffer of observations itself.
+
+    Args:
+        name: The environment's.
+        done: ``[B]`` bool, where an episode has ended; at least one.
+        final: Converted final observations.
+        obs: Converted observations, the next episode's first where one has ended.
+    """
+    rows = np.flatnonzero(done)
+    pairs = zip(tree_leaves(take_rows(final, rows)), tree_leaves(take_rows(obs, rows)), strict=True)
+    if all(last.tobytes() == first.tobytes() for last, first in pairs):
+        _LOG.warning(
+            "%s reports as the last observation of its environments %s exactly the first one of the next episode. If "
+            "their episodes do not end as they begin, the environment returns one array again and again and its reset "
+            "has overwritten the observation, so that truncated episodes are valued by the wrong one: return copies "
+            "from reset and step, or pass make_env the functions that make the environments, with "
+            "vectorization='async' for worker processes.",
+            name,
+            rows.tolist(),
+        )
 
 
 def refuse_ignored_mask(name: str, which: np.ndarray, before: Any, after: Any) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import warnings
+from importlib import metadata
 from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from multippo.envs.functional import FunctionalEnv
 from multippo.envs.wide import precision_of_engine
@@ -41,6 +46,7 @@ def make_brax(
     Raises:
         ValueError: If the backend is not known.
         KeyError: If the name is not.
+        ImportError: If brax can't compute the environment with the JAX that is installed.
     """
     if backend is not None:
         if backend not in BRAX_BACKENDS:
@@ -56,6 +62,14 @@ def make_brax(
         # The system's constants are of the precision in which it will be simulated.
         with precision_of_engine():
             env = envs.get_environment(name, **kwargs)
+    if (
+        getattr(getattr(env, "sys", None), "enable_fluid", False)
+        and "a_min" not in inspect.signature(jnp.clip).parameters
+    ):
+        raise ImportError(
+            f"brax/{name} moves in a fluid, and brax {metadata.version('brax')} computes its force with an argument "
+            f"(jax.numpy.clip's a_min) that jax {jax.__version__} no longer has: it needs an older jax or a newer brax."
+        )
     return FunctionalEnv(
         env,
         num_envs,

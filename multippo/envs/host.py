@@ -18,11 +18,17 @@ from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
 from multippo.envs.arguments import time_limit
 from multippo.envs.autoreset import autoreset_mode as read_autoreset_mode
-from multippo.envs.autoreset import final_observations, keep_final_observations, refuse_ignored_mask
+from multippo.envs.autoreset import (
+    final_observations,
+    keep_final_observations,
+    refuse_ignored_mask,
+    report_overwritten_finals,
+)
 from multippo.envs.keys import host_seed
 from multippo.envs.members import Member
 from multippo.envs.observations import make_observation_map, take_rows
 from multippo.envs.returned import refuse_no_numbers, refuse_reward_tree
+from multippo.envs.worker_starts import TimedVectorEnv
 from multippo.envs.workers import WORKER_TIMEOUT_S, Workers, check_worker_timeout
 
 if TYPE_CHECKING:
@@ -37,7 +43,8 @@ class GymnasiumEnv(Env):
     """A gymnasium vector environment in any autoreset mode.
 
     ``obs`` and ``final_obs`` are arrays of this adapter's own, never the environment's buffers; they are one and the
-    same array where no episode has ended. Rewards are cast, an end that is both a termination and a truncation counts
+    same array where no episode has ended. A SAME_STEP environment whose final observations seem to be overwritten
+    before they arrive is reported once. Rewards are cast, an end that is both a termination and a truncation counts
     as a termination, and an exception of the environment passes through unchanged.
 
     Args:
@@ -97,6 +104,7 @@ class GymnasiumEnv(Env):
             self._refuse_one_for_many(base)
             if mode is AutoresetMode.SAME_STEP and not all(isinstance(env, Member) for env in base.envs):
                 keep_final_observations(base)
+        self._may_overwrite_finals = not isinstance(base, SyncVectorEnv | TimedVectorEnv)
         self._changes_observations = _changes_observations(vector_env)
         self.restarts = mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         self._workers = Workers(vector_env, base, worker_timeout) if isinstance(base, AsyncVectorEnv) else None
@@ -227,7 +235,11 @@ class GymnasiumEnv(Env):
     def _finish_same_step(self, state: EnvState, ended: np.ndarray, infos: Any) -> EnvState:
         if not np.count_nonzero(ended):
             return state
-        return state._replace(final_obs=final_observations(self._observations, infos, ended, state.obs))
+        final = final_observations(self._observations, infos, ended, state.obs)
+        if self._may_overwrite_finals:
+            self._may_overwrite_finals = False
+            report_overwritten_finals(self.id, ended, final, state.obs)
+        return state._replace(final_obs=final)
 
     def _finish_disabled(self, state: EnvState, ended: np.ndarray, infos: Any) -> EnvState:
         del infos

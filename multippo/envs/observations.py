@@ -106,6 +106,8 @@ class _LeafMap(ObservationMap):
         if type(raw) is not np.ndarray:
             raw = _as_array(raw, self._path)
         if raw.shape != (num_envs, *self._raw_shape):
+            if raw.ndim and raw.shape[1:] == self._raw_shape:
+                raise _mismatch(self._path, f"{len(raw)} rows", f"{num_envs}, one for each environment")
             raise _mismatch(self._path, f"shape {raw.shape[1:]}", f"shape {self._raw_shape}")
         return self.convert(raw)
 

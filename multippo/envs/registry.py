@@ -12,7 +12,8 @@ from multippo.envs import novel
 
 __all__ = ["BRAX_NAMES", "is_installed", "list_envs", "unknown_env"]
 
-# Listed here because importing brax takes seconds. What the user has registered with brax is found as well.
+# Listed here because importing brax takes seconds. What the user has registered with brax is found as well. Without
+# "swimmer", which brax can't compute with the JAX of today.
 BRAX_NAMES = (
     "ant",
     "fast",
@@ -24,7 +25,6 @@ BRAX_NAMES = (
     "inverted_pendulum",
     "pusher",
     "reacher",
-    "swimmer",
     "walker2d",
 )
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import inspect
+import logging
 import multiprocessing
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,9 +19,11 @@ from multippo.envs.worker_starts import DiedAtStartError, DifferentSpacesError, 
 from multippo.envs.workers import WORKER_TIMEOUT_S, stop_workers, unwrapped_error, without_tracebacks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Vectorization", "first_made", "vectorize", "vectorize_id"]
+
+_LOG = logging.getLogger("multippo")
 
 Vectorization = Literal["auto", "native", "sync", "async"]
 
@@ -121,7 +126,8 @@ def vectorize_id(
         spec: The environment's registration.
         num_envs: How many.
         vectorization: ``"native"`` for the environment's own vector form, if it has one; ``"sync"`` and ``"async"`` as
-            in ``vectorize``; ``"auto"`` for the native form where nothing prevents it, else ``"sync"``.
+            in ``vectorize``; ``"auto"`` for the native form where it can do what is asked and is the same task, by its
+            spaces and its arguments' defaults, else ``"sync"``.
         wrappers: Applied to each environment in turn; they rule the native form out.
         worker_timeout: As in ``vectorize``.
         **kwargs: For the environment's constructor, and ``max_episode_steps`` (-1 for no limit).
@@ -135,7 +141,12 @@ def vectorize_id(
             f"{spec.id} can't run in its own vector form: {obstacle}. Use vectorization='sync' or 'async'."
         )
     if vectorization == "native" or (vectorization == "auto" and not obstacle):
-        return gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+        native = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+        difference = _difference_of_native(native, spec, kwargs) if vectorization == "auto" else None
+        if difference is None:
+            return native
+        native.close()
+        _report_difference(spec.id, difference)
     return vectorize([_IdConstructor(spec, tuple(wrappers), kwargs)] * num_envs, vectorization, worker_timeout)
 
 
@@ -165,8 +176,50 @@ def _obstacle_to_native(spec: EnvSpec, wrappers: Sequence[Any], kwargs: dict[str
     if limit is not None and limit < 1:
         # Of gymnasium's -1 it would make an end in every step.
         return "it can't do without a limit (max_episode_steps=None)"
-    entry = spec.vector_entry_point
-    parameters = inspect.signature(load_env_creator(entry) if isinstance(entry, str) else entry).parameters
+    parameters = _parameters(spec.vector_entry_point)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     unknown = [name for name in {**spec.kwargs, **kwargs} if name not in parameters]
     return f"it does not take {unknown}" if unknown and not takes_any else None
+
+
+def _difference_of_native(native: VectorEnv[Any, Any, Any], spec: EnvSpec, kwargs: dict[str, Any]) -> str | None:
+    """The first difference between an environment's own vector form and the environment itself, or None."""
+    if spec.entry_point is None:
+        return None
+    given = {**spec.kwargs, **kwargs}
+    single = _parameters(spec.entry_point)
+    for name, parameter in _parameters(spec.vector_entry_point).items():
+        default = parameter.default
+        if name in given or name in _NOT_OF_THE_TASK or default is parameter.empty:
+            continue
+        if name in single and single[name].default != default:
+            return f"{name}={default} instead of {single[name].default}"
+        if name not in single and default:
+            return f"{name}={default}, which the environment itself does not have"
+    with contextlib.closing(
+        gymnasium.make(spec, **{"disable_env_checker": True, **kwargs, "render_mode": None})
+    ) as env:
+        for kind in ("observation_space", "action_space"):
+            theirs, own = getattr(native, f"single_{kind}"), getattr(env, kind)
+            if theirs != own:
+                return f"the {kind} {theirs} instead of {own}"
+    return None
+
+
+_NOT_OF_THE_TASK = ("num_envs", "max_episode_steps", "render_mode", "autoreset_mode")
+"""Arguments of vector forms that leave the task what it is."""
+
+
+@functools.cache
+def _report_difference(env_id: str, difference: str) -> None:
+    """Says once that an environment's own vector form was not taken."""
+    _LOG.warning(
+        "The vector form of %s has %s, so its environments run one by one. Pass vectorization='native' for the vector "
+        "form as it is, or 'async' for worker processes.",
+        env_id,
+        difference,
+    )
+
+
+def _parameters(entry_point: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point).parameters

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import probing
 import pytest
 import support
 import training
-from gymnasium.vector import SyncVectorEnv, VectorWrapper
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorWrapper
 
 import multippo as mp
 from multippo.testing import TableNet
@@ -119,3 +121,45 @@ def test_one_that_is_not_reported_is_an_error_and_no_guess():
     state = env.step(state, np.zeros(3, int))
     with pytest.raises(ValueError, match=r"environments \[1\] ended.*final_obs"):
         env.step(state, np.zeros(3, int))
+
+
+class OneBuffer(gymnasium.Env[Any, Any]):
+    """Counts its steps in one array, which it returns again and again."""
+
+    observation_space = spaces.Box(0, 9, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.buffer = np.zeros(1, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.buffer[0] = 0
+        return self.buffer, {}
+
+    def step(self, action: Any) -> Any:
+        self.buffer += 1
+        return self.buffer, 1.0, False, bool(self.buffer[0] == 2), {}
+
+
+def final_observations(env: Any) -> list[float]:
+    state = env.reset(0)
+    finals = []
+    for _ in range(4):
+        state = env.step(state, np.zeros(env.num_envs, int))
+        finals += state.final_obs[np.asarray(state.truncated), 0].tolist()
+    env.close()
+    return finals
+
+
+@pytest.mark.parametrize("mode", list(probing.modes))
+def test_one_buffer_in_turn(mode: str):
+    assert final_observations(mp.make_env(SyncVectorEnv([OneBuffer], autoreset_mode=probing.modes[mode])))[0] == 2
+
+
+def test_one_buffer_in_workers(caplog: Any):
+    # Ours copy. gymnasium's send the observation after the reset has overwritten it, where nobody can restore it.
+    assert final_observations(mp.make_env([OneBuffer], vectorization="async")) == [2, 2]
+    assert not caplog.records
+    env = AsyncVectorEnv([OneBuffer], context="forkserver", autoreset_mode=probing.modes["same_step"])
+    assert final_observations(mp.make_env(env)) == [0, 0]
+    assert ["its reset has overwritten the observation" in record.getMessage() for record in caplog.records] == [True]

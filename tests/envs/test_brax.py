@@ -1,5 +1,6 @@
 """brax's own environments, the small ones: `fast` has no physics, `inverted_pendulum` is traced but not compiled."""
 
+import inspect
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ from brax.envs.wrappers import training  # noqa: E402
 from multippo.envs.brax import make_brax, without_batching  # noqa: E402
 from multippo.envs.functional import FunctionalEnv  # noqa: E402
 from multippo.envs.make import make_env  # noqa: E402
-from multippo.envs.registry import BRAX_NAMES  # noqa: E402
+from multippo.envs.registry import BRAX_NAMES, list_envs  # noqa: E402
 from multippo.envs.truncation import find_truncation_key  # noqa: E402
 
 
@@ -92,11 +93,21 @@ def test_a_fallen_pole_is_no_time_limit():
 
 
 def test_names_and_backends():
-    assert set(BRAX_NAMES) == set(brax_envs._envs)
+    assert {*BRAX_NAMES, "swimmer"} == set(brax_envs._envs)
     with pytest.raises(ValueError, match=r"'physx'.*generalized, spring, positional, mjx"):
         make_brax("ant", 1, backend="physx")
     with pytest.raises(ValueError, match=r"'brax/ants' is not known\. Did you mean 'brax/ant'"):
         make_env("brax/ants")
+
+
+def test_one_that_brax_cannot_compute_says_so():
+    # brax calls jax.numpy.clip(a_min=).
+    if "a_min" in inspect.signature(jnp.clip).parameters:
+        assert make_env("brax/swimmer").action_space.shape == (2,)
+    else:
+        with pytest.raises(ImportError, match=r"brax/swimmer moves in a fluid.*older jax or a newer brax"):
+            make_env("brax/swimmer")
+    assert "brax/swimmer" not in list_envs()
 
 
 def test_actions_of_brax_tasks_are_in_minus_one_to_one():

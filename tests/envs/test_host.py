@@ -191,6 +191,17 @@ def test_a_missing_final_observation_is_an_error(infos, message):
         env.step(env.reset(0), no_action())
 
 
+@pytest.mark.parametrize(("final", "reports"), [([0, 4], 1), ([0, 7], 0)])
+def test_a_final_observation_that_is_the_next_first_one_is_reported_once(caplog, final, reports):
+    # As of an environment that reports its buffer after it has begun the next episode in it.
+    ends = scripted_step(obs=(3, 4), truncated=(False, True), infos={"final_obs": np.array(final, np.float32)[:, None]})
+    env = GymnasiumEnv(Scripted(AutoresetMode.SAME_STEP, steps=[scripted_step(), ends, ends]))
+    state = env.reset(0)
+    for _ in range(3):
+        state = env.step(state, no_action())
+    assert [("environments [1]" in record.getMessage()) for record in caplog.records] == [True] * reports
+
+
 @pytest.mark.parametrize("mode", [None, "sometimes"])
 def test_an_unknown_autoreset_mode_is_an_error(mode):
     with pytest.raises(ValueError, match=r"autoreset_mode'\] is .*expected one of AutoresetMode.NEXT_STEP"):
@@ -260,6 +271,12 @@ def test_only_the_latest_state_can_be_stepped(clock):
         env.step(first, no_action(1))
     with pytest.raises(ValueError, match="latest state"):
         GymnasiumEnv(SyncVectorEnv([clock])).step(first, no_action(1))
+
+
+def test_a_wrong_number_of_rows_is_refused():
+    env = GymnasiumEnv(Scripted(steps=[scripted_step(obs=(0, 0, 0))]))
+    with pytest.raises(ValueError, match="received 3 rows, expected 2, one for each environment"):
+        env.step(env.reset(0), no_action())
 
 
 def test_a_wrong_reward_shape_is_refused():

@@ -46,6 +46,49 @@ def test_a_native_form_that_does_not_fit_is_refused(spec, kwargs, reason):
         vectorize_id(spec, 2, vectorization="native", **kwargs)
 
 
+class FrameStack(CartPoleVectorEnv):
+    """A vector form with other spaces, as that of Atari games."""
+
+    def __init__(self, num_envs=1, max_episode_steps=500, render_mode=None, sutton_barto_reward=False):
+        super().__init__(num_envs, max_episode_steps, render_mode, sutton_barto_reward)
+        self.single_observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+
+
+class OtherReward(CartPoleVectorEnv):
+    def __init__(self, num_envs=1, max_episode_steps=500, render_mode=None, sutton_barto_reward=True):
+        super().__init__(num_envs, max_episode_steps, render_mode, sutton_barto_reward)
+
+
+class Clipping(CartPoleVectorEnv):
+    def __init__(
+        self, num_envs=1, max_episode_steps=500, render_mode=None, sutton_barto_reward=False, reward_clipping=True
+    ):
+        super().__init__(num_envs, max_episode_steps, render_mode, sutton_barto_reward)
+
+
+@pytest.mark.parametrize(
+    ("form", "difference", "agreeing"),
+    [
+        (FrameStack, "the observation_space Box(0, 255, (4, 84, 84), uint8) instead of Box([", None),
+        (OtherReward, "sutton_barto_reward=True instead of False", {"sutton_barto_reward": False}),
+        (Clipping, "reward_clipping=True, which the environment itself does not have", None),
+    ],
+)
+def test_a_native_form_of_another_task_is_left_and_that_is_said_once(form, difference, agreeing, caplog):
+    spec = gymnasium.envs.registration.EnvSpec(
+        f"{form.__name__}-v0", CARTPOLE.entry_point, vector_entry_point=form, max_episode_steps=500
+    )
+    for _ in range(2):
+        vector_env = vectorize_id(spec, 2)
+        assert isinstance(vector_env, SyncVectorEnv)
+        assert vector_env.single_observation_space.shape == (4,)
+    (record,) = caplog.records
+    assert f"{form.__name__}-v0 has {difference}" in record.getMessage()
+    assert isinstance(vectorize_id(spec, 2, "native"), form)
+    if agreeing:
+        assert isinstance(vectorize_id(spec, 2, **agreeing), form)
+
+
 @pytest.mark.parametrize("vectorization", ["native", "sync"])
 def test_the_time_limit_holds_in_either_form(vectorization):
     vector_env = vectorize_id(CARTPOLE, 2, vectorization=vectorization, max_episode_steps=3)
