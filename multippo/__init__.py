@@ -47,8 +47,9 @@ from multippo.networks.variational import AR1VariationalBottleneck, VariationalB
 from multippo.rngs import Rngs
 
 if TYPE_CHECKING:
-    from multippo.algorithms.checkpoint_folder import CheckpointFolder
-    from multippo.algorithms.checkpointing import load_checkpoint, save_checkpoint
+    from multippo.algorithms.checkpointing.checkpoint import load_checkpoint
+    from multippo.algorithms.checkpointing.folder import CheckpointFolder
+    from multippo.algorithms.checkpointing.writing import save_checkpoint
     from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
     from multippo.algorithms.distillation import train_distillation
     from multippo.algorithms.distillation_config import DistillationConfig, DistillationTrainConfig
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
-    "CheckpointFolder": "multippo.algorithms.checkpoint_folder",
+    "CheckpointFolder": "multippo.algorithms.checkpointing.folder",
     "DistillationConfig": "multippo.algorithms.distillation_config",
     "DistillationTrainConfig": "multippo.algorithms.distillation_config",
     "EvalConfig": "multippo.algorithms.config",
@@ -82,13 +83,13 @@ _LAZY = {
     "TrainingState": "multippo.algorithms.types",
     "Transition": "multippo.algorithms.types",
     "eval_rollout": "multippo.algorithms.evaluation",
-    "load_checkpoint": "multippo.algorithms.checkpointing",
+    "load_checkpoint": "multippo.algorithms.checkpointing.checkpoint",
     "Run": "multippo.cli.loading",
     "load_run": "multippo.cli.loading",
     "ppo_loss": "multippo.algorithms.losses",
     "record_activations_rollout": "multippo.algorithms.recording",
     "replay": "multippo.algorithms.replay",
-    "save_checkpoint": "multippo.algorithms.checkpointing",
+    "save_checkpoint": "multippo.algorithms.checkpointing.writing",
     "train_distillation": "multippo.algorithms.distillation",
     "train_ppo": "multippo.algorithms.ppo",
     "unroll_env": "multippo.algorithms.rollout",

@@ -8,8 +8,8 @@ __all__ = ["LONG", "ONCE"]
 
 LONG = (
     "tests/algorithms/test_broken_steps.py::test_every_environment_at_once_is_no_accident[jax]",
-    "tests/algorithms/test_checkpointing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit[torch]",
-    "tests/algorithms/test_checkpointing.py::test_saving_does_not_write_to_the_network_even_for_a_moment[jax]",
+    "tests/algorithms/checkpointing/test_writing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit[torch]",
+    "tests/algorithms/checkpointing/test_writing.py::test_saving_does_not_write_to_the_network_even_for_a_moment[jax]",
     "tests/algorithms/test_compile.py::test_jax_traces_only_at_first[functional]",
     "tests/algorithms/test_distillation.py::test_a_gaussian_by_hand[jax]",
     "tests/algorithms/test_distillation.py::test_dict_actions_are_taught_key_by_key[jax]",
@@ -96,8 +96,8 @@ LONG = (
 """Beginnings of node ids."""
 
 ONCE = (
-    "tests/algorithms/test_checkpointing.py::test_a_checkpoint_of_one_engine_is_the_same_on_the_other[jax]",
-    "tests/algorithms/test_checkpointing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit[jax]",
+    "tests/algorithms/checkpointing/test_writing.py::test_a_checkpoint_of_one_engine_is_the_same_on_the_other[jax]",
+    "tests/algorithms/checkpointing/test_writing.py::test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit[jax]",
     "tests/algorithms/test_interrupts.py::test_the_last_finished_iteration_is_saved[jax-functional]",
     "tests/backends/test_products.py::test_training_keeps_the_first_ratio_at_1_and_everything_in_float32[jax]",
     "tests/docs/test_docs.py::test_a_page_runs[jax-asymmetric_critics]",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.algorithms.checkpointing import load_checkpoint
+from multippo.algorithms.checkpointing.checkpoint import load_checkpoint
 
 __all__ = ["Apart", "Parting", "apart", "checkpoint_arrays", "first_parting", "logged_by_iteration"]
 

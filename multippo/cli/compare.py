@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from multippo.algorithms.checkpointing import load_checkpoint
+from multippo.algorithms.checkpointing.checkpoint import load_checkpoint
 from multippo.algorithms.comparing import Apart, Parting, checkpoint_arrays, first_parting, logged_by_iteration
 from multippo.algorithms.metrics import json_ready, read_metrics
 from multippo.cli.errors import UsageError

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from multippo.algorithms.checkpoint_steps import step_directories, step_directory
+from multippo.algorithms.checkpointing.checkpoint import Checkpoint
+from multippo.algorithms.checkpointing.steps import step_directories, step_directory
 from multippo.algorithms.config import TrainConfig
-from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.cli.recovery import pointing_to_another
 from multippo.cli.runs import RunDirectory
 from multippo.envs.api import Env

@@ -8,9 +8,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from multippo.algorithms.checkpoint_manifest import read_manifest
-from multippo.algorithms.checkpoint_steps import step_directories, step_entries
-from multippo.algorithms.stored_checkpoint import Checkpoint
+from multippo.algorithms.checkpointing.checkpoint import Checkpoint
+from multippo.algorithms.checkpointing.manifest import read_manifest
+from multippo.algorithms.checkpointing.steps import step_directories, step_entries
 from multippo.algorithms.types import TrainingState
 from multippo.cli.errors import UsageError, one_line
 from multippo.cli.runs import RunDirectory

@@ -13,11 +13,10 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from multippo.algorithms.checkpoint_manifest import MANIFEST
-from multippo.algorithms.checkpoint_steps import best_checkpoint, latest_checkpoint, step_directory, step_entries
-from multippo.algorithms.checkpointing import load_checkpoint
+from multippo.algorithms.checkpointing.checkpoint import Checkpoint, load_checkpoint
+from multippo.algorithms.checkpointing.manifest import MANIFEST
+from multippo.algorithms.checkpointing.steps import best_checkpoint, latest_checkpoint, step_directory, step_entries
 from multippo.algorithms.metrics import json_ready
-from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.atomic_files import is_leftover, remove_leftovers, write_text
 from multippo.cli.errors import UsageError
 from multippo.cli.files import read_object, settings_of

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from multippo.algorithms.checkpoint_folder import OnSaveError
+from multippo.algorithms.checkpointing.folder import OnSaveError
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
 from multippo.backends.api import Engine
 from multippo.backends.registry import use_backend

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from multippo.algorithms.callbacks import Progress, make_progress
-from multippo.algorithms.checkpoint_folder import CheckpointFolder
+from multippo.algorithms.checkpointing.folder import CheckpointFolder
 from multippo.algorithms.checks import check_trains, finished
 from multippo.algorithms.interrupts import save_what_is_finished
 from multippo.algorithms.metrics import drop_after, plot_learning_curve, read_metrics

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import multippo as mp
-from multippo.algorithms import checkpointing
+from multippo.algorithms.checkpointing import writing
+from multippo.algorithms.checkpointing.checkpoint import Checkpoint
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter, read_metrics
-from multippo.algorithms.stored_checkpoint import Checkpoint
 from multippo.cli import main
 
 SMALL = ("--backend", "torch", "--actor-hidden-sizes", 4, "--critic-hidden-sizes", 4, "--num-envs", 4)
@@ -279,7 +279,7 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, saves: set[int], lines: set[int] | None = None) -> None:
         counts = {"saves": 0, JsonlWriter: 0, TensorBoardWriter: 0}
-        write_tensors = checkpointing.write_tensors
+        write_tensors = writing.write_tensors
 
         def save(path: Path, arrays: Any) -> str:
             if path.name.startswith("weights"):
@@ -288,7 +288,7 @@ class Disk:
                 raise OSError(errno.ENOSPC, "No space left on device", str(path))
             return write_tensors(path, arrays)
 
-        monkeypatch.setattr(checkpointing, "write_tensors", save)
+        monkeypatch.setattr(writing, "write_tensors", save)
         for kind in (JsonlWriter, TensorBoardWriter):
 
             def write(self: Any, metrics: Any, kind: Any = kind, original: Any = kind.write) -> None:

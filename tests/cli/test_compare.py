@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multippo.algorithms.tensor_files import read_tensors, write_tensors
+from multippo.algorithms.checkpointing.tensor_files import read_tensors, write_tensors
 from multippo.cli import main
 
 FLAGS = ("--num-envs=2", "--rollout-length=8", "--actor-hidden-sizes=4", "--critic-hidden-sizes=4")

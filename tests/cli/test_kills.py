@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import pytest
 
 import multippo as mp
-from multippo.algorithms.checkpoint_steps import latest_checkpoint, step_directories
+from multippo.algorithms.checkpointing.steps import latest_checkpoint, step_directories
 from multippo.algorithms.metrics import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from short_runs import SHORT, SMALL, numbers, train
 
-from multippo.algorithms import checkpoint_folder
+from multippo.algorithms.checkpointing import folder
 from multippo.algorithms.metrics import JsonlWriter
 from multippo.cli import train as train_module
 from multippo.cli.runs import RunDirectory
@@ -51,8 +51,8 @@ def test_a_functional_run_goes_on_as_if_nothing_had_happened(command: Any, monke
         assert done.err.count("interrupted. Saved: ") == 1
         assert "multippo train --run-dir interrupted --resume" in done.err
     with monkeypatch.context() as patched:  # after it logged an iteration that it had not saved
-        save = killed_at_the_second_call(checkpoint_folder.save_checkpoint)
-        patched.setattr(checkpoint_folder, "save_checkpoint", save)
+        save = killed_at_the_second_call(folder.save_checkpoint)
+        patched.setattr(folder, "save_checkpoint", save)
         with pytest.raises(Killed):
             train(command, *options, "--run-dir", "killed", **fast)
         assert numbers(Path("killed"))[-1]["iteration"] == 4

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from short_runs import SMALL, train
 
-from multippo.algorithms import checkpoint_folder
+from multippo.algorithms.checkpointing import folder
 from multippo.algorithms.metrics import read_metrics
 from multippo.cli import train as train_module
 from multippo.cli.program import program
@@ -111,7 +111,7 @@ def test_a_disk_that_is_full_is_no_fault(command: Any, monkeypatch: pytest.Monke
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device", "checkpoints")
 
-    monkeypatch.setattr(checkpoint_folder, "save_checkpoint", full)
+    monkeypatch.setattr(folder, "save_checkpoint", full)
     done = train(command, "--run-dir", "run")
     assert done.code == 1
     assert "No space left on device" in done.err.splitlines()[-1]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import multippo as mp
-from multippo.algorithms import checkpoint_manifest, checkpointing
+from multippo.algorithms.checkpointing import manifest, writing
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "checkpoints.md"
 
@@ -22,17 +22,17 @@ def first_cells(heading: str) -> list[str]:
 
 
 def test_the_files():
-    assert set(first_cells("Files")) == checkpointing._FILES
+    assert set(first_cells("Files")) == writing._FILES
 
 
 def test_the_keys_of_the_manifest():
-    fields = [field.name for field in dataclasses.fields(checkpoint_manifest.Manifest)]
+    fields = [field.name for field in dataclasses.fields(manifest.Manifest)]
     keys = first_cells("`checkpoint.json`")
     assert sorted(keys) == sorted([*fields, "format", "format_version", "multippo_version"])
 
 
 def test_the_version():
-    assert f"Version {checkpoint_manifest.FORMAT_VERSION}." in PAGE.read_text("utf-8")
+    assert f"Version {manifest.FORMAT_VERSION}." in PAGE.read_text("utf-8")
 
 
 def layouts() -> dict[str, set[str]]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from multippo.algorithms.tensor_files import check_regular, unique
+from multippo.algorithms.checkpointing.tensor_files import check_regular, unique
 from multippo.errors import DamagedCheckpointError
 
 __all__ = ["MANIFEST", "Manifest", "read_manifest", "write_manifest"]

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import optree
 
-from multippo.algorithms.checkpoint_manifest import MANIFEST, Manifest
-from multippo.algorithms.stored_trees import named_arrays, rebuild
-from multippo.algorithms.tensor_files import check_sha256, read_tensors
+from multippo.algorithms.checkpointing.descriptions import named_arrays, rebuild
+from multippo.algorithms.checkpointing.manifest import MANIFEST, Manifest, read_manifest
+from multippo.algorithms.checkpointing.steps import latest_checkpoint
+from multippo.algorithms.checkpointing.tensor_files import check_sha256, read_tensors
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env
 from multippo.envs.saving import SavedEnvState
 from multippo.errors import DamagedCheckpointError
 from multippo.networks.portable import load_portable, to_portable
+from multippo.networks.types import StatefulModule
 
-__all__ = ["CARRY", "ENVIRONMENT", "OPTIMIZER", "WEIGHTS", "Checkpoint", "carry_leaves", "teacher_leaf"]
+__all__ = [
+    "CARRY",
+    "ENVIRONMENT",
+    "OPTIMIZER",
+    "WEIGHTS",
+    "Checkpoint",
+    "carry_leaves",
+    "check_network",
+    "load_checkpoint",
+    "teacher_leaf",
+]
 
 WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT = (
     f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")
@@ -149,6 +162,51 @@ class Checkpoint:
         )
 
 
+@overload
+def load_checkpoint(path: str | os.PathLike[str], network: None = None, *, env: None = None) -> Checkpoint: ...
+@overload
+def load_checkpoint(path: str | os.PathLike[str], network: Any, *, env: Env | None = None) -> TrainingState: ...
+def load_checkpoint(
+    path: str | os.PathLike[str], network: Any = None, *, env: Env | None = None
+) -> Checkpoint | TrainingState:
+    """Reads a checkpoint, written by any engine, into a network on any engine.
+
+    Args:
+        path: A checkpoint, or a directory whose latest checkpoint is meant: of ``step_…`` directories, or of a run.
+        network: Gets the weights and statistics; built like the one saved. None: only look into the checkpoint.
+        env: The environment to go on in, if its state should be made at once. Otherwise ``train_ppo`` makes it.
+
+    Returns:
+        The ``initial_state`` for ``train_ppo``, or without ``network`` the ``Checkpoint``.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint.
+        DamagedCheckpointError: If a file is not what was saved. The network is unchanged then, as with any other error.
+        ValueError: If it is of a later format, or does not fit.
+    """
+    if network is not None:
+        check_network("load_checkpoint", network)
+    if env is not None and not isinstance(env, Env):
+        raise TypeError(f"load_checkpoint(env=...) is a {type(env).__name__}; expected an environment of make_env's.")
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"load_checkpoint got a {type(path).__name__} as its path; expected that of a checkpoint or of a directory "
+            "that holds some. CheckpointFolder.latest() is None before the first is saved."
+        )
+    directory = _find(Path(path))
+    checkpoint = Checkpoint(path=directory, manifest=read_manifest(directory))
+    return checkpoint if network is None else checkpoint.restore(network, env)
+
+
+def check_network(function: str, network: Any) -> None:
+    """TypeError if a function called ``function`` was given something else than a network."""
+    if not isinstance(network, StatefulModule):
+        raise TypeError(
+            f"{function} needs a StatefulModule as its network, built like the one in training; got a "
+            f"{type(network).__name__}."
+        )
+
+
 def teacher_leaf(index: int) -> str:
     """The name of an array of a teacher's carry."""
     return f"teacher/{index}"
@@ -182,3 +240,16 @@ def _as_float(array: np.ndarray, dtype: Any) -> np.ndarray:
 
 def _shapes(network: Any) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array.shape) for name, array in to_portable(network).items()}
+
+
+def _find(path: Path) -> Path:
+    if os.path.lexists(path / MANIFEST):
+        return path
+    inner = path / "checkpoints"
+    for directory in (path,) if inner.is_symlink() else (path, inner):
+        latest = latest_checkpoint(directory)
+        if latest is not None:
+            return latest
+    if not path.exists():
+        raise FileNotFoundError(f"There is no checkpoint {path}: nothing is there.")
+    raise FileNotFoundError(f"There is no checkpoint in {path}: no {MANIFEST}, and no directory step_… that holds one.")

@@ -18,8 +18,9 @@ from checkpoints import state_of, table_net
 
 import multippo as mp
 from multippo import atomic_files
-from multippo.algorithms import checkpoint_folder, checkpointing
-from multippo.algorithms.checkpoint_steps import best_checkpoint, latest_checkpoint, step_directory
+from multippo.algorithms.checkpointing import folder as folder_module
+from multippo.algorithms.checkpointing import writing
+from multippo.algorithms.checkpointing.steps import best_checkpoint, latest_checkpoint, step_directory
 from multippo.testing import Clock
 
 pytestmark = pytest.mark.usefixtures("torch_engine")  # files are files; what is in them has tests on both engines
@@ -225,14 +226,14 @@ class Disk:
     """Fails at writing arrays while ``full``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.full, write = False, checkpointing.write_tensors
+        self.full, write = False, writing.write_tensors
 
         def write_tensors(path: Path, arrays: Any) -> str:
             if self.full and path.name.startswith("optimizer"):  # after the weights went well
                 raise OSError(errno.ENOSPC, "No space left on device", str(path))
             return write(path, arrays)
 
-        monkeypatch.setattr(checkpointing, "write_tensors", write_tensors)
+        monkeypatch.setattr(writing, "write_tensors", write_tensors)
 
 
 def test_a_full_disk_stops_the_run_and_leaves_the_last_good_checkpoint(
@@ -325,7 +326,7 @@ def test_a_checkpoint_that_can_not_be_removed_is_a_nuisance_and_no_more(
     folder = mp.CheckpointFolder(tmp_path, network, keep_last=1)
     save(folder, state, 1)
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint_folder, "remove_directory", refuse)
+        patched.setattr(folder_module, "remove_directory", refuse)
         save(folder, state, 2)
     assert iterations(tmp_path) == [1, 2]
     (said,) = caplog.records

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from multippo.algorithms.checkpoint_steps import (
+from multippo.algorithms.checkpointing.steps import (
     best_checkpoint,
     best_first,
     latest_checkpoint,
     read_steps,
     step_directory,
 )
-from multippo.algorithms.checkpointing import save_checkpoint
+from multippo.algorithms.checkpointing.writing import save_checkpoint
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.types import TrainingState
 from multippo.atomic_files import remove_directory, remove_leftovers

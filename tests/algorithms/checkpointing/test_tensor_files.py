@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multippo.algorithms.tensor_files import check_sha256, read_tensors, tensor_shapes, write_tensors
+from multippo.algorithms.checkpointing.tensor_files import check_sha256, read_tensors, tensor_shapes, write_tensors
 from multippo.errors import DamagedCheckpointError
 
 ARRAYS: dict[str, Any] = {

@@ -1,23 +1,4 @@
-"""Checkpoints: everything a run is made of, in a directory of plain arrays and JSON that every engine reads.
-
-Format 1 is a directory with these files and no others; a reader follows no link, takes no file name from a file, and
-executes nothing:
-
-* ``checkpoint.json``: an object with ``format`` ("multippo.checkpoint"), ``format_version`` (1), ``multippo_version``
-  and the fields of ``checkpoint_manifest.Manifest``.
-* ``weights.safetensors``: parameters and statistics under portable names and in portable layouts, as ``to_portable``
-  returns them.
-* ``optimizer.safetensors``: ``first/NAME`` and ``second/NAME`` for every parameter, the moments in its portable layout.
-* ``carry.safetensors``: ``network_state…`` (a leaf's path, such as ``network_state[1]['action'][0].key``),
-  ``episodes…`` and ``key``; in a distillation ``teacher/0``, … in the order of the teacher's carry. Words of random
-  keys are 64-bit integers.
-* ``environment.safetensors``: the state of a functional environment, by path in its tree. A host environment, such as
-  gymnasium's, can't be saved: a resumed run starts new episodes and a new carry, from a seed derived from the run's key
-  and the iteration.
-
-The structure of a carry is the network's, that of a state the environment's; neither is stored. The directory is
-written under a temporary name, flushed to the disk and renamed, so a directory under its final name is complete.
-"""
+"""Writing of a checkpoint."""
 
 from __future__ import annotations
 
@@ -26,33 +7,30 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
-from multippo.algorithms.checkpoint_manifest import MANIFEST, Manifest, read_manifest, write_manifest
-from multippo.algorithms.checkpoint_steps import latest_checkpoint
-from multippo.algorithms.config import TrainConfig
-from multippo.algorithms.stored_checkpoint import (
+from multippo.algorithms.checkpointing.checkpoint import (
     CARRY,
     ENVIRONMENT,
     OPTIMIZER,
     WEIGHTS,
-    Checkpoint,
     carry_leaves,
+    check_network,
     teacher_leaf,
 )
-from multippo.algorithms.stored_trees import describe, named_arrays
-from multippo.algorithms.tensor_files import write_tensors
+from multippo.algorithms.checkpointing.descriptions import describe, named_arrays
+from multippo.algorithms.checkpointing.manifest import MANIFEST, Manifest, write_manifest
+from multippo.algorithms.checkpointing.tensor_files import write_tensors
+from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.types import TrainingState
 from multippo.atomic_files import replace_directory
-from multippo.envs.api import Env
 from multippo.envs.saving import SavedEnvState, read_env_state
 from multippo.networks.portable import portable_split
 from multippo.networks.random_state import forget_drawn
-from multippo.networks.types import StatefulModule
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = ["save_checkpoint"]
 
 _FILES = {MANIFEST, WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT}
 
@@ -87,7 +65,7 @@ def save_checkpoint(
             f"save_checkpoint(path, training_state, network) got a {type(training_state).__name__} as training_state; "
             "expected what checkpoint_fn is given, or the training_state of train_ppo's result."
         )
-    _check_network("save_checkpoint", network)
+    check_network("save_checkpoint", network)
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"save_checkpoint got a {type(path).__name__} as its path; expected a directory to write.")
     path = Path(os.path.abspath(path))
@@ -123,53 +101,6 @@ def save_checkpoint(
         sums = {name: write_tensors(directory / name, arrays) for name, arrays in files.items()}
         (directory / MANIFEST).write_text(write_manifest(dataclasses.replace(manifest, sha256=sums)), "utf-8")
     return path
-
-
-@overload
-def load_checkpoint(path: str | os.PathLike[str], network: None = None, *, env: None = None) -> Checkpoint: ...
-@overload
-def load_checkpoint(path: str | os.PathLike[str], network: Any, *, env: Env | None = None) -> TrainingState: ...
-def load_checkpoint(
-    path: str | os.PathLike[str], network: Any = None, *, env: Env | None = None
-) -> Checkpoint | TrainingState:
-    """Reads a checkpoint, written by any engine, into a network on any engine.
-
-    Args:
-        path: A checkpoint, or a directory whose latest checkpoint is meant: of ``step_…`` directories, or of a run.
-        network: Gets the weights and statistics; built like the one saved. None: only look into the checkpoint.
-        env: The environment to go on in, if its state should be made at once. Otherwise ``train_ppo`` makes it.
-
-    Returns:
-        The ``initial_state`` for ``train_ppo``, or without ``network`` the ``Checkpoint``.
-
-    Raises:
-        FileNotFoundError: If there is no checkpoint.
-        DamagedCheckpointError: If a file is not what was saved. The network is unchanged then, as with any other error.
-        ValueError: If it is of a later format, or does not fit.
-    """
-    if network is not None:
-        _check_network("load_checkpoint", network)
-    if env is not None and not isinstance(env, Env):
-        raise TypeError(f"load_checkpoint(env=...) is a {type(env).__name__}; expected an environment of make_env's.")
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(
-            f"load_checkpoint got a {type(path).__name__} as its path; expected that of a checkpoint or of a directory "
-            "that holds some. CheckpointFolder.latest() is None before the first is saved."
-        )
-    directory = _find(Path(path))
-    checkpoint = Checkpoint(path=directory, manifest=read_manifest(directory))
-    return checkpoint if network is None else checkpoint.restore(network, env)
-
-
-def _check_network(function: str, network: Any) -> None:
-    if not isinstance(network, StatefulModule):
-        raise TypeError(
-            f"{function} needs a StatefulModule as its network, built like the one in training; got a "
-            f"{type(network).__name__}."
-        )
-
-
-# -- writing
 
 
 def _finite(number: float | None) -> float | None:
@@ -212,19 +143,3 @@ def _refuse_other_things(path: Path) -> None:
             f"{path} holds other files than a checkpoint's, which would be lost. Choose a path of its own, such as "
             f"{path / 'step_0'}."
         )
-
-
-# -- finding
-
-
-def _find(path: Path) -> Path:
-    if os.path.lexists(path / MANIFEST):
-        return path
-    inner = path / "checkpoints"
-    for directory in (path,) if inner.is_symlink() else (path, inner):
-        latest = latest_checkpoint(directory)
-        if latest is not None:
-            return latest
-    if not path.exists():
-        raise FileNotFoundError(f"There is no checkpoint {path}: nothing is there.")
-    raise FileNotFoundError(f"There is no checkpoint in {path}: no {MANIFEST}, and no directory step_… that holds one.")

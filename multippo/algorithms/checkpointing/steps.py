@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from multippo.algorithms.checkpoint_manifest import MANIFEST, Manifest, read_manifest
+from multippo.algorithms.checkpointing.manifest import MANIFEST, Manifest, read_manifest
 
 __all__ = [
     "best_checkpoint",

@@ -16,8 +16,8 @@ import training
 from checkpoints import assert_same_state, clock, files_of, saved, state_of, table_net
 
 import multippo as mp
-from multippo.algorithms.checkpoint_steps import latest_checkpoint, step_directory
-from multippo.algorithms.stored_checkpoint import Checkpoint
+from multippo.algorithms.checkpointing.checkpoint import Checkpoint
+from multippo.algorithms.checkpointing.steps import latest_checkpoint, step_directory
 from multippo.testing import Clock, CountNet, FunctionalGoal, Goal, NoisyNet, Spy, TableNet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ def test_saving_does_not_write_to_the_network_even_for_a_moment(engine, tmp_path
 PROGRAM = """
 import sys
 import multippo as mp
-from multippo.algorithms.checkpoint_steps import step_directory
+from multippo.algorithms.checkpointing.steps import step_directory
 from pathlib import Path
 
 backend, folder, mode = sys.argv[1:]
@@ -341,7 +341,7 @@ def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch
         def full(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("multippo.algorithms.checkpointing.write_tensors", full)
+        monkeypatch.setattr("multippo.algorithms.checkpointing.writing.write_tensors", full)
         with pytest.raises(OSError, match="No space"):
             mp.save_checkpoint(tmp_path / "a", state, table_net(), extra={"n": 2})
     assert files_of(tmp_path / "a") == before

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from multippo.algorithms.checkpointing.descriptions import describe, named_arrays, rebuild
 from multippo.algorithms.reward_scaling import RewardScale
-from multippo.algorithms.stored_trees import describe, named_arrays, rebuild
 from multippo.algorithms.types import EpisodeState
 
 TREE = EpisodeState(
