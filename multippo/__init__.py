@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from multippo.algorithms.replay import replay
     from multippo.algorithms.rollout import unroll_env
     from multippo.algorithms.types import TrainingState, TrainResult, Transition
-    from multippo.cli.loading import Run, load_run
     from multippo.envs import list_envs, make_env
     from multippo.networks.factories import (
         make_mlp,
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
         make_recurrent_actor_critic,
     )
     from multippo.networks.image_factories import make_cnn_actor_critic
+    from multippo.runs.loading import Run, load_run
 
 __version__ = "0.1.0"
 
@@ -84,8 +84,8 @@ _LAZY = {
     "Transition": "multippo.algorithms.types",
     "eval_rollout": "multippo.algorithms.evaluation",
     "load_checkpoint": "multippo.algorithms.checkpointing.checkpoint",
-    "Run": "multippo.cli.loading",
-    "load_run": "multippo.cli.loading",
+    "Run": "multippo.runs.loading",
+    "load_run": "multippo.runs.loading",
     "ppo_loss": "multippo.algorithms.losses",
     "record_activations_rollout": "multippo.algorithms.recording",
     "replay": "multippo.algorithms.replay",

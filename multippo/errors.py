@@ -5,6 +5,8 @@
   - ``NonFiniteError``: a NaN or infinity in observations, rewards, losses or gradients
   - ``DamagedCheckpointError``, a ``ValueError`` too: a checkpoint is not what was saved
   - ``UnexpectedFileError``, a ``ValueError`` too: a link, a pipe, a device or too much where a file should be
+  - ``UsageError``: a mistake in what was asked for; exit code 2 of the command line
+  - ``RunError``: something outside the program failed, such as a full disk; exit code 1
 
 - ``Terminated``, a ``SystemExit``: SIGTERM, with the last finished iteration saved
 """
@@ -13,7 +15,16 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DamagedCheckpointError", "MultippoError", "NonFiniteError", "Terminated", "UnexpectedFileError"]
+__all__ = [
+    "DamagedCheckpointError",
+    "MultippoError",
+    "NonFiniteError",
+    "RunError",
+    "Terminated",
+    "UnexpectedFileError",
+    "UsageError",
+    "one_line",
+]
 
 
 class MultippoError(Exception):
@@ -42,6 +53,14 @@ class UnexpectedFileError(MultippoError, ValueError):
     """A path that should hold a file to read or to add to holds a link, a pipe, a device or too large a file."""
 
 
+class UsageError(MultippoError):
+    """A mistake in what was asked for. The message says what was received, what was expected, and the remedy."""
+
+
+class RunError(MultippoError):
+    """Something outside the program failed, such as a disk that is full."""
+
+
 class Terminated(SystemExit):
     """SIGTERM came while training. Nobody has to catch it: the process ends with the exit code 143.
 
@@ -52,3 +71,8 @@ class Terminated(SystemExit):
     def __init__(self, message: str = "") -> None:
         super().__init__(143)
         self.message = message
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message without line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__

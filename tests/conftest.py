@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -85,3 +86,31 @@ def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     for name, value in before.items():
         jax.config.update(name, value)
     cache.reset_cache()
+
+
+class Done(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process, in a directory of its own: ``command("train", "CartPole-v1", …)``."""
+    from multippo.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    for variable in ("MULTIPPO_BACKEND", "MULTIPPO_TRACEBACK"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def run(*arguments: object) -> Done:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return Done(code, *capsys.readouterr())
+
+    return run

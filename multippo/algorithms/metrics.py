@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from multippo.atomic_files import write_text
+from multippo.atomic_files import create, open_to_append, read_text, write_bytes, write_text
 
 __all__ = [
     "JsonlWriter",
@@ -23,6 +24,7 @@ __all__ = [
     "read_metrics",
 ]
 
+_LIMIT = 2**30  # bytes of metrics.jsonl: half a million iterations
 RETURN, EVAL_RETURN = "rollout/episode_reward/mean", "eval/episode_reward/mean"
 
 
@@ -50,18 +52,17 @@ class JsonlWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
-        if self._file.tell():
-            with path.open("rb") as file:
-                file.seek(-1, os.SEEK_END)
-                if file.read() != b"\n":
-                    self._file.write("\n")
+        self._file = open_to_append(path)
+        if self._file.seek(0, os.SEEK_END):
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read() != b"\n":
+                self._file.write(b"\n")
 
     def write(self, metrics: Mapping[str, Any]) -> None:
         """Writes a line; ``step`` and ``iteration`` as integers."""
         counts = {name: int(metrics[name]) for name in ("step", "iteration") if name in metrics}
         line = json.dumps(json_ready({**metrics, **counts}), allow_nan=False)
-        self._file.write(line + "\n")
+        self._file.write(f"{line}\n".encode())
         self._file.flush()
 
     def close(self) -> None:
@@ -85,7 +86,7 @@ class TensorBoardWriter:
         summaries: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
         name = f"events.out.tfevents.{time.time_ns() // 10**9}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
         self._event, self._summary = events.Event, summaries.Summary
-        self._records = RecordWriter((directory / name).open("xb"))
+        self._records = RecordWriter(create(directory / name))
         self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
         if first_step:
             start = events.SessionLog(status=events.SessionLog.START)
@@ -112,10 +113,12 @@ class TensorBoardWriter:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The objects in a file of ``JsonlWriter``; a line that is none of its own, or not finished, is left out."""
-    if not path.exists():
+    try:
+        text = read_text(path, limit=_LIMIT, errors="replace")
+    except FileNotFoundError:
         return []
     records: list[dict[str, Any]] = []
-    for line in path.read_text("utf-8", errors="replace").splitlines():
+    for line in text.splitlines():
         try:
             record = json.loads(line)
         except ValueError:
@@ -131,7 +134,7 @@ def _is_number(value: Any) -> bool:
 
 def drop_after(path: Path, step: int) -> None:
     """Removes what was logged after ``step``, which a run resumed from there logs again, and unfinished lines."""
-    if path.exists():
+    if os.path.lexists(path):
         kept = [record for record in read_metrics(path) if (record.get("step") or 0) <= step]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
 
@@ -165,9 +168,9 @@ def plot_learning_curve(records: Sequence[Mapping[str, Any]], path: Path, title:
         axes.legend()
     axes.set(title=title, xlabel="environment steps", ylabel="return of an episode")
     axes.grid(alpha=0.3)
-    new = path.with_name(f".{path.name}.tmp.png")
-    figure.savefig(new, dpi=120)
-    new.replace(path)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    write_bytes(path, picture.getvalue())
     return True
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from multippo.algorithms.checkpointing.checkpoint import load_checkpoint
-from multippo.algorithms.comparing import Apart, Parting, checkpoint_arrays, first_parting, logged_by_iteration
 from multippo.algorithms.metrics import json_ready, read_metrics
 from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
 from multippo.cli.options import Option
-from multippo.cli.runs import RunDirectory
+from multippo.runs.comparing import Apart, Parting, checkpoint_arrays, first_parting, logged_by_iteration
+from multippo.runs.directory import RunDirectory
 
 __all__ = ["run"]
 

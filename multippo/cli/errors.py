@@ -1,28 +1,11 @@
-"""What ends a command: a user's mistake, a failed run, a fault of the library's own.
-
-UsageError     a mistake in what was asked for: one line, exit code 2
-RunError      something outside the program failed: one line, exit code 1
-"""
+"""Errors that end a command."""
 
 from __future__ import annotations
 
-from multippo.errors import MultippoError
+from multippo.errors import RunError, UsageError, one_line
 from multippo.networks.locating import thrower
 
 __all__ = ["RunError", "UsageError", "is_users_mistake", "one_line"]
-
-
-class UsageError(MultippoError):
-    """A mistake in what was asked for. The message says what was received, what was expected, and the remedy."""
-
-
-class RunError(MultippoError):
-    """Something outside the program failed, such as a disk that is full."""
-
-
-def one_line(error: BaseException) -> str:
-    """An error's message without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def is_users_mistake(error: BaseException) -> bool:

@@ -13,10 +13,10 @@ from multippo.backends.registry import available_backends, get_backend, known_ba
 from multippo.cli.deadline import Deadline
 from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
-from multippo.cli.loading import load_run, read_checkpoint
 from multippo.cli.options import Option
-from multippo.cli.runs import RunDirectory
 from multippo.cli.settings import RunSettings
+from multippo.runs.directory import RunDirectory
+from multippo.runs.loading import load_run, read_checkpoint
 
 __all__ = ["choose_backend", "evaluate", "evaluation_envs", "run", "summary"]
 

@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-__all__ = ["program"]
+__all__ = ["command", "program"]
 
 
 def program() -> str:
@@ -15,3 +15,8 @@ def program() -> str:
     if script.suffix == ".py" and script.name != "__main__.py":
         return f"python {shlex.quote(str(script))}"
     return "multippo"
+
+
+def command(*arguments: object) -> str:
+    """A command line to copy into a shell, paths with spaces quoted."""
+    return f"{program()} {shlex.join(map(str, arguments))}"

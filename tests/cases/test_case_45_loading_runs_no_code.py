@@ -69,7 +69,7 @@ def checkpoint_of(run: Path) -> Path:
 
 
 def network_of(run: Path) -> Any:
-    from multippo.cli.runs import RunDirectory
+    from multippo.runs.directory import RunDirectory
 
     settings = RunDirectory(run).settings()
     return settings.make_network(settings.make_env(2))

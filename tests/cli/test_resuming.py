@@ -13,9 +13,9 @@ from short_runs import SHORT, SMALL, numbers, train
 
 from multippo.algorithms.checkpointing import folder
 from multippo.algorithms.metrics import JsonlWriter
-from multippo.cli import train as train_module
-from multippo.cli.runs import RunDirectory
+from multippo.algorithms.run import Run
 from multippo.cli.settings import settings_from
+from multippo.runs.directory import RunDirectory
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def killed_at_the_second_call(save: Any) -> Any:
 
 def test_a_run_stopped_before_its_first_checkpoint_starts_again(command: Any, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patched:
-        patched.setattr(train_module._Training, "_train", lambda *_: signal.raise_signal(signal.SIGINT))
+        patched.setattr(Run, "go", lambda _: signal.raise_signal(signal.SIGINT))
         assert train(command, "--run-dir", "run").code == 130
     done = command("train", "--run-dir", "run", "--resume", "--final-eval-episodes", 0)
     assert done.code == 0, done.err
@@ -137,7 +137,8 @@ def test_a_resumed_run_stays_the_run_it_was(
 
 def test_another_network_is_refused_by_its_own_name(command: Any):
     settings = settings_from({"env": "CartPole-v1", "network": "lstm", "hidden_features": 4})
-    RunDirectory(Path("run")).create(settings, "torch")
+    Path("run").mkdir()
+    RunDirectory(Path("run")).write_settings(settings, "torch")
     done = command("train", "--run-dir", "run", "--resume", "--network", "mlp")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "network='mlp' can't be changed in a run that began with 'lstm'" in done.err

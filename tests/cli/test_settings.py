@@ -14,8 +14,8 @@ from gymnasium import spaces
 import multippo as mp
 from multippo.cli.errors import UsageError
 from multippo.cli.evaluate import evaluation_envs
-from multippo.cli.runs import RunDirectory, default_run_directory
 from multippo.cli.settings import settings_from
+from multippo.runs.directory import RunDirectory, default_run_directory
 
 GIVEN: dict[str, Any] = {
     "env": "brax/fast",
@@ -73,7 +73,8 @@ def test_saying_how_to_evaluate_during_training_switches_it_on(name: str):
 def test_a_run_is_read_back_from_its_directory_as_it_was(given: dict[str, Any], tmp_path: Path):
     settings = settings_from(given)
     directory = RunDirectory(tmp_path / "a/b")
-    directory.create(settings, "torch")
+    with directory.begun(settings, "torch"):
+        pass
     assert directory.settings() == settings
     assert directory.read_settings()["backend"] == "torch"
     assert "multippo" in json.loads(directory.config.read_text())["versions"]
@@ -147,7 +148,8 @@ def test_what_does_not_go_together_is_refused(given: dict[str, Any], message: st
 )
 def test_a_run_whose_file_was_tampered_with_is_refused(change: Any, message: str, tmp_path: Path):
     directory = RunDirectory(tmp_path / "a")
-    directory.create(settings_from({"env": "CartPole-v1"}), "torch")
+    directory.path.mkdir()
+    directory.write_settings(settings_from({"env": "CartPole-v1"}), "torch")
     content = json.loads(directory.config.read_text())
     change(content)
     directory.config.write_text(json.dumps(content))
@@ -158,7 +160,7 @@ def test_a_run_whose_file_was_tampered_with_is_refused(change: Any, message: str
 def test_runs_get_directories_of_their_own(tmp_path: Path):
     settings = settings_from({"env": "gymnasium/CartPole-v1", "seed": 3})
     first = default_run_directory(settings, "jax", tmp_path)
-    first.create(settings, "jax")
+    first.path.mkdir(parents=True)
     second = default_run_directory(settings, "jax", tmp_path)
     assert first.path.parent == second.path.parent == tmp_path / "CartPole-v1"
     assert first.path.name.endswith("-jax-seed3")

@@ -12,7 +12,7 @@ import pytest
 from short_runs import SHORT, numbers, train
 
 from multippo.cli import train as train_module
-from multippo.cli.runs import RunDirectory
+from multippo.runs.directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 

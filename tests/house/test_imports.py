@@ -22,11 +22,17 @@ FORBIDDEN = {
         "multippo.algorithms",
         "multippo.envs",
         "multippo.cli",
+        "multippo.runs",
         *(f"multippo.backends.{engine}" for engine in ENGINES),
     ),
-    "multippo/algorithms": (*FRAMEWORKS, "multippo.cli", *(f"multippo.backends.{engine}" for engine in ENGINES)),
-    "multippo/envs/api.py": (*FRAMEWORKS, "multippo.algorithms", "multippo.networks", "multippo.cli"),
-    "multippo/backends": ("multippo.algorithms", "multippo.cli"),
+    "multippo/algorithms": (
+        *FRAMEWORKS,
+        "multippo.cli",
+        "multippo.runs",
+        *(f"multippo.backends.{engine}" for engine in ENGINES),
+    ),
+    "multippo/envs/api.py": (*FRAMEWORKS, "multippo.algorithms", "multippo.networks", "multippo.cli", "multippo.runs"),
+    "multippo/backends": ("multippo.algorithms", "multippo.cli", "multippo.runs"),
     "multippo/backends/api.py": FRAMEWORKS,
     **{
         f"multippo/backends/{engine}": (

@@ -1,4 +1,4 @@
-"""What a run logs, on the disk."""
+"""A run's metrics on the disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter
-from multippo.cli.runs import RunDirectory
+from multippo.runs.directory import RunDirectory
 
 __all__ = ["RunRecord"]
 
@@ -19,17 +19,18 @@ class RunRecord:
 
     Args:
         directory: Where they go.
-        first_step: Where the run begins or goes on.
         goes_on: Whether a disk that is full only makes a warning.
+
+    Attributes:
+        first_step: Where the run begins or goes on; may be set until something is written.
     """
 
-    def __init__(self, directory: RunDirectory, first_step: int, goes_on: bool) -> None:
-        self.begun = False
-        """Whether anything has been written."""
+    def __init__(self, directory: RunDirectory, goes_on: bool) -> None:
+        self.first_step = 0
         self._goes_on = goes_on
         self._make: dict[str, Callable[[], JsonlWriter | TensorBoardWriter]] = {
             "metrics.jsonl": lambda: JsonlWriter(directory.metrics),
-            "TensorBoard's events": lambda: TensorBoardWriter(directory.path, first_step),
+            "TensorBoard's events": lambda: TensorBoardWriter(directory.path, self.first_step),
         }
         self._writers: dict[str, JsonlWriter | TensorBoardWriter] = {}
         self._failing: set[str] = set()
@@ -41,7 +42,6 @@ class RunRecord:
                 if name not in self._writers:
                     self._writers[name] = make()
                 self._writers[name].write(metrics)
-                self.begun = True
                 self._failing.discard(name)
             except OSError as error:
                 if not self._goes_on:

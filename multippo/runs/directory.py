@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,10 @@ from multippo.algorithms.checkpointing.manifest import MANIFEST
 from multippo.algorithms.checkpointing.steps import best_checkpoint, latest_checkpoint, step_directory, step_entries
 from multippo.algorithms.metrics import json_ready
 from multippo.atomic_files import is_leftover, remove_leftovers, write_text
-from multippo.cli.errors import UsageError
 from multippo.cli.files import read_object, settings_of
 from multippo.cli.options import Option, network_defaults, train_options
 from multippo.cli.settings import RunSettings, settings_from
+from multippo.errors import UsageError
 
 __all__ = ["RunDirectory", "default_run_directory"]
 
@@ -72,10 +74,11 @@ class RunDirectory:
         """The picture of the learning curve."""
         return self.path / "learning_curve.png"
 
-    def create(
+    @contextlib.contextmanager
+    def begun(
         self, settings: RunSettings, backend: str, numerics: Mapping[str, str] | None = None, *, is_new: bool = False
-    ) -> list[Path]:
-        """Makes the directory and writes what the run is.
+    ) -> Generator[None]:
+        """Makes the directory, holds it (see ``held``), and writes what the run is; all or nothing.
 
         Args:
             settings: What the run is.
@@ -83,26 +86,31 @@ class RunDirectory:
             numerics: See ``Engine.numerics``.
             is_new: Whether the directory must not be there yet, not even an empty one.
 
-        Returns:
-            The directories that were made, innermost first; see ``abandon``.
-
         Raises:
             UsageError: If the directory can't be made, or is in use already.
             FileExistsError: If it is there already and must not be.
+            OSError: If the disk is full, or the like.
         """
         missing = [directory for directory in (self.path, *self.path.parents) if not directory.exists()]
-        try:
-            self.path.mkdir(parents=True, exist_ok=not is_new)
-            self.refuse_used()
-            remove_leftovers(self.path)  # of a run that was killed before it began
-            self.write_settings(settings, backend, numerics)
-        except OSError as error:
-            if is_new and isinstance(error, FileExistsError):
-                raise
-            raise UsageError(
-                f"the run directory {self.path} can't be made: {error.strerror}; name another --run-dir."
-            ) from error
-        return missing
+        with contextlib.ExitStack() as stack:
+            try:
+                self.path.mkdir(parents=True, exist_ok=not is_new)
+                stack.enter_context(self.held())
+                self.refuse_used()
+                remove_leftovers(self.path)  # of a run that was killed before it began
+                self.write_settings(settings, backend, numerics)
+            except OSError as error:
+                if is_new and isinstance(error, FileExistsError):
+                    raise
+                for directory in missing:
+                    with contextlib.suppress(OSError):  # it was never made, or another process has put something there
+                        directory.rmdir()
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise UsageError(
+                    f"the run directory {self.path} can't be made: {error.strerror}; name another --run-dir."
+                ) from error
+            yield
 
     def refuse_used(self) -> None:
         """Refuses a directory for a new run that is none, or has something in it.
@@ -125,14 +133,17 @@ class RunDirectory:
         """Keeps other processes from training in the directory for a time; nobody has to tidy up after a process.
 
         Raises:
-            UsageError: If one does already.
+            UsageError: If one does already, or nothing is there.
         """
         try:
             import fcntl
         except ImportError:  # Windows, where a directory can't be locked
             yield
             return
-        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._no_run() from None
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -145,13 +156,6 @@ class RunDirectory:
             yield
         finally:
             os.close(descriptor)
-
-    def abandon(self, made: Sequence[Path]) -> None:
-        """Takes back what ``create`` did, for a run that was refused before it logged anything."""
-        with contextlib.suppress(OSError):  # something else has been put there meanwhile
-            self.config.unlink()
-            for directory in made:
-                directory.rmdir()
 
     def write_settings(self, settings: RunSettings, backend: str, numerics: Mapping[str, str] | None = None) -> None:
         """Writes ``config.json``: all it takes to make environment and network again, on any engine."""
@@ -172,14 +176,7 @@ class RunDirectory:
             UsageError: If this is no run's directory, or its file can't be understood.
         """
         if not self.config.is_file():
-            if (self.path / MANIFEST).is_file():
-                raise UsageError(
-                    f"{self.path} is a checkpoint, not a run's directory: give the run, the directory with the "
-                    f"config.json, and to `multippo eval` --checkpoint {self.path} for this one of its checkpoints."
-                )
-            raise UsageError(
-                f"{self.path} is no run's directory: {self._why()} `multippo train ENV --run-dir DIR` makes one."
-            )
+            raise self._no_run()
         if self.checkpoints.is_symlink():
             raise UsageError(
                 f"{self.checkpoints} is a symbolic link, and none is followed inside a run: put the directory itself "
@@ -250,10 +247,18 @@ class RunDirectory:
             return f"{' '.join(why)} Copy the whole directory again."
         return "the run was stopped before its first one was saved. `multippo train --resume` starts it again."
 
-    def _why(self) -> str:
-        if not self.path.exists():
-            return "nothing is there."
-        return "it has no config.json." if self.path.is_dir() else "it is a file."
+    def _no_run(self) -> UsageError:
+        if (self.path / MANIFEST).is_file():
+            return UsageError(
+                f"{self.path} is a checkpoint, not a run's directory: give the run, the directory with the "
+                f"config.json, and to `multippo eval` --checkpoint {shlex.quote(str(self.path))} for this one of its "
+                "checkpoints."
+            )
+        why = "it has no config.json" if self.path.is_dir() else "it is a file"
+        return UsageError(
+            f"{self.path} is not a run's directory: {why if self.path.exists() else 'nothing is there'}. `multippo "
+            "train ENV --run-dir DIR` makes one."
+        )
 
 
 def default_run_directory(settings: RunSettings, backend: str, root: Path = Path("runs")) -> RunDirectory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 
-from multippo.algorithms.callbacks import BarProgress, NoProgress, PlainProgress, make_progress
+from multippo.runs.progress import BarProgress, NoProgress, PlainProgress, make_progress
 
 
 def metrics(iteration: int, score: float = math.nan) -> dict[str, float]:

@@ -1,22 +1,23 @@
-"""What is done about a checkpoint that is damaged: a run goes on from the last good one, and is told of it."""
+"""Resumes from the last intact checkpoint and reports damaged ones."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from multippo.algorithms.checkpointing.checkpoint import Checkpoint
 from multippo.algorithms.checkpointing.manifest import read_manifest
 from multippo.algorithms.checkpointing.steps import step_directories, step_entries
+from multippo.algorithms.metrics import drop_after
 from multippo.algorithms.types import TrainingState
-from multippo.cli.errors import UsageError, one_line
-from multippo.cli.runs import RunDirectory
-from multippo.errors import DamagedCheckpointError
+from multippo.atomic_files import remove_leftovers
+from multippo.errors import DamagedCheckpointError, UsageError, one_line
+from multippo.runs.directory import RunDirectory
 
-__all__ = ["Damaged", "pointing_to_another", "restore_last_good", "set_aside"]
+__all__ = ["Damaged", "mend", "pointing_to_another", "restore_last_good"]
 
 _MOST_SHOWN = 3
 
@@ -65,12 +66,25 @@ def restore_last_good(directory: RunDirectory, network: Any) -> tuple[Checkpoint
     )
 
 
-def set_aside(damaged: Damaged) -> Path:
+def mend(directory: RunDirectory, step: int, damaged: Iterable[Damaged]) -> list[str]:
+    """Prepares a run's directory for going on after ``step``: metrics of later steps and what is unfinished go.
+
+    Returns:
+        A line about each damaged checkpoint, which gets another name.
+    """
+    drop_after(directory.metrics, step)
+    lines = [f"Skipped {path.name}: {why} It is {_set_aside(path).name} now." for path, why in damaged]
+    for place in (directory.path, directory.checkpoints):
+        remove_leftovers(place)
+    return lines
+
+
+def _set_aside(damaged: Path) -> Path:
     """Gives a damaged checkpoint a name under which nobody takes it for one; the run may come to that step again."""
-    path, number = damaged.path.with_name(f"damaged_{damaged.path.name}"), 2
+    path, number = damaged.with_name(f"damaged_{damaged.name}"), 2
     while os.path.lexists(path):
-        path, number = damaged.path.with_name(f"damaged_{damaged.path.name}_{number}"), number + 1
-    return damaged.path.rename(path)
+        path, number = damaged.with_name(f"damaged_{damaged.name}_{number}"), number + 1
+    return damaged.rename(path)
 
 
 @contextlib.contextmanager

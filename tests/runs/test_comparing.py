@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from multippo.algorithms.comparing import Parting, apart, first_parting, logged_by_iteration
+from multippo.runs.comparing import Parting, apart, first_parting, logged_by_iteration
 
 
 def differences(a, b, tolerance=0.0):

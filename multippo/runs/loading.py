@@ -14,9 +14,9 @@ import numpy as np
 from multippo.algorithms.checkpointing.checkpoint import Checkpoint
 from multippo.algorithms.checkpointing.steps import step_directories, step_directory
 from multippo.algorithms.config import TrainConfig
-from multippo.cli.recovery import pointing_to_another
-from multippo.cli.runs import RunDirectory
 from multippo.envs.api import Env
+from multippo.runs.directory import RunDirectory
+from multippo.runs.recovery import pointing_to_another
 
 __all__ = ["Run", "load_run", "read_checkpoint"]
 

@@ -1,0 +1,1 @@
+"""A run's directory: what lies in it, how it is read again, compared, and mended."""
