@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from typing import Any
 
 from multippo.algorithms.action_checks import check_actions, whose
@@ -12,17 +14,19 @@ from multippo.envs.api import Env, EnvState
 from multippo.networks.captured_weights import refuse_captured
 from multippo.networks.locating import is_the_librarys, message_of, path_of, where_it_failed
 from multippo.networks.outputs import examined, returned
-from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
+from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.networks.utils import all_modules, describe, named_leaves, tree_leaves, tree_structure
 
 __all__ = [
     "as_env",
     "check_acts",
+    "check_call",
     "check_initial_state",
     "check_network",
     "check_trains",
     "finished",
     "run_once",
+    "with_num_envs",
     "without_effect",
 ]
 
@@ -36,6 +40,65 @@ def as_env(env: Any, num_envs: int | None) -> Env:
     if num_envs is None and isinstance(env, str):
         num_envs = DEFAULT_NUM_ENVS
     return make_env(env, num_envs)
+
+
+def with_num_envs(ppo: PPOConfig, num_envs: int) -> PPOConfig:
+    """The settings with the environment's ``num_envs``.
+
+    Raises:
+        ValueError: If they have another.
+    """
+    if ppo.num_envs not in (None, num_envs):
+        raise ValueError(
+            f"PPOConfig.num_envs={ppo.num_envs}, but the environment has {num_envs}; make them the same, or leave "
+            "num_envs unset."
+        )
+    return dataclasses.replace(ppo, num_envs=num_envs)
+
+
+def check_call(network: Any, config: Any, log_fn: Any, checkpoint_fn: Any) -> None:
+    """Checks the arguments of ``train_ppo`` that need no environment.
+
+    Raises:
+        TypeError: If one is of the wrong type, or a callback takes another number of arguments.
+        ValueError: If the engine has no gradients.
+    """
+    if not isinstance(network, StatefulModule):
+        raise TypeError(f"train_ppo needs a StatefulModule as its network; got a {type(network).__name__}.")
+    if not isinstance(config, TrainConfig):
+        raise TypeError(f"train_ppo needs a TrainConfig; got a {type(config).__name__}.")
+    _check_callback("log_fn", log_fn, "the metrics, or of the metrics and the step", (1, 2))
+    _check_callback("checkpoint_fn", checkpoint_fn, "the training state and the step", (2,))
+    check_trains(network.engine)
+
+
+def _check_callback(name: str, function: Any, arguments: str, counts: tuple[int, ...]) -> None:
+    """Refuses a callback that could not be called, before the first step and not after the last.
+
+    Args:
+        name: What the user calls it.
+        function: What the user passed; None is no callback.
+        arguments: What it is called with, in words.
+        counts: How many arguments that may be.
+
+    Raises:
+        TypeError: If it is no function, or takes another number of arguments.
+    """
+    if function is None:
+        return
+    if not callable(function):
+        raise TypeError(f"{name}={function!r} is not possible: expected a function of {arguments}.")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin, such as list.append
+        return
+    for count in counts:
+        try:
+            signature.bind(*[None] * count)
+        except TypeError:
+            continue
+        return
+    raise TypeError(f"{name} takes {signature}; expected a function of {arguments}.")
 
 
 def check_trains(engine: Any) -> None:

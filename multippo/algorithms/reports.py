@@ -12,7 +12,6 @@ __all__ = [
     "NEXT_VALUE",
     "VALUE",
     "LogFn",
-    "check_callback",
     "first_not_finite",
     "readable",
     "remedy",
@@ -41,35 +40,6 @@ def readable(report: dict[str, Any]) -> dict[str, float]:
         total = float(report[f"episodes/{name}"])
         metrics[f"rollout/episode_{name}/mean"] = total / count if count else math.nan
     return metrics
-
-
-def check_callback(name: str, function: Any, arguments: str, counts: tuple[int, ...]) -> None:
-    """Refuses a callback that could not be called, before the first step and not after the last.
-
-    Args:
-        name: What the user calls it.
-        function: What the user passed; None is no callback.
-        arguments: What it is called with, in words.
-        counts: How many arguments that may be.
-
-    Raises:
-        TypeError: If it is no function, or takes another number of arguments.
-    """
-    if function is None:
-        return
-    if not callable(function):
-        raise TypeError(f"{name}={function!r} is not possible: expected a function of {arguments}.")
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a builtin, such as list.append
-        return
-    for count in counts:
-        try:
-            signature.bind(*[None] * count)
-        except TypeError:
-            continue
-        return
-    raise TypeError(f"{name} takes {signature}; expected a function of {arguments}.")
 
 
 def with_step(log_fn: LogFn | None) -> Callable[[dict[str, float]], None] | None:

@@ -6,14 +6,18 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from multippo.algorithms.checks import check_network
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.reward_scaling import clip_rewards, divisors, initial_scale, scale_rewards
 from multippo.algorithms.rollout import Actor, Rollout, collect, is_traced
 from multippo.algorithms.schedules import Coefficients
 from multippo.algorithms.teacher import Teacher, TeacherState
-from multippo.algorithms.types import EpisodeState, Transition
+from multippo.algorithms.types import EpisodeState, TrainingState, Transition
 from multippo.algorithms.update import Learner, LearnerState, fold_episodes
 from multippo.envs.api import Env, EnvState
+from multippo.envs.guard import restart_unsound
+from multippo.envs.saving import SavedEnvState
+from multippo.networks.random_state import reseed
 from multippo.networks.updating import needs_only_valid
 from multippo.networks.utils import named_leaves, tree_map
 
@@ -59,7 +63,7 @@ class Trainer:
         mode: str,
         teacher: Teacher | None = None,
     ) -> None:
-        self.engine, self.env, self.config = network.engine, env, config
+        self.engine, self.network, self.env, self.config = network.engine, network, env, config
         self.sequence_length, self.teacher = sequence_length, teacher
         # A teacher of another engine can be no part of what this one compiles.
         self.traced = is_traced(self.engine, env) and not (teacher is not None and teacher.abroad)
@@ -89,8 +93,6 @@ class Trainer:
             self._finish_call = self.engine.jit(self._finish, donate=(0,))
         # Compiled by itself where the environment is traced, but the iteration is not.
         self._act = self.engine.jit(self._rollout) if is_traced(self.engine, env) and not self.traced else self._rollout
-        # What a rollout stepped from Python is run in; it may be left by an exception without harm to the state.
-        self.rollout_context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
     def initial_learner(self) -> LearnerState:
         """The network's weights and statistics, and a fresh optimiser."""
@@ -103,8 +105,80 @@ class Trainer:
         scale = initial_scale(self.engine.xp, zeros, rewards) if self.config.scale_rewards else None
         return EpisodeState(zeros, zeros + 0, scale)
 
+    def start(self, fresh: Any, initial: TrainingState | None, roots: Any) -> RunState:
+        """The state before the first iteration, with which the network, and a teacher, have been checked.
+
+        Args:
+            fresh: A carry of the network for every environment.
+            initial: The state to continue from.
+            roots: ``[2]`` keys, for the environment's resets and for noise.
+        """
+        engine, random, env = self.engine, self.engine.random, self.env
+        iteration = 0 if initial is None else initial.iteration
+        if initial is not None and env.functional:
+            saved = initial.env_state
+            env_state = saved.restore(env) if isinstance(saved, SavedEnvState) else saved
+        else:
+            # Episodes a host environment starts after a resume are not those it started with.
+            env_state = restart_unsound(env, env.reset(engine.to_numpy(random.fold_in(roots[0], iteration))))
+        if initial is not None:
+            engine.update_module(self.network, initial.params, initial.variables)
+            fresh = self.network.initialize_state(env.num_envs)  # a carry may be made of parameters
+        network_state = reseed(random, fresh, random.fold_in(roots[1], iteration))
+        obs = self._observed(env_state)
+        check_network(self.network, network_state, env, env_state, obs, self.config)
+        teacher = None
+        if self.teacher is not None:
+            kept = initial.teacher_carry if initial is not None and env.functional else None
+            key = engine.to_numpy(random.fold_in(roots[1], 2**30 + iteration))
+            teacher = self.teacher.start(env.num_envs, key, kept)
+            self.teacher.check(teacher, network_state, obs)
+        learner, episodes = self.initial_learner(), self.initial_episodes(env_state.reward)
+        if initial is not None:
+            learner = self._continued(initial, learner.learning_rate)
+            if env.functional:
+                network_state, episodes = initial.network_state, engine.snapshot(initial.episodes)
+            elif episodes.scale is not None:
+                # The episodes are new, what is known about the size of returns is not.
+                known = initial.episodes.scale
+                zeroed = tree_map(lambda new, old: old if old.ndim == 0 else new, episodes.scale, known)
+                episodes = episodes._replace(scale=engine.snapshot(zeroed))
+        # Copies, since what is consumed must not be anybody else's, nor one array twice. Only a traced environment's
+        # state is consumed.
+        env_state = engine.snapshot(env_state) if self.traced else env_state
+        return RunState(learner, engine.snapshot(network_state), env_state, episodes, teacher)
+
+    def _continued(self, initial: TrainingState, rate: Any) -> LearnerState:
+        """The learner of a state, by now in the network; ``rate`` is a fresh one's."""
+        split = self.engine.split(self.network)
+        optimizer_state = self.learner.optimizer.import_state(split.params, *initial.optimizer_state)
+        if rate is not None and initial.learning_rate is not None:
+            rate = self.engine.zeros(()) + initial.learning_rate
+        return LearnerState(split.params, split.variables, optimizer_state, rate)
+
+    def export(self, state: RunState, copied: Callable[[Any], Any]) -> dict[str, Any]:
+        """The fields of a ``TrainingState`` with arrays, those that a later iteration changes through ``copied``."""
+        learner, teacher = state.learner, state.teacher
+        first, second, count = self.learner.optimizer.export_state(learner.optimizer_state)
+        return {
+            "definition": self.definition,
+            "params": copied(learner.params),
+            "variables": copied(learner.variables),
+            "optimizer_state": (first, second, count),
+            "network_state": copied(state.network_state),
+            # Only a traced environment's buffers are donated to a later iteration.
+            "env_state": copied(state.env_state) if self.traced else state.env_state,
+            "episodes": copied(state.episodes),
+            "teacher_carry": None if self.teacher is None or teacher is None else self.teacher.carry_leaves(teacher),
+            "learning_rate": None if (rate := learner.learning_rate) is None else float(self.engine.to_numpy(rate)),
+        }
+
     def run(
-        self, state: RunState, keys: Any, coefficients: list[Coefficients]
+        self,
+        state: RunState,
+        keys: Any,
+        coefficients: list[Coefficients],
+        stepping: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> tuple[RunState, list[dict[str, Any]]]:
         """Runs one iteration for each entry of the schedules (at most ``iterations_per_call``).
 
@@ -112,6 +186,8 @@ class Trainer:
             state: Consumed.
             keys: ``[N, 2]``, one key for each iteration.
             coefficients: N of them, numbers.
+            stepping: Entered around a rollout stepped from Python, which an exception may end without harm to the
+                state.
 
         Returns:
             The new state, and each iteration's metrics as host numbers.
@@ -130,7 +206,7 @@ class Trainer:
         reports: list[dict[str, Any]] = []
         for i, entry in enumerate(coefficients):
             scheduled = tree_map(lambda x: x[0], self._stack_coefficients([entry]))
-            state, metrics = self._stepped(state, keys[i], scheduled)
+            state, metrics = self._stepped(state, keys[i], scheduled, stepping)
             reports.append({name: engine.to_numpy(value) for name, value in metrics.items()})
         return state, reports
 
@@ -191,15 +267,15 @@ class Trainer:
 
     # -- a stepped environment: Python between the calls
 
-    def _stepped(self, state: RunState, key: Any, coefficients: Coefficients) -> tuple[RunState, dict[str, Any]]:
+    def _stepped(
+        self, state: RunState, key: Any, coefficients: Coefficients, stepping: Callable[[], Any]
+    ) -> tuple[RunState, dict[str, Any]]:
         env_key, update_key = self._keys(key)
         learner = state.learner
-        with self.rollout_context():
+        with stepping():
             network_state, env_state, transition, starts = self._collect(state, self.env.draw_starts(env_key))
             teacher, transition = self._teach(state, transition)
-        obs = (
-            self.engine.from_jax(env_state.obs) if self.env.functional else tree_map(self.engine.asarray, env_state.obs)
-        )
+        obs = self._observed(env_state)
         learner, episodes, metrics = self._finish_call(
             learner, state.episodes, transition, starts, network_state, obs, update_key, coefficients
         )
@@ -227,6 +303,11 @@ class Trainer:
     def _rollout(self, params: Any, variables: Any, network_state: Any, env_state: EnvState) -> Rollout:
         length = self.config.rollout_length
         return collect(self.actor, params, variables, network_state, env_state, length, self.sequence_length)
+
+    def _observed(self, env_state: EnvState) -> Any:
+        """The observation in the network's arrays."""
+        obs = env_state.obs
+        return self.engine.from_jax(obs) if self.env.functional else tree_map(self.engine.asarray, obs)
 
     def _teach(self, state: RunState, transition: Transition) -> tuple[TeacherState | None, Transition]:
         if self.teacher is None or state.teacher is None:

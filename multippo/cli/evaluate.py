@@ -10,13 +10,13 @@ from typing import Any
 
 from multippo.algorithms.metrics import json_ready
 from multippo.backends.registry import available_backends, get_backend, known_backends
-from multippo.cli.deadline import Deadline
 from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
 from multippo.cli.options import Option
 from multippo.cli.settings import RunSettings
 from multippo.runs.directory import RunDirectory
 from multippo.runs.loading import load_run, read_checkpoint
+from multippo.signals import Deadline
 
 __all__ = ["choose_backend", "evaluate", "evaluation_envs", "run", "summary"]
 

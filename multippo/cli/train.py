@@ -11,11 +11,9 @@ from typing import Any, Literal
 
 from multippo.algorithms.checkpointing.folder import CheckpointFolder
 from multippo.algorithms.checks import check_trains, finished
-from multippo.algorithms.interrupts import save_what_is_finished
 from multippo.algorithms.metrics import plot_learning_curve, read_metrics
 from multippo.algorithms.schedules import iterations_left, planned_steps
 from multippo.algorithms.types import TrainingState
-from multippo.cli.deadline import Deadline
 from multippo.cli.errors import RunError, UsageError, one_line
 from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, summary
 from multippo.cli.files import read_settings
@@ -29,6 +27,7 @@ from multippo.runs.directory import RunDirectory, default_run_directory
 from multippo.runs.progress import make_progress
 from multippo.runs.record import RunRecord
 from multippo.runs.recovery import Damaged, mend, restore_last_good
+from multippo.signals import Deadline, save_what_is_finished
 
 __all__ = ["run"]
 

@@ -1,0 +1,203 @@
+"""Signals that ask a process to end: training finishes and saves its iteration, and a deaf main thread ends in time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Generator
+from types import FrameType
+from typing import Any
+
+from multippo.errors import Terminated
+
+__all__ = ["Deadline", "DeferredInterrupt", "save_what_is_finished"]
+
+_LOG = logging.getLogger("multippo")
+_WORDS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_rescues: list[Callable[[], None]] = []
+
+
+def save_what_is_finished() -> None:
+    """Saves the last finished iteration of the innermost training, for a process that has to end in its midst."""
+    if _rescues:
+        _rescues[-1]()
+
+
+def _raise_terminated(signum: int, frame: FrameType | None) -> None:
+    """A handler of SIGTERM that raises ``Terminated``, as Python's own one of SIGINT raises KeyboardInterrupt."""
+    del signum, frame
+    raise Terminated
+
+
+_DEFAULTS = {signal.SIGINT: (signal.default_int_handler,), signal.SIGTERM: (signal.SIG_DFL, _raise_terminated)}
+
+
+class DeferredInterrupt:
+    """While entered, the first SIGINT or SIGTERM is only noted, so that no update is left half done.
+
+    Work inside ``abandonable`` changes nothing that is kept. It is given up, by a KeyboardInterrupt (by ``Terminated``
+    for SIGTERM), at the second signal or some seconds after the first: an environment may be slow. Elsewhere a second
+    signal raises at once.
+
+    A signal that the caller handles is left to the caller. Outside the main thread, where Python lets nobody handle
+    signals, none is noted.
+
+    Args:
+        rescue: Saves what is finished, from any thread; see ``save_what_is_finished``.
+        patience_s: Seconds that abandonable work may go on after the first signal.
+
+    Attributes:
+        abandoned: True once work has been given up for a signal.
+    """
+
+    def __init__(self, rescue: Callable[[], None] | None = None, patience_s: float = 5.0) -> None:
+        self.abandoned = False
+        self._rescue, self._patience_s = rescue, patience_s
+        self._signal: int | None = None
+        self._abandonable = self._late = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> DeferredInterrupt:
+        if threading.current_thread() is threading.main_thread():
+            # A caller's own handlers keep their say; only the defaults are replaced.
+            for number, defaults in _DEFAULTS.items():
+                if signal.getsignal(number) in defaults:
+                    self._previous[number] = signal.signal(number, self._note)
+        if self._rescue is not None:
+            _rescues.append(self._rescue)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._rescue is not None:
+            _rescues.remove(self._rescue)
+        if signal.SIGALRM in self._previous:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    @property
+    def requested(self) -> bool:
+        """True after a signal."""
+        return self._signal is not None
+
+    @contextlib.contextmanager
+    def abandonable(self) -> Generator[None]:
+        """Marks work that can be given up at any point."""
+        self._abandonable = True
+        try:
+            if self._late:
+                self._abandon()
+            yield
+        except Exception as error:
+            # SIGTERM often goes to the processes of the environments as well, and they end at once.
+            if self.requested and not self.abandoned:
+                _LOG.debug("Given up with %r.", error)
+                self._abandon()
+            raise
+        finally:
+            self._abandonable = False
+
+    def raise_if_requested(self) -> None:
+        """Raises the KeyboardInterrupt, or for SIGTERM the ``Terminated``, that was held back."""
+        if self.requested:
+            raise Terminated if self._signal == signal.SIGTERM else KeyboardInterrupt
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        del frame
+        if self.requested:
+            self._abandon()
+        self._signal = signum
+        _LOG.warning("%s: finishing this iteration first. Once more stops at once.", _WORDS[signum].capitalize())
+        # Where the system has such a timer and nobody else uses it.
+        if hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
+            self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._expire)
+            signal.setitimer(signal.ITIMER_REAL, self._patience_s)
+
+    def _expire(self, signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        self._late = True
+        if self._abandonable:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        self.abandoned |= self._abandonable
+        self.raise_if_requested()
+
+
+class Deadline:
+    """While entered, the process ends some seconds after a SIGINT or SIGTERM, if it has not ended by itself.
+
+    Python calls a signal's handler between two bytecodes of the main thread. One that compiles a large programme, or
+    waits in an environment's native code, comes to none for a minute or more; a thread of its own hears of the signal
+    all the same, by ``signal.set_wakeup_fd``.
+
+    Only for a process that is all ours, such as the command line's: whatever else it was doing is lost.
+
+    It is needed from the first import on: JAX calls Python from the garbage collector, where the KeyboardInterrupt of
+    Python's own handler is printed and forgotten.
+
+    Args:
+        last_words: Called in the other thread before the end; saves what there is and returns what to say.
+        seconds: Time between the signal and the end.
+
+    Attributes:
+        last_words: The same; may be replaced when there is more to save.
+    """
+
+    def __init__(self, last_words: Callable[[], str] = str, seconds: float = 8.0) -> None:
+        self.last_words, self._seconds = last_words, seconds
+        self._left = threading.Event()
+        self._previous: int | None = None
+        self._thread = threading.Thread(target=self._listen, name="deadline", daemon=True)
+
+    def __enter__(self) -> Deadline:
+        if threading.current_thread() is threading.main_thread():
+            self._listening, self._written = socket.socketpair()
+            self._written.setblocking(False)
+            self._previous = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+        if self._previous is not None:
+            signal.set_wakeup_fd(self._previous)
+            self._written.close()  # which ends the thread
+            # One that is still on its way when Python ends is ended in its midst, and with it, by C++, the process.
+            self._thread.join()
+
+    @contextlib.contextmanager
+    def terminable(self) -> Generator[None]:
+        """Raises at SIGTERM, as Python does at Ctrl-C, where nobody handles it; training defers either."""
+        ours = self._previous is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if ours:
+            signal.signal(signal.SIGTERM, _raise_terminated)
+        try:
+            yield
+        finally:
+            if ours:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _listen(self) -> None:
+        with self._listening:
+            while received := self._listening.recv(1):
+                if received[0] in _WORDS:
+                    if not self._left.wait(self._seconds):
+                        self._end(received[0])
+                    return
+
+    def _end(self, number: int) -> None:
+        said = ""
+        with contextlib.suppress(Exception):  # there is nobody left to handle it
+            said = self.last_words()
+        for process in multiprocessing.active_children():
+            process.kill()
+        print(f"\nmultippo: {_WORDS[number]}. {said}".rstrip(), file=sys.stderr, flush=True)
+        os._exit(128 + number)
