@@ -20,6 +20,7 @@ from multippo.envs import novel
 from multippo.envs.api import Env
 from multippo.envs.arguments import check_wrappers, time_limit, whole
 from multippo.envs.host import GymnasiumEnv
+from multippo.envs.other_interfaces import refuse_other_interface
 from multippo.envs.registry import is_installed, unknown_env
 from multippo.envs.vectorize import Vectorization, first_made, vectorize, vectorize_id
 from multippo.envs.workers import WORKER_TIMEOUT_S, check_worker_timeout, stop_workers
@@ -160,6 +161,7 @@ def _make(env: Any, num_envs: int | None, kwargs: dict[str, Any]) -> Env:
     if isinstance(env, Sequence):
         return _make_constructed(list(env), num_envs, **kwargs)
     if not inspect.isclass(env) and callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):
+        refuse_other_interface(env)
         _require("jax", f"The functional environment {type(env).__name__}", "multippo[jax]")
         from multippo.envs.brax import without_batching
         from multippo.envs.functional import FunctionalEnv

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium
 from gymnasium.vector.async_vector_env import _async_worker  # pyright: ignore[reportPrivateUsage]
 
+from multippo.envs.other_interfaces import refuse_other_interface
 from multippo.envs.returned import RESET_AND_STEP, Observations, split_reset, split_step
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ class MemberConstructor:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         env = self.make()
         if not isinstance(env, gymnasium.Env):
+            if hasattr(env, "reset") and hasattr(env, "step"):
+                refuse_other_interface(env)
             raise TypeError(
                 f"The constructor of environment {self.index} returned a {type(env).__name__}, expected a "
                 "gymnasium.Env: pass functions without arguments that make one environment each."
