@@ -71,7 +71,7 @@ class FunctionalEnv(Env):
         id: Its name; by default the class name.
         episode_length: Steps of the environment after which the adapter cuts an episode; None for no such limit.
         action_repeat: Steps of the environment per action. Rewards add up until the episode ends or is cut, which
-            may be amid an action.
+            may be amid an action; metrics are averaged over these steps. ``info`` stays with the environment.
         pool_size: Number of fresh starts, at least ``num_envs``; by default ``num_envs``, and at least 64.
         truncation_key: Key of ``info`` under which the environment reports a time limit of its own; ``"auto"`` finds
             the usual ones; None if all its ends are terminations.
@@ -217,7 +217,9 @@ class FunctionalEnv(Env):
         )
 
     def _trace_step(self, internal: FunctionalState, action: Any) -> EnvState:
-        last, steps, reward, done, cut = self._advance(internal.simulator, internal.steps, self._actions(action))
+        last, steps, (reward, metrics), done, cut = self._advance(
+            internal.simulator, internal.steps, self._actions(action)
+        )
         # What a terminated episode shows last is of no account.
         broken = broken_leaf(jnp, last.obs, reward, ~done | cut, jnp.ones(self.num_envs, jnp.bool_))
         blown = broken > 0
@@ -225,8 +227,8 @@ class FunctionalEnv(Env):
         entry = (jnp.arange(self.num_envs) + self._stride * internal.draws) % self._pool_size
         entry, unsound = sound_starts(internal.pool.obs, reward, entry, ended)
         simulator = select(ended, take(internal.pool, entry, self._shared), last, self._shared)
-        none = jax.tree.map(jnp.zeros_like, (reward, self._metrics(last)))
-        reward, metrics = select(blown, none, (reward, self._metrics(last)))
+        none = jax.tree.map(jnp.zeros_like, (reward, metrics))
+        reward, metrics = select(blown, none, (reward, metrics))
         return EnvState(
             obs=as_declared(self.observation_space, simulator.obs),
             reward=reward,
@@ -248,16 +250,20 @@ class FunctionalEnv(Env):
 
     def _advance(
         self, simulator: Any, steps: jax.Array, action: Any
-    ) -> tuple[Any, jax.Array, Any, jax.Array, jax.Array]:
-        """One action, repeated: last state, episode's steps, summed reward, whether it ended, whether it was cut."""
+    ) -> tuple[Any, jax.Array, tuple[Any, dict[str, jax.Array]], jax.Array, jax.Array]:
+        """One action, repeated.
+
+        Returns:
+            Last state, steps in the episode, reward (summed) and metrics (averaged), and flags of an end and of a cut.
+        """
         if self._action_repeat == 1:
             return self._advance_once(simulator, steps, action)
 
         def repeat(carry: Any, _: None) -> tuple[Any, None]:
             state, steps, total, done, cut = carry
-            new_state, new_steps, reward, new_done, new_cut = self._advance_once(state, steps, action)
+            new_state, new_steps, report, new_done, new_cut = self._advance_once(state, steps, action)
             runs = ~(done | cut)
-            total = jax.tree.map(lambda sum_, term: sum_ + jnp.where(runs, term, 0), total, reward)
+            total = jax.tree.map(lambda sum_, term: sum_ + jnp.where(runs, term, 0), total, report)
             return (
                 select(~runs, state, new_state, self._shared),
                 jnp.where(runs, new_steps, steps),
@@ -267,12 +273,15 @@ class FunctionalEnv(Env):
             ), None
 
         none = jnp.zeros(self.num_envs, jnp.bool_)
-        start = (simulator, steps, jax.tree.map(jnp.zeros_like, simulator.reward), none, none)
-        return jax.lax.scan(repeat, start, length=self._action_repeat)[0]
+        zeros = jax.tree.map(jnp.zeros_like, (simulator.reward, self._metrics(simulator)))
+        start = (simulator, steps, zeros, none, none)
+        last, new_steps, (reward, totals), done, cut = jax.lax.scan(repeat, start, length=self._action_repeat)[0]
+        metrics = {key: total / (new_steps - steps) for key, total in totals.items()}
+        return last, new_steps, (reward, metrics), done, cut
 
     def _advance_once(
         self, simulator: Any, steps: jax.Array, action: Any
-    ) -> tuple[Any, jax.Array, Any, jax.Array, jax.Array]:
+    ) -> tuple[Any, jax.Array, tuple[Any, dict[str, jax.Array]], jax.Array, jax.Array]:
         with while_traced(self.env, "step"):
             stepped = jax.vmap(self.env.step)(simulator, action)
         stepped = self._with_floats(stepped)
@@ -285,7 +294,7 @@ class FunctionalEnv(Env):
         steps = steps + 1
         if self._episode_length is not None:
             cut = cut | ((steps >= self._episode_length) & ~done)
-        return stepped, steps, stepped.reward, done, cut
+        return stepped, steps, (stepped.reward, self._metrics(stepped)), done, cut
 
     def _with_floats(self, state: Any) -> Any:
         """The state with rewards and metrics as floats, which reset often returns as integer zeros."""

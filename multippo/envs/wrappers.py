@@ -196,6 +196,8 @@ class EpisodeLimit(EnvWrapper):
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Takes each action several times, until the episode ends, and adds up the rewards.
 
+    ``info`` holds what any of these steps reported; of an entry that several did, the latest value.
+
     Args:
         env: A single environment.
         repeats: How many times.
@@ -212,13 +214,15 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
     def step(self, action: Any) -> Any:
         """As ``gymnasium.Env.step``."""
         total: Any = 0.0
-        obs, terminated, truncated, info = None, False, False, {}
+        obs, terminated, truncated = None, False, False
+        infos: dict[str, Any] = {}
         for _ in range(self._repeats):
             obs, reward, terminated, truncated, info = split_step(self.env.step(action))
             total = total + reward
+            infos.update(info)
             if terminated or truncated:
                 break
-        return obs, total, terminated, truncated, info
+        return obs, total, terminated, truncated, infos
 
 
 def _no_restart(name: str) -> ValueError:
