@@ -28,8 +28,7 @@ from multippo.envs.keys import host_seed
 from multippo.envs.members import Member
 from multippo.envs.observations import make_observation_map, take_rows
 from multippo.envs.returned import refuse_no_numbers, refuse_reward_tree
-from multippo.envs.worker_starts import TimedVectorEnv
-from multippo.envs.workers import WORKER_TIMEOUT_S, Workers, check_worker_timeout
+from multippo.envs.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, Workers, check_worker_timeout, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,11 +103,12 @@ class GymnasiumEnv(Env):
             self._refuse_one_for_many(base)
             if mode is AutoresetMode.SAME_STEP and not all(isinstance(env, Member) for env in base.envs):
                 keep_final_observations(base)
-        self._may_overwrite_finals = not isinstance(base, SyncVectorEnv | TimedVectorEnv)
+        # Of a subclass are those whose workers the user has started.
+        self._may_overwrite_finals = not isinstance(base, SyncVectorEnv) and type(base) is not WatchedVectorEnv
         self._changes_observations = _changes_observations(vector_env)
         self.restarts = mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv | AsyncVectorEnv)
-        self._workers = Workers(vector_env, base, worker_timeout) if isinstance(base, AsyncVectorEnv) else None
-        self._runner = self._workers or vector_env
+        is_async = isinstance(base, AsyncVectorEnv)
+        self._runner = Workers(vector_env, watch(base, worker_timeout)) if is_async else vector_env
         self._remake = remake
         self._options: dict[str, Any] = {
             "reward_dtype": reward_dtype,
@@ -203,7 +203,7 @@ class GymnasiumEnv(Env):
         """See ``Env.close``."""
         if not self._closed:
             self._closed = True
-            (self._workers or self.vector_env).close()
+            self.vector_env.close()
 
     def _refuse_one_for_many(self, base: SyncVectorEnv) -> None:
         """Environments in turn must be objects of their own: one that is there twice would be stepped twice a step."""

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.vector import AsyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from multippo.envs import novel
@@ -23,7 +23,7 @@ from multippo.envs.host import GymnasiumEnv
 from multippo.envs.other_interfaces import refuse_other_interface
 from multippo.envs.registry import is_installed, unknown_env
 from multippo.envs.vectorize import Vectorization, first_made, vectorize, vectorize_id
-from multippo.envs.workers import WORKER_TIMEOUT_S, check_worker_timeout, stop_workers
+from multippo.envs.workers import WORKER_TIMEOUT_S, check_worker_timeout
 from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, ScaleReward
 from multippo.keywords import did_you_mean
 
@@ -298,10 +298,7 @@ def _adapted(vector_env: VectorEnv[Any, Any, Any], **kwargs: Any) -> GymnasiumEn
     try:
         return GymnasiumEnv(vector_env, **kwargs)
     except BaseException:
-        if isinstance(vector_env, AsyncVectorEnv):
-            stop_workers(vector_env)  # at once: whoever keeps the exception would keep them
-        else:
-            vector_env.close()
+        vector_env.close()
         raise
 
 

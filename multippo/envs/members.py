@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import multiprocessing
 import pickle
 import signal
 import traceback
@@ -35,12 +34,11 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         env: The environment.
         index: Its place in the batch.
-        in_worker: Whether it runs in a process of its own, from which an exception must bring its traceback along.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], index: int, in_worker: bool) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], index: int) -> None:
         super().__init__(env)
-        self._index, self._in_worker = index, in_worker
+        self._index = index
         self._observations = Observations(env.observation_space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -49,9 +47,7 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
             obs, info = split_reset(self.env.reset(seed=seed, options=options))
             self._observations.check(obs)
         except Exception as error:
-            explained = _explained(error, self._index, self._in_worker, self.env)
-            if explained is not error:
-                raise explained from None
+            self._add_notes(error)
             raise
         return obs, info
 
@@ -61,13 +57,17 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
             obs, reward, terminated, truncated, info = split_step(self.env.step(action))
             self._observations.check(obs)
         except Exception as error:
-            explained = _explained(error, self._index, self._in_worker, self.env)
-            if explained is not error:
-                raise explained from None
+            self._add_notes(error)
             raise
         if terminated or truncated:
             obs = copy.deepcopy(obs)
         return obs, reward, terminated, truncated, info
+
+    def _add_notes(self, error: Exception) -> None:
+        error.add_note(f"Raised by environment {self._index} of the batch.")
+        if isinstance(error, ValueError) and "values to unpack" in str(error):
+            # A wrapper of gymnasium's has taken apart what the environment has returned.
+            error.add_note(f"If it is what {type(self.unwrapped).__name__} returned: {RESET_AND_STEP}")
 
 
 class MadeMember(NamedTuple):
@@ -75,7 +75,7 @@ class MadeMember(NamedTuple):
 
     Attributes:
         name: The environment's class.
-        max_episode_steps: The registered time limit, if it has one and is the first of the batch.
+        max_episode_steps: The registered time limit, if it has one.
         observation_space: Its space of observations.
         action_space: Its space of actions.
     """
@@ -88,24 +88,26 @@ class MadeMember(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MemberConstructor:
-    """Makes one member: a class rather than a closure, so that it reaches a worker process and can be recognised."""
+    """Makes one member: a class rather than a closure, so that it reaches a worker process.
+
+    Attributes:
+        make: Makes the environment.
+        index: Its place in the batch.
+        first: Shared by the constructors of a batch: the first member that was made, which a vector environment makes
+            in this process even if workers run all of them.
+    """
 
     make: Callable[[], gymnasium.Env[Any, Any]]
     index: int
-    in_worker: bool
-    made: list[MadeMember] = dataclasses.field(default_factory=list["MadeMember"], compare=False)
-    """What it has made in this process; a vector environment makes the first one here even if workers run them."""
+    first: list[MadeMember]
 
     def __call__(self) -> Member:
         """A new environment.
 
         Raises:
             TypeError: If the user's constructor returns something else.
+            ValueError: If its spaces are not those of the first.
         """
-        if self.in_worker and multiprocessing.parent_process() is not None:
-            # A terminal sends Ctrl-C to the workers as well. They go on, so that the iteration at hand can be finished
-            # and saved; who stops them is the process that started them.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
         env = self.make()
         if not isinstance(env, gymnasium.Env):
             if hasattr(env, "reset") and hasattr(env, "step"):
@@ -114,59 +116,52 @@ class MemberConstructor:
                 f"The constructor of environment {self.index} returned a {type(env).__name__}, expected a "
                 "gymnasium.Env: pass functions without arguments that make one environment each."
             )
-        # One speaks for all, and gymnasium copies a lot to answer.
-        spec = env.spec if self.index == 0 else None
-        limit = spec.max_episode_steps if spec else None
-        made = MadeMember(type(env.unwrapped).__name__, limit, env.observation_space, env.action_space)
-        self.made[:] = [made]
-        return Member(env, self.index, self.in_worker)
+        name = type(env.unwrapped).__name__
+        if not self.first:
+            limit = env.spec.max_episode_steps if env.spec else None
+            self.first.append(MadeMember(name, limit, env.observation_space, env.action_space))
+        for kind in ("observation_space", "action_space"):
+            own, first = getattr(env, kind), getattr(self.first[0], kind)
+            if own != first:
+                raise ValueError(
+                    f"Environment {self.index}, {name}, has the {kind} {own}, and environment 0, {self.first[0].name}, "
+                    f"has {first}: environments that run side by side must have equal spaces, down to bounds and "
+                    "types. Declare the same, or wrap them, for example in gymnasium.wrappers.TransformObservation."
+                )
+        return Member(env, self.index)
 
 
-def run_member(index: int, make: Callable[[], Any], pipe: Any, parent_pipe: Any, *rest: Any) -> None:
-    """What a worker process runs: gymnasium's own worker, which first says whether its environment is made.
-
-    It sends True, or False after it has put the constructor's exception into the queue of errors; then it ends.
-    """
+def run_member(
+    index: int, make: Callable[[], Any], pipe: Any, parent_pipe: Any, shared_memory: Any, errors: Any, *rest: Any
+) -> None:
+    """Runs in a worker process: gymnasium's own worker, but exceptions arrive of the constructor and of any kind."""
+    # A terminal sends Ctrl-C to the workers as well. They go on, so that the iteration at hand can be finished and
+    # saved; who stops them is the process that started them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    errors = _PortableErrors(errors)
     try:
-        try:
-            env = make()
-        except SystemExit as stop:
-            raise RuntimeError(f"The constructor of environment {index} ended its process: {stop!r}.") from stop
-    except Exception as error:
-        explained = _explained(error, index, in_worker=True)
-        error_queue = rest[1]
+        env = make()
+    except (Exception, SystemExit) as error:
         parent_pipe.close()
-        error_queue.put((index, type(explained), explained, traceback.format_exc()))
-        pipe.send(False)
+        pipe.recv()
+        errors.put((index, type(error), error, traceback.format_exc()))
+        pipe.send((None, False))
         return
-    pipe.send(True)
-    _async_worker(index, lambda: env, pipe, parent_pipe, *rest)
+    _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, errors, *rest)
 
 
-def _explained(error: Exception, index: int, in_worker: bool, env: gymnasium.Env[Any, Any] | None = None) -> Exception:
-    """The exception, with notes of where it comes from.
+class _PortableErrors:
+    """A queue of errors that sends the text of an exception that can't be pickled, which would be lost silently."""
 
-    One that would not reach the parent process as it is becomes a RuntimeError that says the same: gymnasium's pipe
-    loses it without a word, and the parent waits for it for ever.
-    """
-    text = "".join(traceback.format_exception_only(error)).strip()
-    trace = f"In its worker process:\n{traceback.format_exc()}"
-    place = f"Raised by environment {index} of the batch."
-    error.add_note(place)
-    if isinstance(error, ValueError) and "values to unpack" in str(error) and env is not None:
-        # A wrapper of gymnasium's has taken apart what the environment has returned.
-        error.add_note(f"If it is what {type(env.unwrapped).__name__} returned: {RESET_AND_STEP}")
-    if not in_worker:
-        return error
-    error.add_note(trace)
-    return error if _is_portable(error) else RuntimeError(f"{text}\n{place} {trace}")
+    def __init__(self, errors: Any) -> None:
+        self._errors = errors
 
-
-def _is_portable(error: Exception) -> bool:
-    """Whether it can be pickled, unpickled, and wrapped in another of its type, as gymnasium does."""
-    try:
-        arrived = pickle.loads(ForkingPickler.dumps(error))
-        same = str(arrived) == str(error) and arrived.__notes__ == error.__notes__
-        return same and type(error)(arrived).args[0] is arrived
-    except Exception:
-        return False
+    def put(self, entry: tuple[int, type, BaseException, str]) -> None:
+        index, _, error, trace = entry
+        try:
+            is_portable = str(pickle.loads(ForkingPickler.dumps(error))) == str(error)
+        except Exception:
+            is_portable = False
+        if not is_portable or isinstance(error, SystemExit):
+            error = RuntimeError("".join(traceback.format_exception_only(error)).strip())
+        self._errors.put((index, type(error), error, trace))

@@ -7,16 +7,14 @@ import dataclasses
 import functools
 import inspect
 import logging
-import multiprocessing
 from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from multippo.envs.members import MadeMember, MemberConstructor, run_member
-from multippo.envs.worker_starts import DiedAtStartError, DifferentSpacesError, TimedVectorEnv
-from multippo.envs.workers import WORKER_TIMEOUT_S, stop_workers, unwrapped_error, without_tracebacks
+from multippo.envs.members import MadeMember, MemberConstructor
+from multippo.envs.workers import WORKER_TIMEOUT_S, WatchedVectorEnv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,76 +38,24 @@ def vectorize(
         vectorization: ``"async"`` for one worker process each; otherwise in turn in this process. Workers are started
             afresh instead of forked, since JAX and torch run threads that a fork would break; as always with Python's
             ``multiprocessing``, a script then needs ``if __name__ == "__main__":``.
-        worker_timeout: Seconds that a worker may take to make its environment, from its start; see ``TimedVectorEnv``.
-            Four workers for each core are started at a time.
+        worker_timeout: Seconds that a worker may take for an answer; see ``WatchedVectorEnv``.
 
     Raises:
         ValueError: If their spaces differ.
         RuntimeError: If a worker dies meanwhile, or they take longer. No process is left behind.
     """
-    in_worker = vectorization == "async"
-    members = [MemberConstructor(make, index, in_worker) for index, make in enumerate(constructors)]
-    if not in_worker:
-        try:
-            # No copy: the adapter copies.
-            return SyncVectorEnv(members, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-        except AssertionError:
-            _refuse_different([member.made[0] for member in members if member.made])
-            raise
-    context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    # Made before it is filled in, so that its processes can be ended where that fails.
-    vector_env = TimedVectorEnv.__new__(TimedVectorEnv)
-    try:
-        with without_tracebacks():
-            vector_env.__init__(
-                members,
-                copy=False,
-                context=context,
-                autoreset_mode=AutoresetMode.SAME_STEP,
-                worker=run_member,
-                timeout_s=worker_timeout,
-            )
-        return vector_env
-    except (EOFError, ConnectionError) as error:
-        stop_workers(vector_env)
-        # The server that starts them, or one that was to answer.
-        raise DiedAtStartError from error
-    except DifferentSpacesError as error:
-        stop_workers(vector_env)
-        first = members[0].made[0]
-        raise ValueError(
-            f"The environments {error.places} have other spaces than environment 0, {first.name}, with observations "
-            f"{first.observation_space} and actions {first.action_space}: {_ONE_SPACE}"
-        ) from None
-    except BaseException as error:
-        stop_workers(vector_env)
-        own = unwrapped_error(error)
-        if own is not error:
-            raise own from None
-        raise
+    first: list[MadeMember] = []
+    members = [MemberConstructor(make, index, first) for index, make in enumerate(constructors)]
+    if vectorization == "async":
+        return WatchedVectorEnv(members, worker_timeout)
+    # No copy: the adapter copies.
+    return SyncVectorEnv(members, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 def first_made(vector_env: VectorEnv[Any, Any, Any]) -> MadeMember:
-    """What the first member of a vector environment from ``vectorize`` is."""
+    """The first member of a vector environment from ``vectorize``."""
     constructor: Any = vector_env.env_fns[0]  # type: ignore[attr-defined]
-    return constructor.made[0]
-
-
-_ONE_SPACE = (
-    "environments that run side by side must have equal spaces, down to bounds and types. Declare the same, or wrap "
-    "them, for example in gymnasium.wrappers.TransformObservation."
-)
-
-
-def _refuse_different(made: Sequence[MadeMember]) -> None:
-    for index, member in enumerate(made):
-        for kind in ("observation_space", "action_space"):
-            own, first = getattr(member, kind), getattr(made[0], kind)
-            if own != first:
-                raise ValueError(
-                    f"Environment {index}, {member.name}, has the {kind} {own}, and environment 0, {made[0].name}, "
-                    f"has {first}: {_ONE_SPACE}"
-                ) from None
+    return constructor.first[0]
 
 
 def vectorize_id(
