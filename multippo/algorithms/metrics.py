@@ -1,4 +1,4 @@
-"""Where metrics go: lines of JSON, TensorBoard events, a picture of the learning curve."""
+"""Files of metrics: lines of JSON, TensorBoard events, a picture of the learning curve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line is called with, for hints at what to type next."""
+"""The command line's name and arguments, for hints at what to type next."""
 
 from __future__ import annotations
 

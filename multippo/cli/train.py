@@ -26,7 +26,7 @@ from multippo.errors import NonFiniteError, Terminated
 from multippo.runs.directory import RunDirectory, default_run_directory
 from multippo.runs.progress import make_progress
 from multippo.runs.record import RunRecord
-from multippo.runs.recovery import Damaged, mend, restore_last_good
+from multippo.runs.recovery import mend, restore_last_good
 from multippo.signals import Deadline, save_what_is_finished
 
 __all__ = ["run"]
@@ -211,10 +211,10 @@ class _Training:
                 error.add_note(self._how_to_go_on())
             raise
 
-    def _last_state(self) -> tuple[TrainingState | None, list[Damaged]]:
+    def _last_state(self) -> tuple[TrainingState | None, dict[Path, str]]:
         """The state to go on from, and the later checkpoints that are damaged."""
         if not self._resume or not self._directory.has_checkpoint():
-            return None, []
+            return None, {}
         checkpoint, initial, damaged = restore_last_good(self._directory, self._network)
         self._folder.saved, self._saved = checkpoint.path.absolute(), self._mark(initial)
         self._record.first_step = initial.step
@@ -226,7 +226,7 @@ class _Training:
             return False
         return not iterations_left(ppo, planned_steps(ppo, initial))
 
-    def _begin(self, stack: contextlib.ExitStack, initial: TrainingState | None, damaged: list[Damaged]) -> None:
+    def _begin(self, stack: contextlib.ExitStack, initial: TrainingState | None, damaged: dict[Path, str]) -> None:
         """Makes the run's directory, or makes it ready to go on."""
         about = self._settings, self._network.engine.name, self._network.engine.numerics()
         if self._resume:
@@ -263,11 +263,11 @@ class _Training:
 
     @staticmethod
     def _mark(state: TrainingState) -> Any:
-        """What tells states of one run apart: an evaluation may be made up after the iteration was saved."""
+        """The numbers that tell states of one run apart: an evaluation may be made up after the iteration was saved."""
         return state.iteration, state.eval_return, state.eval_due
 
     def _save_and_say(self) -> str:
-        """What a process that must end at once still does, from a thread beside the training."""
+        """Saves what is finished, from a thread beside the training, for a process that must end at once."""
         save_what_is_finished()
         return self._how_to_go_on()
 

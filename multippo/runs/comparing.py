@@ -1,4 +1,4 @@
-"""Where two runs part first: iteration by iteration in what was logged, leaf by leaf in what was saved."""
+"""The first difference between two runs: by iteration in the metrics, by leaf in the checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Apart:
         a: What the first run has there; None where it lacks the leaf, or the two are of different shapes.
         b: What the second has.
         shapes: The shapes of the two, where they differ; None for the one that lacks the leaf.
-        by: Their distance in proportion to the larger of them and 1; infinite where one lacks the leaf or is no number.
+        by: Their distance in proportion to the larger of them and 1; infinite where one lacks the leaf or is NaN.
     """
 
     leaf: str
@@ -57,7 +57,7 @@ class Parting:
 
 
 def logged_by_iteration(records: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """What was logged of each iteration, without times and speeds.
+    """The metrics of each iteration, without times and speeds.
 
     Args:
         records: From ``read_metrics``, in the order in which they were logged. An evaluation is of the iteration

@@ -56,17 +56,17 @@ class RunDirectory:
 
     @property
     def config(self) -> Path:
-        """What the run is."""
+        """The file of settings."""
         return self.path / "config.json"
 
     @property
     def metrics(self) -> Path:
-        """What was logged, one JSON object a line."""
+        """The metrics, one JSON object a line."""
         return self.path / "metrics.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        """Where ``step_…`` directories lie."""
+        """The directory of ``step_…`` directories."""
         return self.path / "checkpoints"
 
     @property
@@ -170,10 +170,10 @@ class RunDirectory:
         write_text(self.config, json.dumps(json_ready(content), indent=2, allow_nan=False) + "\n")
 
     def read_settings(self) -> dict[str, Any]:
-        """What the run was given, by option name; ``backend`` is the engine that made it.
+        """The settings the run was given, by option name; ``backend`` is the engine that made it.
 
         Raises:
-            UsageError: If this is no run's directory, or its file can't be understood.
+            UsageError: If this is not a run's directory, or its file can't be understood.
         """
         if not self.config.is_file():
             raise self._no_run()
@@ -198,11 +198,11 @@ class RunDirectory:
         return settings
 
     def settings(self) -> RunSettings:
-        """What the run is."""
+        """The settings, defaults filled in."""
         return settings_from(self.read_settings())
 
     def has_checkpoint(self) -> bool:
-        """Whether a state has been saved, be it damaged by now: such a run must not start again over what is left."""
+        """Returns True if a state was ever saved, damaged or not: such a run must not start again over the rest."""
         return bool(step_entries(self.checkpoints))
 
     def checkpoint(self, which: str = "latest") -> Checkpoint:

@@ -15,8 +15,9 @@ from multippo.algorithms.checkpointing.checkpoint import Checkpoint
 from multippo.algorithms.checkpointing.steps import step_directories, step_directory
 from multippo.algorithms.config import TrainConfig
 from multippo.envs.api import Env
+from multippo.errors import DamagedCheckpointError, UsageError
 from multippo.runs.directory import RunDirectory
-from multippo.runs.recovery import pointing_to_another
+from multippo.runs.recovery import another_checkpoint, reason
 
 __all__ = ["Run", "load_run", "read_checkpoint"]
 
@@ -99,11 +100,13 @@ def read_checkpoint(
     """
     while True:
         there = step_directories(directory.checkpoints)
-        with pointing_to_another(directory):
-            try:
-                checkpoint = directory.checkpoint(which)
-                read(checkpoint)
-                return checkpoint
-            except FileNotFoundError:
-                if step_directories(directory.checkpoints) == there:
-                    raise
+        try:
+            checkpoint = directory.checkpoint(which)
+            read(checkpoint)
+            return checkpoint
+        except (DamagedCheckpointError, FileNotFoundError) as error:
+            missing = isinstance(error, FileNotFoundError)
+            if missing and step_directories(directory.checkpoints) != there:
+                continue
+            where = f"{Path(error.filename).parent.name}: " if missing and error.filename else ""
+            raise UsageError(f"{where}{reason(error)} {another_checkpoint(directory)}") from error

@@ -1,4 +1,4 @@
-"""How far a run has come, on a terminal or in a log."""
+"""A run's progress, on a terminal or in a log."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Progress(abc.ABC):
 
     @abc.abstractmethod
     def note(self, text: str) -> None:
-        """Says something in between."""
+        """Shows a line of text in between."""
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is left to clean up by default."""
+        """Cleans up; by default there is nothing to."""
 
     def _read(self, metrics: Mapping[str, float]) -> _Shown:
         if math.isfinite(metrics.get(RETURN, math.nan)):
@@ -72,13 +72,13 @@ class _Shown(NamedTuple):
 
 
 class NoProgress(Progress):
-    """Says nothing."""
+    """Shows nothing."""
 
     def update(self, metrics: Mapping[str, float]) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 class PlainProgress(Progress):
