@@ -73,7 +73,7 @@ def test_a_resume_that_is_refused_late_has_changed_nothing(
 
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 99')  # which a resume would drop
-    monkeypatch.setattr(run_module, "check_network", refuse)
+    monkeypatch.setattr(run_module, "check_initial_state", refuse)
     again = ("train", "--run-dir", run, "--resume", "--total-steps", 64, "--learning-rate", 0.5)
     assert "not with me" in refused(command, tmp_path, *again)
 
