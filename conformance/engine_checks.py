@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.utils import tree_map
 from multippo.random import host
+from multippo.trees import tree_map
 
 from .between_checks import BETWEEN
 from .checks import Check

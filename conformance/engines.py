@@ -11,7 +11,7 @@ import numpy as np
 
 from multippo.backends import available_backends, load_engine, use_backend
 from multippo.backends.api import Engine
-from multippo.networks.utils import tree_map
+from multippo.trees import tree_map
 
 __all__ = [
     "INDEPENDENT",

@@ -10,8 +10,8 @@ import gymnasium
 import numpy as np
 
 from multippo.envs.api import Env, EnvState
-from multippo.networks.utils import tree_leaves
 from multippo.random import host
+from multippo.trees import tree_leaves
 
 __all__ = ["NUM_ENVS", "NUM_STEPS", "SCRIPT", "ScriptedEnv", "script_ends", "sum_of_actions"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from multippo.backends.api import OptimizerConfig
-from multippo.networks.utils import tree_leaves
+from multippo.trees import tree_leaves
 
 __all__ = ["gradient_of", "moments_by_name", "weighted_sum"]
 

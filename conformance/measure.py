@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.utils import named_leaves
+from multippo.trees import named_leaves
 
 __all__ = ["ACROSS_STEPS", "Deviation", "Result", "compare", "portable_deviation", "worst_of"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from multippo.networks.random_state import map_random_states
 from multippo.networks.types import PPONetworkOutput
-from multippo.networks.utils import named_leaves, tree_leaves, tree_map, tree_structure
+from multippo.trees import named_leaves, tree_leaves, tree_map, tree_structure
 
 from .checks import Check
 from .measure import Deviation, compare, portable_deviation, worst_of

@@ -11,8 +11,8 @@ import numpy as np
 import multippo as mp
 from multippo.networks.unrolling import step_unroll
 from multippo.networks.updating import needs_only_valid
-from multippo.networks.utils import tree_map
 from multippo.random import host
+from multippo.trees import tree_map
 
 from .attributes import plain_attributes, written_attributes
 from .engines import engine_at, to_engine, to_host

@@ -12,7 +12,7 @@ import numpy as np
 import multippo as mp
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import step_unroll
-from multippo.networks.utils import tree_leaves, tree_map, tree_structure
+from multippo.trees import tree_leaves, tree_map, tree_structure
 
 from .attributes import plain_attributes, written_attributes
 from .engines import to_host

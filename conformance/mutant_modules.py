@@ -17,8 +17,8 @@ from multippo.networks.normalizer import Normalizer
 from multippo.networks.recurrent import LSTM
 from multippo.networks.sampling_layers import NormalTanhSampler
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import tree_map
 from multippo.networks.variables import Variable
+from multippo.trees import tree_map
 
 from .custom import Holder
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.utils import named_leaves, tree_map
+from multippo.trees import named_leaves, tree_map
 
 from .checks import Check
 from .environment import sum_of_actions

@@ -13,8 +13,8 @@ from multippo.algorithms.losses import ppo_loss
 from multippo.algorithms.minibatches import make_sequences, minibatch_indices, take_sequences
 from multippo.algorithms.targets import estimate_targets
 from multippo.algorithms.types import Transition
-from multippo.networks.utils import tree_map
 from multippo.random import host
+from multippo.trees import tree_map
 
 from .engines import engine_at, to_engine, to_host
 from .environment import NUM_ENVS, NUM_STEPS

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.utils import tree_leaves
+from multippo.trees import tree_leaves
 
 from .between_checks import MODULES_BETWEEN
 from .checks import Check, perform

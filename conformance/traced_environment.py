@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from multippo.envs.api import Env, EnvState
-from multippo.networks.utils import tree_leaves, tree_map
+from multippo.trees import tree_leaves, tree_map
 
 from .environment import NUM_STEPS
 

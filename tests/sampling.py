@@ -8,7 +8,7 @@ import numpy as np
 from support import compiled, to_numpy, total
 
 import multippo as mp
-from multippo.networks.utils import tree_leaves, tree_map
+from multippo.trees import tree_leaves, tree_map
 
 NVEC = np.asarray([[2, 1], [3, 2]])
 """Of unequal choices, one of them none, on two axes."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import multippo as mp
-from multippo.networks.utils import named_leaves, tree_leaves, tree_map
+from multippo.trees import named_leaves, tree_leaves, tree_map
 
 ENGINES = ("jax", "torch")
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}

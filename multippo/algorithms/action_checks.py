@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from multippo.arguments import describe
 from multippo.integer_boxes import is_integer_box, num_choices
 from multippo.networks.locating import path_of
 from multippo.networks.outputs import Draw
 from multippo.networks.types import PPONetworkOutput
-from multippo.networks.utils import describe, tree_map
+from multippo.trees import tree_map
 
 __all__ = ["check_actions", "whose"]
 

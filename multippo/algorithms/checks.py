@@ -10,12 +10,13 @@ from multippo.algorithms.action_checks import check_actions, whose
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, PPOConfig, TrainConfig
 from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
+from multippo.arguments import describe
 from multippo.envs.api import Env, EnvState
 from multippo.networks.captured_weights import refuse_captured
-from multippo.networks.locating import is_the_librarys, message_of, path_of, where_it_failed
+from multippo.networks.locating import all_modules, is_the_librarys, message_of, path_of, where_it_failed
 from multippo.networks.outputs import examined, returned
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import all_modules, describe, named_leaves, tree_leaves, tree_structure
+from multippo.trees import named_leaves, tree_leaves, tree_structure
 
 __all__ = [
     "as_env",

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import numpy as np
 
-from multippo.keywords import known_keywords
+from multippo.arguments import is_integer, is_number, known_keywords, require
 
 __all__ = ["DEFAULT_NUM_ENVS", "EvalConfig", "PPOConfig", "TrainConfig", "as_python"]
 
@@ -17,11 +17,6 @@ _Class = TypeVar("_Class")
 
 DEFAULT_NUM_ENVS = 8
 """How many copies of an environment made by name there are, if nobody says."""
-
-
-def _require(condition: bool, field: str, received: Any, expected: str) -> None:
-    if not condition:
-        raise ValueError(f"{field}={received!r} is not possible: expected {expected}.")
 
 
 def as_python(config: Any) -> None:
@@ -35,18 +30,13 @@ def as_python(config: Any) -> None:
 def _positive_int(config: Any, *fields: str) -> None:
     for field in fields:
         value = getattr(config, field)
-        ok = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        _require(ok, field, value, "an integer of at least 1")
+        require(is_integer(value, 1), field, value, "an integer of at least 1")
 
 
 def _one_of(config: Any, field: str) -> None:
     """Checks a field of a Literal type by its annotation."""
     value, choices = getattr(config, field), get_args(get_type_hints(type(config))[field])
-    _require(isinstance(value, str) and value in choices, field, value, f"one of {', '.join(map(repr, choices))}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    require(isinstance(value, str) and value in choices, field, value, f"one of {', '.join(map(repr, choices))}")
 
 
 @known_keywords
@@ -192,26 +182,24 @@ class PPOConfig:
             _positive_int(self, "num_envs")
         for field in ("discounting_factor", "gae_lambda"):
             value = getattr(self, field)
-            _require(_is_number(value) and 0 <= value <= 1, field, value, "a number in [0, 1]")
+            require(is_number(value) and 0 <= value <= 1, field, value, "a number in [0, 1]")
         for field in ("learning_rate", "weight_decay", "critic_loss_weight"):
             value = getattr(self, field)
-            _require(_is_number(value) and value >= 0, field, value, "a finite number of at least 0")
+            require(is_number(value) and value >= 0, field, value, "a finite number of at least 0")
         for field in ("clip_range", "adam_epsilon", "desired_kl", "min_learning_rate", "max_learning_rate"):
             value = getattr(self, field)
-            _require(_is_number(value) and value > 0, field, value, "a finite number above 0")
+            require(is_number(value) and value > 0, field, value, "a finite number above 0")
         for field in ("value_clip_range", "gradient_clipping", "target_kl", "reward_clip"):
             value = getattr(self, field)
-            _require(
-                value is None or (_is_number(value) and value > 0), field, value, "a finite number above 0, or None"
-            )
+            require(value is None or (is_number(value) and value > 0), field, value, "a finite number above 0, or None")
         for field in ("lr_schedule", "combine_advantages", "advantage_normalization", "entropy_schedule", "nonfinite"):
             _one_of(self, field)
         for field in ("normalize_advantages", "recompute_advantages", "scale_rewards"):
             value = getattr(self, field)
-            _require(isinstance(value, bool), field, value, "True or False")
+            require(isinstance(value, bool), field, value, "True or False")
         betas: Any = self.adam_betas
-        ok = isinstance(betas, tuple | list) and len(betas) == 2 and all(_is_number(b) and 0 <= b < 1 for b in betas)
-        _require(ok, "adam_betas", betas, "two numbers in [0, 1)")
+        ok = isinstance(betas, tuple | list) and len(betas) == 2 and all(is_number(b) and 0 <= b < 1 for b in betas)
+        require(ok, "adam_betas", betas, "two numbers in [0, 1)")
         # JSON has lists only, and torch takes no integer.
         object.__setattr__(self, "adam_betas", tuple(float(beta) for beta in betas))
         self._check_learning_rate()
@@ -241,18 +229,18 @@ class PPOConfig:
     def _check_learning_rate(self) -> None:
         warmup = self.learning_rate_warmup
         ok = isinstance(warmup, int) and not isinstance(warmup, bool) and warmup >= 0
-        _require(ok, "learning_rate_warmup", warmup, "an integer of at least 0, a number of iterations")
+        require(ok, "learning_rate_warmup", warmup, "an integer of at least 0, a number of iterations")
         low, high = self.min_learning_rate, self.max_learning_rate
-        _require(low <= high, "min_learning_rate", low, f"at most max_learning_rate={high!r}")
+        require(low <= high, "min_learning_rate", low, f"at most max_learning_rate={high!r}")
         if self.lr_schedule == "adaptive_kl":
             rate = self.learning_rate
             expected = f"for lr_schedule='adaptive_kl' one between min_learning_rate={low!r} and {high!r}, the largest"
-            _require(low <= rate <= high, "learning_rate", rate, expected)
+            require(low <= rate <= high, "learning_rate", rate, expected)
 
     def _check_entropy(self) -> None:
         weight = self.entropy_weight
-        _require(
-            weight is None or (_is_number(weight) and weight >= 0),
+        require(
+            weight is None or (is_number(weight) and weight >= 0),
             "entropy_weight",
             weight,
             "a finite number of at least 0, or None",
@@ -330,7 +318,7 @@ class EvalConfig:
     def __post_init__(self) -> None:
         as_python(self)
         for field in ("enabled", "deterministic"):
-            _require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
+            require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
         _positive_int(self, "every_steps", "num_episodes", "num_envs")
         if self.max_episode_steps is not None:
             _positive_int(self, "max_episode_steps")
@@ -368,14 +356,14 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         as_python(self)
-        _require(isinstance(self.ppo, PPOConfig), "ppo", self.ppo, "a PPOConfig")
-        _require(isinstance(self.eval, EvalConfig), "eval", self.eval, "an EvalConfig")
+        require(isinstance(self.ppo, PPOConfig), "ppo", self.ppo, "a PPOConfig")
+        require(isinstance(self.eval, EvalConfig), "eval", self.eval, "an EvalConfig")
         ok = isinstance(self.seed, int) and not isinstance(self.seed, bool) and 0 <= self.seed < 2**63
-        _require(ok, "seed", self.seed, "an integer in [0, 2**63)")
+        require(ok, "seed", self.seed, "an integer in [0, 2**63)")
         _one_of(self, "compile")
         if self.checkpoint_every_steps is not None:
             _positive_int(self, "checkpoint_every_steps")
         at_evals = self.checkpoint_at_evals
-        _require(isinstance(at_evals, bool), "checkpoint_at_evals", at_evals, "True or False")
+        require(isinstance(at_evals, bool), "checkpoint_at_evals", at_evals, "True or False")
         ok = isinstance(self.log_every_steps, int) and self.log_every_steps >= 0
-        _require(ok, "log_every_steps", self.log_every_steps, "an integer of at least 0")
+        require(ok, "log_every_steps", self.log_every_steps, "an integer of at least 0")

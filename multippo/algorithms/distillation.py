@@ -11,8 +11,8 @@ from multippo.algorithms.run import CheckpointFn, Run
 from multippo.algorithms.teacher import TargetFn, Teacher, distillation_loss
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.envs.api import Env
+from multippo.networks.locating import all_modules
 from multippo.networks.types import StatefulModule
-from multippo.networks.utils import all_modules
 
 __all__ = [
     "DistillationConfig",

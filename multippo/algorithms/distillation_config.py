@@ -6,7 +6,7 @@ import dataclasses
 from typing import Literal
 
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig, as_python
-from multippo.keywords import known_keywords
+from multippo.arguments import known_keywords
 
 __all__ = ["DistillationConfig", "DistillationTrainConfig"]
 

@@ -15,9 +15,10 @@ from multippo.algorithms.rollout import Actor, collect, is_traced
 from multippo.envs.api import Env
 from multippo.envs.guard import restart_unsound
 from multippo.envs.keys import key_words
+from multippo.networks.locating import all_modules
 from multippo.networks.random_state import reseed
 from multippo.networks.types import StatefulModule
-from multippo.networks.utils import all_modules, tree_leaves, tree_map
+from multippo.trees import tree_leaves, tree_map
 
 __all__ = ["Evaluator", "as_key", "check_player", "eval_rollout", "evaluation_mode"]
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import optree
 
 from multippo.networks.measuring import Lesson, is_lesson
-from multippo.networks.utils import tree_leaves, tree_structure
+from multippo.trees import tree_leaves, tree_structure
 
 __all__ = ["Route", "plan_route"]
 

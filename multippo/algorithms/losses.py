@@ -10,7 +10,7 @@ from multippo.algorithms.advantages import standardized
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.types import Sequences
 from multippo.networks.outputs import ACTIVATION_KEY, per_environment
-from multippo.networks.utils import tree_leaves, tree_map
+from multippo.trees import tree_leaves, tree_map
 
 __all__ = ["WITHOUT_ENTROPY", "LossOutput", "mean_metrics", "mean_over", "ppo_loss"]
 

@@ -8,7 +8,7 @@ from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.replay import gather_time, valid_first
 from multippo.algorithms.types import Sequences, Transition
 from multippo.networks.random_state import RandomState
-from multippo.networks.utils import select, tree_leaves, tree_map
+from multippo.trees import select, tree_leaves, tree_map
 
 __all__ = [
     "choose_sequence_length",

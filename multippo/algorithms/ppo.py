@@ -9,7 +9,7 @@ from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.reports import LogFn
 from multippo.algorithms.run import CheckpointFn, Run
 from multippo.algorithms.types import TrainingState, TrainResult
-from multippo.keywords import known_keywords
+from multippo.arguments import known_keywords
 
 __all__ = ["CheckpointFn", "train_ppo"]
 

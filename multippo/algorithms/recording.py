@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from multippo.algorithms.config import DEFAULT_NUM_ENVS
 from multippo.algorithms.evaluation import as_key, check_player, evaluation_mode
 from multippo.algorithms.replay import gather_time, valid_first
 from multippo.algorithms.rollout import unroll_env
+from multippo.arguments import check_flag, check_size
 from multippo.envs.api import Env
-from multippo.networks.arguments import check_flag
 from multippo.networks.random_state import reseed
 from multippo.networks.recording import extract_activations, with_recording
 
@@ -65,8 +63,7 @@ def record_activations_rollout(
     check_player("record_activations_rollout", env, network)
     deterministic = check_flag("record_activations_rollout", "deterministic", deterministic)
     key = as_key("record_activations_rollout", network.engine, key)
-    if isinstance(num_steps, bool) or not isinstance(num_steps, int | np.integer) or num_steps < 1:
-        raise ValueError(f"num_steps={num_steps!r} is not possible: expected an integer of at least 1.")
+    num_steps = check_size("", "num_steps", num_steps)
     if not isinstance(env, Env):
         from multippo.envs import make_env
 

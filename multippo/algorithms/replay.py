@@ -8,7 +8,7 @@ from multippo.algorithms.types import Transition
 from multippo.backends.registry import array_kind
 from multippo.networks.carries import check_batch
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import tree_map
+from multippo.trees import tree_map
 
 __all__ = ["gather_time", "replay", "valid_first"]
 

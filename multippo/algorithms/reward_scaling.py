@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from multippo.algorithms.advantages import linear_recurrence
 from multippo.algorithms.types import Transition
-from multippo.networks.utils import named_leaves, tree_leaves, tree_map
+from multippo.trees import named_leaves, tree_leaves, tree_map
 
 __all__ = ["RewardScale", "clip_rewards", "divisors", "initial_scale", "scale_rewards"]
 

@@ -16,13 +16,14 @@ import numpy as np
 
 from multippo.algorithms.checks import check_acts
 from multippo.algorithms.types import Transition
+from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
 from multippo.envs.guard import restart_broken
 from multippo.networks.carries import check_batch
 from multippo.networks.random_state import forget_drawn
 from multippo.networks.types import StatefulModule
 from multippo.networks.unrolling import reset_where
-from multippo.networks.utils import check_size, select, tree_leaves, tree_map
+from multippo.trees import select, tree_leaves, tree_map
 
 __all__ = ["Actor", "Rollout", "collect", "is_traced", "unroll_env"]
 

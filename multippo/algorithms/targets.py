@@ -10,7 +10,7 @@ from multippo.algorithms.advantages import generalized_advantages, standardized_
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.replay import replay
 from multippo.algorithms.types import Transition
-from multippo.networks.utils import tree_leaves, tree_map
+from multippo.trees import tree_leaves, tree_map
 
 __all__ = ["current_values", "estimate_targets"]
 

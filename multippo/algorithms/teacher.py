@@ -23,7 +23,7 @@ from multippo.networks.measuring import is_lesson, measured
 from multippo.networks.outputs import per_environment
 from multippo.networks.random_state import reseed
 from multippo.networks.unrolling import reset_where
-from multippo.networks.utils import named_leaves, select, tree_leaves, tree_map, tree_structure
+from multippo.trees import named_leaves, select, tree_leaves, tree_map, tree_structure
 
 __all__ = ["TargetFn", "Teacher", "TeacherState", "distillation_loss"]
 

@@ -19,7 +19,7 @@ from multippo.envs.guard import restart_unsound
 from multippo.envs.saving import SavedEnvState
 from multippo.networks.random_state import reseed
 from multippo.networks.updating import needs_only_valid
-from multippo.networks.utils import named_leaves, tree_map
+from multippo.trees import named_leaves, tree_map
 
 __all__ = ["RunState", "Trainer"]
 

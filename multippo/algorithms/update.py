@@ -19,7 +19,7 @@ from multippo.algorithms.teacher import Teacher, distillation_loss
 from multippo.algorithms.types import EpisodeState, Sequences, Transition
 from multippo.backends.api import OptimizerConfig
 from multippo.envs.guard import guarded_leaves
-from multippo.networks.utils import named_leaves, tree_leaves, tree_map
+from multippo.trees import named_leaves, tree_leaves, tree_map
 
 __all__ = ["Learner", "LearnerState", "fold_episodes", "optimizer_config"]
 

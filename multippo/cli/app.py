@@ -17,9 +17,9 @@ import traceback
 from collections.abc import Sequence
 
 from multippo import __version__
+from multippo.arguments import did_you_mean
 from multippo.cli.errors import RunError, UsageError, is_users_mistake, one_line
 from multippo.errors import NonFiniteError, Terminated
-from multippo.keywords import did_you_mean
 
 __all__ = ["main"]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from multippo.arguments import did_you_mean
 from multippo.cli.errors import UsageError
 from multippo.cli.options import Option
 from multippo.cli.values import convert
-from multippo.keywords import did_you_mean
 
 __all__ = ["read_object", "read_settings", "settings_of"]
 

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, get_origin
 
+from multippo.arguments import did_you_mean
 from multippo.cli.errors import UsageError
 from multippo.cli.options import Option
 from multippo.cli.values import convert, metavar, shown
-from multippo.keywords import did_you_mean
 
 __all__ = ["parse"]
 

@@ -10,8 +10,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
+from multippo.arguments import did_you_mean
 from multippo.cli.errors import UsageError
-from multippo.keywords import did_you_mean
 
 __all__ = ["convert", "metavar", "shown"]
 

@@ -19,7 +19,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from multippo.envs.observations import take_rows
-from multippo.networks.utils import tree_leaves
+from multippo.trees import tree_leaves
 
 if TYPE_CHECKING:
     from multippo.envs.observations import ObservationMap

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from multippo.arguments import check_size
 from multippo.backends.registry import computes_in_float64
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
-from multippo.envs.arguments import whole
 from multippo.envs.functional_spaces import as_declared, functional_action_space, functional_observation_space
 from multippo.envs.guard import broken_leaf
 from multippo.envs.keys import raw_jax_key
@@ -110,12 +110,12 @@ class FunctionalEnv(Env):
         }
         self.id = id or type(env).__name__
         self.env = env
-        self.num_envs = num_envs = whole("num_envs", num_envs, of=self.id)
+        self.num_envs = num_envs = check_size(self.id, "num_envs", num_envs)
         least_pool = max(num_envs, _MIN_POOL)
-        self._pool_size = least_pool if pool_size is None else whole("pool_size", pool_size, num_envs, self.id)
-        action_repeat = whole("action_repeat", action_repeat, of=self.id)
+        self._pool_size = least_pool if pool_size is None else check_size(self.id, "pool_size", pool_size, num_envs)
+        action_repeat = check_size(self.id, "action_repeat", action_repeat)
         if episode_length is not None:
-            episode_length = whole("episode_length", episode_length, of=self.id)
+            episode_length = check_size(self.id, "episode_length", episode_length)
         self._stride = _stride(num_envs, self._pool_size)
         self._episode_length, self._action_repeat = episode_length, action_repeat
         # Without 64-bit mode JAX has no float64.

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from multippo.arguments import describe
 from multippo.networks.observation_layers import check_keys
 
 __all__ = ["as_declared", "functional_action_space", "functional_observation_space"]
@@ -84,14 +85,12 @@ def _check(space: spaces.Space[Any], obs: Any, path: str, name: str) -> None:
     if isinstance(space, spaces.Dict):
         check_keys(space, path)
         if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
-            received = f"the keys {sorted(obs)}" if isinstance(obs, Mapping) else f"a {type(obs).__name__}"
-            raise _mismatch(path, name, received, f"a dict with the keys {sorted(space.spaces)}")
+            raise _mismatch(path, name, describe(obs), f"a dict with the keys {sorted(space.spaces)}")
         for key, sub in space.spaces.items():
             _check(sub, obs[key], f"{path}[{key!r}]", name)
     elif isinstance(space, spaces.Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
-            received = f"{len(obs)} entries" if isinstance(obs, tuple | list) else f"a {type(obs).__name__}"
-            raise _mismatch(path, name, received, f"a tuple of {len(space.spaces)} entries")
+            raise _mismatch(path, name, describe(obs), f"a tuple of {len(space.spaces)} entries")
         for index, sub in enumerate(space.spaces):
             _check(sub, obs[index], f"{path}[{index}]", name)
     elif not isinstance(space, spaces.Box):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from multippo.backends.registry import computes_in_float64
-from multippo.networks.utils import named_leaves, select, tree_leaves, tree_map
+from multippo.trees import named_leaves, select, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from multippo.envs.api import Env, EnvState

@@ -14,9 +14,9 @@ from gymnasium.vector import (
     VectorWrapper,
 )
 
+from multippo.arguments import check_size
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
-from multippo.envs.arguments import time_limit
 from multippo.envs.autoreset import autoreset_mode as read_autoreset_mode
 from multippo.envs.autoreset import (
     final_observations,
@@ -57,7 +57,7 @@ class GymnasiumEnv(Env):
 
     Raises:
         ValueError: If a space or the autoreset mode is not supported, two environments are the same object, or
-            ``max_episode_steps`` is no whole number of at least 1.
+            ``max_episode_steps`` is not an integer of at least 1.
     """
 
     functional = False
@@ -77,7 +77,8 @@ class GymnasiumEnv(Env):
         self.id = id or (spec.id if spec else type(vector_env.unwrapped).__name__)
         self.num_envs = vector_env.num_envs
         self.vector_env = vector_env
-        max_episode_steps = time_limit(max_episode_steps, self.id)
+        if max_episode_steps is not None:
+            max_episode_steps = check_size(self.id, "max_episode_steps", max_episode_steps, otherwise=", or None")
         worker_timeout = check_worker_timeout(worker_timeout)
         try:
             self._reward_dtype = np.dtype(reward_dtype)

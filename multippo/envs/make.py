@@ -16,16 +16,15 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from multippo.arguments import check_size, did_you_mean
 from multippo.envs import novel
 from multippo.envs.api import Env
-from multippo.envs.arguments import check_wrappers, time_limit, whole
 from multippo.envs.host import GymnasiumEnv
 from multippo.envs.other_interfaces import refuse_other_interface
 from multippo.envs.registry import is_installed, unknown_env
 from multippo.envs.vectorize import Vectorization, first_made, vectorize, vectorize_id
 from multippo.envs.workers import WORKER_TIMEOUT_S, check_worker_timeout
 from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, ScaleReward
-from multippo.keywords import did_you_mean
 
 __all__ = ["make_env"]
 
@@ -130,9 +129,10 @@ _INTERNAL = {"env", "env_id", "gymnasium_id", "name", "constructors", "can_repea
 
 
 def _make(env: Any, num_envs: int | None, kwargs: dict[str, Any]) -> Env:
-    num_envs = None if num_envs is None else whole("num_envs", num_envs)
-    if "max_episode_steps" in kwargs:
-        kwargs["max_episode_steps"] = time_limit(kwargs["max_episode_steps"])
+    num_envs = None if num_envs is None else check_size("", "num_envs", num_envs)
+    limit = kwargs.get("max_episode_steps")
+    if limit is not None:
+        kwargs["max_episode_steps"] = check_size("", "max_episode_steps", limit, otherwise=", or None")
     if isinstance(env, str):
         return _make_named(env, num_envs or 1, kwargs)
     if isinstance(env, Env | VectorEnv):
@@ -218,8 +218,8 @@ def _make_gymnasium(
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
     worker_timeout = check_worker_timeout(worker_timeout)
-    check_wrappers(wrappers)
-    action_repeat = whole("action_repeat", action_repeat)
+    _check_wrappers(wrappers)
+    action_repeat = check_size("", "action_repeat", action_repeat)
     wrappers = (*wrappers, *_repeating(action_repeat))
     novel.register()
     spec = gymnasium.registry.get(gymnasium_id)
@@ -265,7 +265,7 @@ def _make_constructed(
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
     worker_timeout = check_worker_timeout(worker_timeout)
-    action_repeat = whole("action_repeat", action_repeat)
+    action_repeat = check_size("", "action_repeat", action_repeat)
     wrappers = list(_repeating(action_repeat))
     if max_episode_steps is not None:
         wrappers.insert(0, functools.partial(TimeLimit, max_episode_steps=max_episode_steps))
@@ -329,3 +329,18 @@ def _check_vectorization(vectorization: str) -> None:
 def _require(package: str, what: str, install: str) -> None:
     if not is_installed(package):
         raise ImportError(f"{what} needs the package {package}, which is not installed: pip install '{install}'.")
+
+
+def _check_wrappers(wrappers: Any) -> None:
+    """Raises unless it is a sequence of functions.
+
+    Raises:
+        TypeError: If it is something else, such as one function alone.
+    """
+    if isinstance(wrappers, Sequence) and all(isinstance(wrapper, Callable) for wrapper in wrappers):
+        return
+    mend = f" Pass [{getattr(wrappers, '__name__', wrappers)}]." if callable(wrappers) else ""
+    raise TypeError(
+        f"wrappers={wrappers!r} is not possible: expected a list of functions that take a gymnasium.Env and return "
+        f"one.{mend}"
+    )

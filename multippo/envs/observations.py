@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from multippo.arguments import describe
 from multippo.networks.observation_layers import check_keys
 
 __all__ = ["ObservationMap", "make_observation_map", "take_rows"]
@@ -175,8 +176,7 @@ class _DictMap(ObservationMap):
 
     def _check(self, raw: Any) -> None:
         if not isinstance(raw, dict) or raw.keys() != self._maps.keys():
-            received = f"a dict with the keys {list(raw)}" if isinstance(raw, dict) else f"a {type(raw).__name__}"
-            raise _mismatch(self._path, received, f"a dict with the keys {list(self._maps)}")
+            raise _mismatch(self._path, describe(raw), f"a dict with the keys {list(self._maps)}")
 
 
 class _TupleMap(ObservationMap):
@@ -198,8 +198,7 @@ class _TupleMap(ObservationMap):
 
     def _check(self, raw: Any) -> None:
         if not isinstance(raw, tuple | list) or len(raw) != len(self._maps):
-            received = f"{len(raw)} entries" if isinstance(raw, tuple | list) else f"a {type(raw).__name__}"
-            raise _mismatch(self._path, received, f"a tuple of {len(self._maps)} entries")
+            raise _mismatch(self._path, describe(raw), f"a tuple of {len(self._maps)} entries")
 
 
 def _as_array(raw: Any, path: str) -> np.ndarray:

@@ -15,10 +15,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
+from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
-from multippo.envs.arguments import whole
 from multippo.envs.returned import split_step
-from multippo.networks.utils import select, tree_map
+from multippo.trees import select, tree_map
 
 __all__ = ["ActionRepeat", "EnvWrapper", "EpisodeLimit", "FilterObservation", "ScaleReward"]
 
@@ -150,7 +150,7 @@ class EpisodeLimit(EnvWrapper):
 
     def __init__(self, env: Env, max_episode_steps: int) -> None:
         super().__init__(env, max_episode_steps=max_episode_steps)
-        max_episode_steps = whole("max_episode_steps", max_episode_steps, of=env.id)
+        max_episode_steps = check_size(env.id, "max_episode_steps", max_episode_steps)
         if env.functional:
             raise ValueError(
                 f"{env.id} is a functional environment: make it with episode_length={max_episode_steps} instead of "
@@ -203,13 +203,13 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         repeats: How many times.
 
     Raises:
-        ValueError: If ``repeats`` is no whole number of at least 1.
+        ValueError: If ``repeats`` is not an integer of at least 1.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], repeats: int) -> None:
         RecordConstructorArgs.__init__(self, repeats=repeats)
         super().__init__(env)
-        self._repeats = whole("action_repeat", repeats)
+        self._repeats = check_size("", "action_repeat", repeats)
 
     def step(self, action: Any) -> Any:
         """As ``gymnasium.Env.step``."""

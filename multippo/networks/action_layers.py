@@ -9,9 +9,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from multippo.arguments import is_integer
 from multippo.integer_boxes import MOST_CHOICES, is_integer_box, num_choices
 from multippo.networks.containers import Filter, Flattener, Map, Parallel, Sequential, Splitter
-from multippo.networks.observation_layers import Size, is_size
+from multippo.networks.observation_layers import Size
 from multippo.networks.sampling_layers import (
     BernoulliSampler,
     CategoricalSampler,
@@ -150,7 +151,7 @@ def _of_numbers(action: Size, rngs: Rngs, options: SamplerOptions, path: str) ->
     if isinstance(action, spaces.MultiBinary) and math.prod(action.shape):
         sampler = BernoulliSampler(rngs, options.entropy_weight, action_shape=tuple(action.shape))
         return ActionLayers(math.prod(action.shape), [sampler])
-    if is_size(action):
+    if is_integer(action, 1):
         return _of_box((int(action),), True, rngs, options)
     if isinstance(action, spaces.Box) and action.dtype.kind == "f" and math.prod(action.shape):
         return _of_box(tuple(action.shape), _is_bounded(action), rngs, options)

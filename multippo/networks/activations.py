@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from multippo.networks.arguments import framework_of, unwrapped
-from multippo.networks.utils import describe
+from multippo.arguments import describe, framework_of, unwrapped
 
 __all__ = ["Activation", "activate", "resolve_activation"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import optree
 
+from multippo.arguments import describe
 from multippo.networks.containers import Container, Run, check_child
-from multippo.networks.outputs import kind_of
 from multippo.networks.types import PPONetworkOutput, StatefulModule
-from multippo.networks.utils import tree_leaves, tree_map
+from multippo.trees import tree_leaves, tree_map
 
 __all__ = ["PPOAdapter"]
 
@@ -77,7 +77,7 @@ class PPOAdapter(Container):
         values = run("value", x).output
         if not tree_leaves(samples) or not all(map(_is_sample, _samples(samples))):
             raise ValueError(
-                f"PPOAdapter's action port yielded {_describe(samples)}; expected "
+                f"PPOAdapter's action port yielded {describe(samples)}; expected "
                 "{'action', 'log_likelihood'}, or a tree of such dicts. End it with a sampler."
             )
         return PPONetworkOutput(
@@ -92,7 +92,7 @@ class PPOAdapter(Container):
         if not hasattr(value, "shape") or not self.xp.isdtype(value.dtype, "real floating"):
             of = f" of {str(value.dtype).removeprefix('torch.')}" if hasattr(value, "shape") else ""
             raise TypeError(
-                f"PPOAdapter's value port yielded {kind_of(value)}{of}; expected an array of real floating-point "
+                f"PPOAdapter's value port yielded {describe(value)}{of}; expected an array of real floating-point "
                 "numbers, one for each environment."
             )
         if value.ndim == batch_axes + 1 and value.shape[-1] == 1:
@@ -116,9 +116,3 @@ def _samples(tree: Any) -> list[Any]:
 
 def _pick(tree: Any, key: str) -> Any:
     return optree.tree_map(lambda sample: sample[key], tree, is_leaf=_is_sample)
-
-
-def _describe(tree: Any) -> str:
-    if isinstance(tree, dict):
-        return f"a dict with {sorted(map(str, tree))}"
-    return f"an array of shape {tuple(tree.shape)}" if hasattr(tree, "shape") else f"a {type(tree).__name__}"

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.arguments import unwrapped
+from multippo.arguments import describe, unwrapped
 from multippo.networks.locating import thrower
 from multippo.networks.types import StatefulModule
-from multippo.networks.utils import describe, named_leaves
+from multippo.trees import named_leaves
 
 __all__ = ["call_foreign"]
 

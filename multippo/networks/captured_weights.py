@@ -12,8 +12,8 @@ import numpy as np
 from multippo.networks.captures import captures_of
 from multippo.networks.locating import path_of
 from multippo.networks.types import StatefulModule
-from multippo.networks.utils import tree_leaves
 from multippo.networks.variables import Param
+from multippo.trees import tree_leaves
 
 __all__ = ["captured_weights", "refuse_captured"]
 

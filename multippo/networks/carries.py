@@ -11,7 +11,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from multippo.networks.utils import describe, named_leaves, tree_leaves
+from multippo.arguments import describe
+from multippo.trees import named_leaves, tree_leaves
 
 __all__ = ["check_batch", "check_rows", "check_steps", "take_carry", "with_batch_size"]
 

@@ -11,10 +11,10 @@ import abc
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from multippo.arguments import check_size, describe
 from multippo.networks.parent import Parent, Run
 from multippo.networks.structure import Filter, Flattener, Scale
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import check_size, describe
 
 __all__ = [
     "Concat",

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from multippo.arguments import check_flag, check_size, describe
 from multippo.networks.activations import Activation, activate, resolve_activation
-from multippo.networks.arguments import check_flag, drawn
-from multippo.networks.initializers import Initializer, lecun_normal
+from multippo.networks.initializers import Initializer, drawn, lecun_normal
 from multippo.networks.padding import Padding, output_size
 from multippo.networks.structure import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import check_size, describe
 from multippo.rngs import Rngs, check_rngs
 
 __all__ = ["Conv"]

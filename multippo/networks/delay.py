@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import optree
 
+from multippo.arguments import check_leaves, check_size, describe
 from multippo.networks.carries import check_rows, check_steps
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import shift_in_time
-from multippo.networks.utils import check_leaves, describe, named_leaves, tree_leaves, tree_map
+from multippo.trees import named_leaves, tree_leaves, tree_map
 
 __all__ = ["Delay"]
 
@@ -40,9 +41,7 @@ class Delay(StatefulModule):
     """
 
     def __init__(self, sample_input: Any, k_steps: int, initial_value: Any = 0.0) -> None:
-        if isinstance(k_steps, bool) or not isinstance(k_steps, int | np.integer) or k_steps < 0:
-            raise ValueError(f"Delay(k_steps={k_steps!r}) is not possible: expected an integer of at least 0.")
-        self.k_steps = int(k_steps)
+        self.k_steps = check_size("Delay", "k_steps", k_steps, least=0)
         leaves = named_leaves(sample_input)
         if not leaves:
             raise ValueError(f"Delay(sample_input={sample_input!r}) holds no array; expected {_EXPECTED}.")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from multippo.arguments import describe, is_number
 from multippo.networks import random_state
-from multippo.networks.arguments import is_number
 from multippo.networks.carries import check_steps
 from multippo.networks.random_state import RandomState
 from multippo.networks.structure import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import describe
 from multippo.rngs import Rngs, check_rngs
 
 __all__ = ["Dropout"]

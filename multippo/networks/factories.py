@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 from gymnasium import spaces
 
-from multippo.keywords import known_keywords
+from multippo.arguments import check_sizes, known_keywords
 from multippo.networks.action_layers import ActionLayers, Distribution, SamplerOptions, action_layers, mask_layer
 from multippo.networks.activations import Activation
 from multippo.networks.adapter import PPOAdapter
-from multippo.networks.arguments import check_sizes
 from multippo.networks.containers import Filter, Parallel, Sequential
 from multippo.networks.feedforward import Dense
 from multippo.networks.initializers import Initializer, orthogonal

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from multippo.arguments import check_features, check_flag, check_number, check_size
 from multippo.networks.activations import Activation, activate, resolve_activation
-from multippo.networks.arguments import check_flag, check_number, drawn
-from multippo.networks.initializers import Initializer, lecun_normal, zeros
+from multippo.networks.initializers import Initializer, drawn, lecun_normal, zeros
 from multippo.networks.structure import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import check_features, check_size
 from multippo.rngs import Rngs, check_rngs
 
 __all__ = ["Dense", "LayerNorm"]

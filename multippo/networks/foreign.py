@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.keywords import did_you_mean
+from multippo.arguments import did_you_mean
 from multippo.networks.given_arrays import numbers
 from multippo.networks.portable import load_portable, refuse_other_module, refuse_other_state, to_portable
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multippo.keywords import known_keywords
+from multippo.arguments import known_keywords
 from multippo.networks.action_layers import Distribution, SamplerOptions, action_layers
 from multippo.networks.activations import Activation
 from multippo.networks.adapter import PPOAdapter

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from multippo.arguments import framework_of
 from multippo.random import host
 from multippo.rngs import Rngs
 
-__all__ = ["Initializer", "lecun_normal", "orthogonal", "uniform", "zeros"]
+__all__ = ["Initializer", "drawn", "lecun_normal", "orthogonal", "uniform", "zeros"]
 
 Initializer = Callable[[Rngs, tuple[int, ...]], np.ndarray]
 """Takes a stream of keys and a shape ``[in, out]``; returns float64 values, cast to the engine's type by the layer."""
@@ -47,3 +48,28 @@ def uniform(bound: float) -> Initializer:
 def zeros() -> Initializer:
     """Zeros."""
     return lambda rngs, shape: np.zeros(shape)
+
+
+def drawn(kind: str, name: str, init: Initializer, rngs: Rngs, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns initial weights, of the shape that the layer needs.
+
+    Raises:
+        TypeError: If ``init`` can't be called, or is a framework's own.
+        ValueError: If it makes an array of another shape.
+    """
+    if not callable(init):
+        raise TypeError(
+            f"{kind}({name}=...) is a {type(init).__name__}; expected a function of an Rngs and a shape, such as "
+            "multippo.networks.initializers.orthogonal(1.0)."
+        )
+    framework = framework_of(init)
+    if framework in ("jax", "torch"):
+        raise TypeError(
+            f"{kind}({name}=...) is an initialiser of {framework}'s, which draws numbers of one engine; expected a "
+            "function of an Rngs and a shape that returns a NumPy array, such as "
+            "multippo.networks.initializers.orthogonal(1.0)."
+        )
+    array = np.asarray(init(rngs, shape))
+    if array.shape != shape:
+        raise ValueError(f"{kind}({name}=...) made an array of shape {array.shape}; expected {shape}.")
+    return array

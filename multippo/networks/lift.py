@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from multippo.networks.arguments import framework_of, unwrapped
+from multippo.arguments import framework_of, unwrapped
 from multippo.networks.calling import call_foreign
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 

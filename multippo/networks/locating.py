@@ -5,15 +5,36 @@ from __future__ import annotations
 import dis
 import functools
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from multippo.networks.types import StatefulModule
 
-__all__ = ["is_the_librarys", "locate", "located_call", "message_of", "path_of", "thrower", "where_it_failed"]
+__all__ = [
+    "all_modules",
+    "is_the_librarys",
+    "locate",
+    "located_call",
+    "message_of",
+    "path_of",
+    "thrower",
+    "where_it_failed",
+]
 
 _MARK = "_multippo_path"
 """Attribute of an exception: the path that its message begins with."""
+
+
+def all_modules(module: Any) -> Iterator[Any]:
+    """A bound module and everything below it, native modules included."""
+    engine = module.engine
+
+    def walk(node: Any) -> Iterator[Any]:
+        yield node
+        for _, child in engine.children(node):
+            yield from walk(child)
+
+    return walk(module)
 
 
 def path_of(network: Any, module: Any) -> str | None:

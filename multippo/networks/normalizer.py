@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.arguments import is_number
+from multippo.arguments import check_leaves, describe, is_number
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import check_leaves, describe, map_named, named_leaves
 from multippo.networks.variables import Variable
+from multippo.trees import map_named, named_leaves
 
 __all__ = ["Normalizer"]
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from multippo.arguments import is_integer
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.structure import Flattener, Scale
 from multippo.networks.types import StatefulModule
 
-__all__ = ["Size", "check_keys", "is_image", "is_size", "num_features", "observation_layers"]
+__all__ = ["Size", "check_keys", "is_image", "num_features", "observation_layers"]
 
 Size = int | gymnasium.Space[Any]
 """A space, or the number of features (or of continuous actions) of a flat one."""
@@ -44,7 +45,7 @@ def observation_layers(
     Raises:
         ValueError: If the space is not supported, or holds no number at all; the error names it.
     """
-    if is_size(observation):
+    if is_integer(observation, 1):
         return ([Normalizer(observation)] if normalize else []), int(observation)
     space: Any = observation
     features = num_features(space)
@@ -62,11 +63,6 @@ def observation_layers(
     if not (flat and (layers or space.dtype == np.float32)):
         layers.append(Flattener())
     return layers, features
-
-
-def is_size(value: Any) -> TypeGuard[int]:
-    """Whether it is an integer of at least 1."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
 def num_features(space: Any, path: str = "observation") -> int:

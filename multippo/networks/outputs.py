@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multippo.arguments import describe
 from multippo.networks.locating import is_the_librarys
 from multippo.networks.types import StatefulModuleOutput
-from multippo.networks.utils import describe
 
 __all__ = [
     "ACTIVATION_KEY",
@@ -19,7 +19,6 @@ __all__ = [
     "examined",
     "is_constant",
     "is_engine_array",
-    "kind_of",
     "note_draw",
     "per_environment",
     "returned",
@@ -64,13 +63,6 @@ def is_engine_array(engine: Any, leaf: Any) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, np.ndarray | np.generic)
 
 
-def kind_of(value: Any) -> str:
-    """What a value is, in an error's words."""
-    if hasattr(value, "shape"):
-        return f"an array of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__} ({value!r})"
-
-
 def wrong_scalars(engine: Any, out: StatefulModuleOutput, batch: int) -> str | None:
     """What is wrong with the loss and the metrics of a call, in words; None if nothing is.
 
@@ -82,11 +74,10 @@ def wrong_scalars(engine: Any, out: StatefulModuleOutput, batch: int) -> str | N
     loss = out.regularization_loss
     # Of another shape it would broadcast against the other losses: [B, 1] and [B] to [B, B].
     if not is_constant(loss) and not (is_engine_array(engine, loss) and tuple(loss.shape) in ((), (batch,))):
-        return (
-            f"regularization_loss is {kind_of(loss)}; expected an array [B], here ({batch},), or a number.{_mend(loss)}"
-        )
+        expected = f"expected an array [B], here ({batch},), or a number."
+        return f"regularization_loss is {describe(loss)}; {expected}{_mend(loss)}"
     if not isinstance(out.metrics, Mapping):
-        return f"metrics is {kind_of(out.metrics)}; expected a dict of arrays."
+        return f"metrics is {describe(out.metrics)}; expected a dict of arrays."
     names = [name for name, _ in _entries(out.metrics)]
     # A slash in a name means the same there as a dict in a dict.
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -96,10 +87,10 @@ def wrong_scalars(engine: Any, out: StatefulModuleOutput, batch: int) -> str | N
         if is_constant(leaf):
             continue
         if not is_engine_array(engine, leaf):
-            return f"The metric {name!r} is {kind_of(leaf)}; expected an array of the engine, or a number."
+            return f"The metric {name!r} is {describe(leaf)}; expected an array of the engine, or a number."
         if tuple(leaf.shape) not in ((), (batch,)):
             expected = f"expected a scalar, or an array [B], here ({batch},)."
-            return f"The metric {name!r} is {kind_of(leaf)}; {expected}{_mend(leaf)}"
+            return f"The metric {name!r} is {describe(leaf)}; {expected}{_mend(leaf)}"
     return None
 
 
@@ -129,17 +120,16 @@ def returned(self: Any, out: Any) -> StatefulModuleOutput:
     """
     kind = type(self).__name__
     if not isinstance(out, StatefulModuleOutput):
-        what = f"a tuple of {len(out)} entries" if isinstance(out, tuple) else describe(out)
         raise TypeError(
-            f"{kind} returned {what}; expected a StatefulModuleOutput: "
+            f"{kind} returned {describe(out)}; expected a StatefulModuleOutput: "
             "return multippo.StatefulModuleOutput(next_state, output)."
         )
     if not isinstance(out.metrics, Mapping):
-        raise TypeError(f"{kind} returned metrics that are {kind_of(out.metrics)}; expected a dict of arrays.")
+        raise TypeError(f"{kind} returned metrics that are {describe(out.metrics)}; expected a dict of arrays.")
     loss = out.regularization_loss
     if not (is_constant(loss) or hasattr(loss, "shape")):
         raise TypeError(
-            f"{kind} returned a regularization_loss that is {kind_of(loss)}; expected an array [B], or a number, such "
+            f"{kind} returned a regularization_loss that is {describe(loss)}; expected an array [B], or a number, such "
             "as 0.0 for none."
         )
     looked_at = _examined  # once, since another thread may change it
@@ -224,7 +214,7 @@ def per_environment(what: str, value: Any, like: Any) -> Any:
         return like + float(value)
     if tuple(value.shape) not in ((), tuple(like.shape)):
         raise ValueError(
-            f"{what} is {kind_of(value)}; expected one number for each environment, of shape {tuple(like.shape)}, or a "
-            "scalar."
+            f"{what} is {describe(value)}; expected one number for each environment, of shape {tuple(like.shape)}, "
+            "or a scalar."
         )
     return value + like

@@ -6,10 +6,10 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
+from multippo.arguments import describe
 from multippo.networks.locating import locate
 from multippo.networks.outputs import returned
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import describe
 
 __all__ = ["Apply", "Outs", "Parent", "Run"]
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from multippo.arguments import describe
 from multippo.networks.carries import check_rows
-from multippo.networks.utils import describe
 from multippo.networks.variables import Variable
 from multippo.rngs import Rngs, check_rngs
 

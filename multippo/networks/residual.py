@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from multippo.arguments import describe
 from multippo.networks.containers import Container, Run
 from multippo.networks.types import StatefulModule
-from multippo.networks.utils import describe
 
 __all__ = ["Residual"]
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multippo.networks.arguments import is_number
+from multippo.arguments import check_leaves, check_size, describe, is_number
 from multippo.networks.calling import call_foreign
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import canonical_leaves, check_leaves, describe, map_named
+from multippo.trees import canonical_leaves, map_named
 
 __all__ = ["Filter", "Flattener", "Scale", "as_float"]
 
@@ -68,11 +68,7 @@ class Flattener(StatefulModule):
     """
 
     def __init__(self, preserve_levels: int = 0) -> None:
-        if isinstance(preserve_levels, bool) or not isinstance(preserve_levels, int) or preserve_levels < 0:
-            raise ValueError(
-                f"Flattener(preserve_levels={preserve_levels!r}) is not possible: expected an integer of at least 0."
-            )
-        self.preserve_levels = preserve_levels
+        self.preserve_levels = check_size("Flattener", "preserve_levels", preserve_levels, least=0)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """A tree of ``[B, ...]`` to ``[B, F]``, or to a tree of them."""

@@ -10,7 +10,7 @@ from typing import Any
 from multippo.networks.given_arrays import numbers
 from multippo.networks.parent import Parent
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import named_leaves, tree_leaves, tree_map
+from multippo.trees import named_leaves, tree_leaves, tree_map
 
 __all__ = ["ModuleRow", "NetworkSummary", "summary"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from multippo.networks.carries import check_batch, check_steps
 from multippo.networks.outputs import is_constant, per_environment, returned
-from multippo.networks.utils import select, tree_leaves, tree_map
+from multippo.trees import select, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from multippo.networks.types import StatefulModule, StatefulModuleOutput

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from multippo.networks.utils import tree_map
+from multippo.trees import tree_map
 
 __all__ = ["needs_only_valid", "takes_valid", "with_mask"]
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from multippo.keywords import known_keywords
+from multippo.arguments import check_features, check_flag, check_number, check_size, describe, known_keywords
 from multippo.networks import random_state
-from multippo.networks.arguments import check_flag, check_number
 from multippo.networks.carries import check_steps
 from multippo.networks.random_state import RandomState
 from multippo.networks.samplers.distributions import Gaussian, gaussian_kl, softplus
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import reset_where
-from multippo.networks.utils import check_features, check_size, describe
 from multippo.rngs import Rngs, check_rngs
 
 __all__ = ["AR1VariationalBottleneck", "CodeState", "VariationalBottleneck"]

@@ -10,9 +10,9 @@ from gymnasium import spaces
 
 from multippo.envs.api import Env, EnvState
 from multippo.envs.guard import LARGEST, fits, guarded_leaves
-from multippo.networks.utils import named_leaves, tree_leaves, tree_map, tree_structure
 from multippo.testing.random_actions import mask_in, random_action
 from multippo.testing.single_env import look_at_single
+from multippo.trees import named_leaves, tree_leaves, tree_map, tree_structure
 
 __all__ = ["EnvReport", "check_env"]
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from multippo.networks.captured_weights import captured_weights
 from multippo.networks.types import StatefulModule
-from multippo.networks.utils import named_leaves, tree_leaves
 from multippo.testing.module_calls import inspect_output, takes_three, untracked_arrays
 from multippo.testing.module_inputs import check_sample, drawn_around, stir, suite
+from multippo.trees import named_leaves, tree_leaves
 
 __all__ = ["ModuleReport", "check_module"]
 

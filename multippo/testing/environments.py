@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from multippo.envs.api import Env, EnvState
 from multippo.envs.keys import key_words
-from multippo.networks.utils import select
+from multippo.trees import select
 
 __all__ = ["Clock", "Goal", "HostEnv", "Spy"]
 

@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from multippo.networks.outputs import is_engine_array, kind_of, wrong_scalars
+from multippo.arguments import describe
+from multippo.networks.outputs import is_engine_array, wrong_scalars
 from multippo.networks.types import StatefulModuleOutput
-from multippo.networks.utils import named_leaves, tree_leaves
+from multippo.trees import named_leaves, tree_leaves
 
 __all__ = ["inspect_output", "takes_three", "untracked_arrays"]
 
@@ -39,7 +40,7 @@ def inspect_output(engine: Any, out: Any, batch: int) -> str | None:
         for name, leaf in named_leaves(getattr(out, field)):
             if not is_engine_array(engine, leaf) or tuple(leaf.shape[:1]) != (batch,):
                 what = f"{field}{f' {name!r}' if name else ''}"
-                return f"The {what} is {kind_of(leaf)}; expected an array [B, ...] with B = {batch}."
+                return f"The {what} is {describe(leaf)}; expected an array [B, ...] with B = {batch}."
     return wrong_scalars(engine, out, batch)
 
 
@@ -59,4 +60,4 @@ def untracked_arrays(own: list[tuple[str, Any]], engine: Any) -> Iterator[tuple[
             entries = value if isinstance(value, list | tuple) else [value]
             held = [entry for entry in entries if isinstance(entry, kind) and "float" in str(entry.dtype)]
             if held and not name.startswith("_"):
-                yield f"{path}.{name}" if path else name, kind_of(held[0])
+                yield f"{path}.{name}" if path else name, describe(held[0])

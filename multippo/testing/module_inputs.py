@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.utils import named_leaves, tree_map
+from multippo.trees import named_leaves, tree_map
 
 __all__ = ["check_sample", "drawn_around", "stir", "suite"]
 

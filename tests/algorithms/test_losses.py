@@ -13,7 +13,7 @@ import multippo as mp
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.losses import mean_metrics, mean_over, ppo_loss
 from multippo.algorithms.types import Sequences
-from multippo.networks.utils import tree_map
+from multippo.trees import tree_map
 
 PLAIN = {"normalize_advantages": False, "critic_loss_weight": 1.0, "clip_range": 0.2}
 

@@ -17,8 +17,8 @@ from multippo.algorithms.minibatches import (
     take_sequences,
 )
 from multippo.algorithms.types import Transition
-from multippo.networks.utils import tree_map
 from multippo.testing import CountNet, NoisyNet, TableNet
+from multippo.trees import tree_map
 
 
 def ids(time: int, batch: int) -> np.ndarray:

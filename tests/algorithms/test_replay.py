@@ -13,8 +13,8 @@ import support
 import multippo as mp
 from multippo.algorithms.minibatches import make_sequences, take_sequences
 from multippo.algorithms.rollout import Actor, collect
-from multippo.networks.utils import tree_map
 from multippo.testing import Clock, CountNet, FunctionalClock, NoisyNet
+from multippo.trees import tree_map
 
 # Ends at every step; at the first and in a row; at steps 2 and 4 and at the last of 6; nowhere.
 LENGTHS = (1, 2, 3, 50)

@@ -21,7 +21,7 @@ from multippo.backends import load_engine, registry
 from multippo.backends.devices import choose_device
 from multippo.backends.torch import segments
 from multippo.backends.torch.engine import TorchEngine
-from multippo.networks.utils import tree_leaves
+from multippo.trees import tree_leaves
 
 THERE = ("cuda:0", "cuda:1", "cpu:0")
 

@@ -17,8 +17,8 @@ import training
 
 import multippo as mp
 from multippo.networks.unrolling import scan_unroll
-from multippo.networks.utils import tree_leaves, tree_map
 from multippo.testing import Clock, FunctionalClock, Goal
+from multippo.trees import tree_leaves, tree_map
 
 UNIT = 2.0**-9
 """Relative error of an operand."""

@@ -12,8 +12,8 @@ import pytest
 import support
 
 import multippo as mp
-from multippo.networks.utils import tree_map
 from multippo.testing import Clock
+from multippo.trees import tree_map
 
 NUM_ENVS, STEPS = 3, 4
 LENGTHS = {

@@ -17,8 +17,8 @@ import training
 import multippo as mp
 from multippo.algorithms.types import Sequences
 from multippo.errors import NonFiniteError
-from multippo.networks.utils import tree_map
 from multippo.testing import Clock, TableNet
+from multippo.trees import tree_map
 
 SAMPLERS = [name for name in ("NormalTanhSampler", "NormalSampler") if hasattr(mp, name)]
 

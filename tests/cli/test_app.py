@@ -14,9 +14,9 @@ import pytest
 
 import multippo as mp
 from multippo.algorithms.metrics import json_ready
+from multippo.arguments import did_you_mean
 from multippo.cli import app
 from multippo.cli.errors import RunError, UsageError, is_users_mistake
-from multippo.keywords import did_you_mean
 
 ROOT = Path(__file__).resolve().parents[2]
 

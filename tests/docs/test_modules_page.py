@@ -10,7 +10,7 @@ from pages import ROOT
 
 import multippo as mp
 from multippo.networks.types import StatefulModule
-from multippo.networks.utils import tree_leaves
+from multippo.trees import tree_leaves
 
 PAGE = ROOT / "docs" / "reference" / "modules.md"
 F = 4

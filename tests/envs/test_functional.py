@@ -294,7 +294,7 @@ def test_similar_and_arguments(jax_goal):
     assert (other.num_envs, other.max_episode_steps, other.id) == (7, 5, "JaxGoal")
     assert other.reset(0).obs.shape == (7, 1)
     for arguments in ({"num_envs": 0}, {"num_envs": 1, "episode_length": 0}, {"num_envs": 3, "pool_size": 2}):
-        with pytest.raises(ValueError, match="not possible for JaxGoal: expected a whole number of at least"):
+        with pytest.raises(ValueError, match=r"JaxGoal\(.*not possible: expected an integer of at least"):
             FunctionalEnv(jax_goal(), **arguments)
 
 

@@ -149,7 +149,7 @@ def test_an_episode_limit_starts_counting_with_each_reset():
 
 
 def test_limits_that_are_not_possible():
-    with pytest.raises(ValueError, match="expected a whole number of at least 1"):
+    with pytest.raises(ValueError, match="expected an integer of at least 1"):
         EpisodeLimit(Clock(3), 0)
     with pytest.raises(ValueError, match="make it with episode_length=4"):
         EpisodeLimit(mp.make_env(FunctionalClock(9)), 4)

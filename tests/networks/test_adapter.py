@@ -84,9 +84,9 @@ def test_state_and_snapshots_are_keyed_by_port(engine):
     ("action", "received"),
     [
         (lambda x: x, r"an array of shape \(3, 2\)"),
-        (lambda x: {"action": x}, r"a dict with \['action'\]"),
-        (lambda x: {"a": sample(x), "b": x}, r"a dict with \['a', 'b'\]"),
-        (lambda x: {}, r"a dict with \[\]"),
+        (lambda x: {"action": x}, r"a dict with the entries \['action'\]"),
+        (lambda x: {"a": sample(x), "b": x}, r"a dict with the entries \['a', 'b'\]"),
+        (lambda x: {}, r"a dict with the entries \[\]"),
     ],
 )
 def test_an_action_port_without_a_sampler_is_refused(engine, action, received):

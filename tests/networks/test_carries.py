@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import multippo as mp
-from multippo.networks.utils import tree_leaves, tree_map
 from multippo.testing import Clock
+from multippo.trees import tree_leaves, tree_map
 
 T, B, F = 3, 4, 4
 

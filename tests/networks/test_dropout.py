@@ -12,8 +12,8 @@ from training import train
 import multippo as mp
 from multippo.networks.random_state import forget_drawn
 from multippo.networks.unrolling import step_unroll
-from multippo.networks.utils import tree_map
 from multippo.random import host
+from multippo.trees import tree_map
 
 T, B = 5, 3
 DONE = np.asarray([[1, 0, 1], [0, 0, 1], [0, 1, 1], [0, 0, 1], [1, 0, 1]], bool)

@@ -13,7 +13,7 @@ from training import train
 import multippo as mp
 from multippo.networks.factories import make_mlp, make_mlp_layers
 from multippo.networks.types import PPONetworkOutput
-from multippo.networks.utils import tree_leaves, tree_map
+from multippo.trees import tree_leaves, tree_map
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (3,))
 INF = np.inf

@@ -12,7 +12,7 @@ from support import compiled, gradients, to_numpy
 import multippo as mp
 from multippo.networks.measuring import Lesson, is_lesson, measured
 from multippo.networks.samplers.distributions import Bernoulli, Categorical, Gaussian
-from multippo.networks.utils import tree_map
+from multippo.trees import tree_map
 
 T, B = 3, 2
 RNG = np.random.default_rng(0)

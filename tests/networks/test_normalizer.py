@@ -7,7 +7,7 @@ import pytest
 from support import assert_trees_close, compiled, each_engine, to_numpy
 
 import multippo as mp
-from multippo.networks.utils import tree_map
+from multippo.trees import tree_map
 
 RNG = np.random.default_rng(0)
 ROLLOUTS = [RNG.normal(3.0, 2.0, size=(5, 4, 3)) for _ in range(3)]

@@ -145,8 +145,6 @@ def test_an_array_like_another(engine):
 @pytest.mark.parametrize("given", [None, [1.0], "x"], ids=repr)
 def test_a_loss_of_another_kind_is_refused_outside_training_too(engine, given):
     net = network(Returns(loss(lambda net, x: given)))
-    said = "Returns returned a regularization_loss that is a " + re.escape(
-        f"{type(given).__name__} ({given!r}); expected"
-    )
+    said = f"Returns returned a regularization_loss that is a {type(given).__name__}"
     with pytest.raises(TypeError, match=rf"^Sequential.layers\[0\].components\['a'\]: {said}"):
         net(net.initialize_state(2), engine.zeros((2, 4)))

@@ -8,7 +8,7 @@ from support import assert_trees_close, compiled, to_numpy
 
 import multippo as mp
 from multippo.networks.random_state import RandomState, forget_drawn, reseed
-from multippo.networks.utils import select, tree_map
+from multippo.trees import select, tree_map
 
 SAMPLERS = {
     "normal_tanh": lambda: mp.NormalTanhSampler(mp.Rngs(0)),

@@ -24,7 +24,7 @@ from zoo import BATCH, EPISODE_ENDS, NETWORKS, TIME, inputs
 import multippo as mp
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import step_unroll
-from multippo.networks.utils import tree_map
+from multippo.trees import tree_map
 
 # Which networks, at which precision, and whether samples are drawn or the stored ones evaluated: together every module
 # both ways. Each case compiles for a while, so there are no more than these.

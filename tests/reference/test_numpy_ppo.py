@@ -17,8 +17,8 @@ import multippo as mp
 from multippo.algorithms.schedules import Coefficients
 from multippo.algorithms.targets import estimate_targets
 from multippo.algorithms.update import Learner, LearnerState
-from multippo.networks.utils import tree_map
 from multippo.random import host
+from multippo.trees import tree_map
 
 _spec = importlib.util.spec_from_file_location("numpy_ppo", Path(__file__).with_name("numpy_ppo.py"))
 assert _spec is not None and _spec.loader is not None

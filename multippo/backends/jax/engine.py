@@ -20,8 +20,8 @@ from multippo.backends.jax import devices, layers, products
 from multippo.backends.jax.modules import ModuleDict, bound_class, make_variable, track_all
 from multippo.backends.jax.optimizer import JaxOptimizer
 from multippo.backends.naming import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
-from multippo.networks.utils import tree_map
 from multippo.random import Random
+from multippo.trees import tree_map
 
 __all__ = ["JaxEngine", "make_engine"]
 

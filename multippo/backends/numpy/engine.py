@@ -22,8 +22,8 @@ from multippo.backends.numpy.modules import (
     bound_class,
     named_variables,
 )
-from multippo.networks.utils import tree_map
 from multippo.random import Random
+from multippo.trees import tree_map
 
 __all__ = ["NumpyEngine", "make_engine"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from multippo.networks.utils import tree_map
+from multippo.trees import tree_map
 
 __all__ = ["compiled"]
 

@@ -20,8 +20,8 @@ from multippo.backends.torch.compiling import compiled
 from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class, track_all
 from multippo.backends.torch.optimizer import TorchOptimizer
 from multippo.backends.torch.switches import describe_switches, one_precision, set_switches
-from multippo.networks.utils import tree_map
 from multippo.random import Random
+from multippo.trees import tree_map
 
 __all__ = ["TorchEngine", "make_engine"]
 

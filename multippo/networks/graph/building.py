@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from multippo.arguments import check_size
 from multippo.networks.activations import Activation
 from multippo.networks.feedforward import Dense
 from multippo.networks.graph.connection import Connection, Readout, connection_name
@@ -12,7 +13,6 @@ from multippo.networks.graph.population import InputFrom, Population
 from multippo.networks.graph.wrapper import check_name
 from multippo.networks.parent import Parent
 from multippo.networks.types import StatefulModule
-from multippo.networks.utils import check_size
 from multippo.rngs import Rngs, check_rngs
 
 __all__ = ["Builder"]
@@ -144,6 +144,7 @@ class Builder(Parent):
                 "connect(reciprocal=True) got a module as transform; expected 'linear' or 'identity'. Call connect "
                 "once for each direction, with a module for each."
             )
+        delay = check_size(f"connect({source!r}, {target!r})", "delay", delay, least=0)
         for here, there in ((source, target), (target, source))[: 2 if reciprocal else 1]:
             ends = [self._population(f"connect({here!r}, {there!r})", name) for name in (here, there)]
             name = connection_name(here, there, delay)

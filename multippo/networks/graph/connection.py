@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from multippo.networks.graph.population import Population
 from multippo.networks.graph.wrapper import Wrapper, check_name, check_output, check_yields
 from multippo.networks.parent import Run
@@ -30,9 +28,7 @@ class Connection(Wrapper):
     def __init__(self, source: Population, target: Population, delay: int, transform: StatefulModule | None) -> None:
         self.name = connection_name(source.name, target.name, delay)
         where = f"Connection {self.name!r}"
-        if isinstance(delay, bool) or not isinstance(delay, int | np.integer) or delay < 0:
-            raise ValueError(f"{where} has delay={delay!r}; expected an integer of at least 0.")
-        self.source, self.target, self.delay = source.name, target.name, int(delay)
+        self.source, self.target, self.delay = source.name, target.name, delay
         self.output_size = target.input_size
         self._hold("transform", transform, where)
         if transform is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from multippo.arguments import check_features, check_size
 from multippo.networks.activations import Activation, activate, resolve_activation
 from multippo.networks.graph.wrapper import Wrapper, check_name, check_output, check_yields
 from multippo.networks.parent import Run
 from multippo.networks.structure import Filter
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import shift_in_time
-from multippo.networks.utils import check_features, check_size
 
 __all__ = ["InputFrom", "Population"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from multippo.arguments import describe
 from multippo.networks.containers import Container, check_child
 from multippo.networks.types import StatefulModule
 
@@ -72,7 +73,6 @@ def check_output(where: str, output: Any, size: int) -> None:
     Raises:
         ValueError: If so.
     """
-    shape = tuple(output.shape) if hasattr(output, "shape") else None
-    if shape is None or len(shape) < 2 or shape[-1] != size:
-        received = f"a {type(output).__name__}" if shape is None else f"an array of shape {shape}"
-        raise ValueError(f"{where} yields {received}; expected an array with {size} features on the last axis.")
+    shape = getattr(output, "shape", ())
+    if len(shape) < 2 or shape[-1] != size:
+        raise ValueError(f"{where} yields {describe(output)}; expected an array with {size} features on the last axis.")

@@ -6,16 +6,13 @@ import abc
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-
+from multippo.arguments import check_number, describe, is_integer, require
 from multippo.networks import random_state
-from multippo.networks.arguments import check_number
 from multippo.networks.carries import check_steps
 from multippo.networks.locating import is_the_librarys
 from multippo.networks.outputs import note_draw
 from multippo.networks.random_state import RandomState
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.utils import describe
 from multippo.rngs import Rngs, check_rngs
 
 __all__ = ["ActionSampler", "check_action_shape", "check_parameters"]
@@ -164,8 +161,7 @@ def check_action_shape(kind: str, shape: Any) -> tuple[int, ...] | None:
     if shape is None:
         return None
     sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
-    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 1 for n in sizes):
-        raise ValueError(f"{kind}(action_shape={shape!r}) is not possible: expected integers of at least 1.")
+    require(all(is_integer(n, 1) for n in sizes), "action_shape", shape, "integers of at least 1", kind)
     return tuple(int(n) for n in sizes)
 
 

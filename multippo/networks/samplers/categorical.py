@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from multippo.arguments import describe
 from multippo.networks.samplers.base import ActionSampler, check_parameters
 from multippo.networks.samplers.distributions import (
     Categorical,
@@ -17,7 +18,6 @@ from multippo.networks.samplers.distributions import (
     log_softmax,
     mask_logits,
 )
-from multippo.networks.utils import describe
 from multippo.rngs import Rngs
 
 __all__ = ["CategoricalSampler", "MultiCategoricalSampler"]

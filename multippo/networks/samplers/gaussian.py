@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.arguments import check_flag, check_number, is_number
+from multippo.arguments import check_flag, check_number, is_number
 from multippo.networks.samplers.base import ActionSampler, check_action_shape, check_parameters
 from multippo.networks.samplers.distributions import (
     Gaussian,

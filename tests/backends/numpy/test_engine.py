@@ -18,8 +18,8 @@ from multippo.algorithms.losses import ppo_loss
 from multippo.algorithms.minibatches import make_sequences
 from multippo.backends.api import OptimizerConfig
 from multippo.envs.api import Env
-from multippo.networks.utils import named_leaves, tree_map
 from multippo.random import host
+from multippo.trees import named_leaves, tree_map
 
 ROOT = Path(__file__).resolve().parents[3]
 

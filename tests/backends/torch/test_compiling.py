@@ -14,8 +14,8 @@ from gymnasium import spaces
 
 import multippo as mp
 from multippo.backends.torch import compiling, segments
-from multippo.networks.utils import tree_leaves
 from multippo.testing import Clock
+from multippo.trees import tree_leaves
 
 
 class Continuous(Clock):

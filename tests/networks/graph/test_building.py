@@ -90,7 +90,9 @@ def test_sizes(graph):
         "no transform, but leads from 2 features to 3",
     )
     refused(
-        lambda: graph.connect("a", "a", transform=mp.Splitter(x=1, y=1)), ValueError, "yields a dict; expected an array"
+        lambda: graph.connect("a", "a", transform=mp.Splitter(x=1, y=1)),
+        ValueError,
+        "yields a dict .*; expected an array",
     )
     refused(
         lambda: graph.add_output("y", source="b", head=dense),
@@ -107,10 +109,12 @@ def test_nothing_is_left_of_what_was_refused(graph):
     assert list(graph.connections) == ["a->b"]
 
 
-@pytest.mark.parametrize("delay", [-1, 1.0, None, True, "1"])
+@pytest.mark.parametrize("delay", [-1, 1.5, None, True, "1"])
 def test_delays(graph, delay):
     refused(
-        lambda: graph.connect("a", "b", delay=delay), ValueError, r"has delay=.*; expected an integer of at least 0"
+        lambda: graph.connect("a", "b", delay=delay),
+        ValueError,
+        r"delay=.* is not possible: expected an integer",
     )
 
 

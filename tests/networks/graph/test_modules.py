@@ -7,7 +7,7 @@ from support import assert_trees_close, compiled, fill_randomly, gradients, to_n
 
 import multippo as mp
 from multippo.networks.unrolling import step_unroll
-from multippo.networks.utils import named_leaves
+from multippo.trees import named_leaves
 
 T, B = 7, 3
 DONE = np.zeros((T, B), bool)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import multippo as mp
-from multippo.keywords import known_keywords
+from multippo.arguments import known_keywords
 
 
 @known_keywords

@@ -126,7 +126,7 @@ def test_inputs_that_are_no_arrays(engine):
     refused = (
         (lambda: mp.Splitter(a=1)((), {"x": x}), r"Splitter got a dict with the entries \['x'\]; expected an array"),
         (lambda: mp.Normalizer(3)((), {"x": x}), r"Normalizer got a dict with the entries \['x'\]; expected an array"),
-        (lambda: mp.Flattener()((), {"x": x, "y": 3}), "Flattener got a int in its input; expected arrays"),
+        (lambda: mp.Flattener()((), {"x": x, "y": 3}), "Flattener got a int .3. in its input; expected arrays"),
         (
             lambda: mp.Dense(3, 2, rngs())((), [1.0, 2.0, 3.0]),
             "Dense got a list of 3 entries; expected an array with 3",

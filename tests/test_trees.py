@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import to_numpy
 
-from multippo.networks.utils import map_leaves, named_leaves, select, tree_leaves, tree_map, tree_structure
+from multippo.trees import map_leaves, named_leaves, select, tree_leaves, tree_map, tree_structure
 
 
 class Pair(NamedTuple):

@@ -1,0 +1,86 @@
+"""Trees of arrays: one vocabulary for every engine, over optree.
+
+Dicts are walked in sorted key order, None is an empty subtree, tuples and NamedTuples are nodes; the same conventions
+as JAX's own trees, so a structure means the same to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optree
+
+__all__ = [
+    "canonical_leaves",
+    "map_leaves",
+    "map_named",
+    "named_leaves",
+    "select",
+    "tree_leaves",
+    "tree_map",
+    "tree_structure",
+]
+
+
+def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """Applies ``function`` leaf by leaf to trees of one structure."""
+    return optree.tree_map(function, tree, *rest)
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """The leaves, in order."""
+    return optree.tree_leaves(tree)
+
+
+def tree_structure(tree: Any) -> Any:
+    """The structure alone; comparable."""
+    return optree.tree_structure(tree)
+
+
+def named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    """Leaves with their paths, such as ``("camera.left", array)``; the path of a lone array is empty."""
+    paths, leaves, _ = optree.tree_flatten_with_path(tree)
+    return [(".".join(str(part) for part in path), leaf) for path, leaf in zip(paths, leaves, strict=True)]
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """``tree_map`` of one tree, with a fast path for a lone array."""
+    return function(tree) if hasattr(tree, "shape") else optree.tree_map(function, tree)
+
+
+def map_named(function: Callable[[str, Any], Any], tree: Any) -> Any:
+    """``tree_map`` of one tree by a function of a leaf's path, as in ``named_leaves``, and the leaf."""
+    if hasattr(tree, "shape"):
+        return function("", tree)
+    names = iter(name for name, _ in named_leaves(tree))
+    return optree.tree_map(lambda leaf: function(next(names), leaf), tree)
+
+
+def canonical_leaves(tree: Any) -> list[Any]:
+    """The leaves in an order that does not depend on that of insertion: sorted keys, for every kind of dict."""
+    if isinstance(tree, Mapping):
+        try:
+            keys = sorted(tree)
+        except TypeError:
+            raise TypeError(f"The keys {list(tree)} have no common order; give a dict keys of one kind.") from None
+        return [leaf for key in keys for leaf in canonical_leaves(tree[key])]
+    if isinstance(tree, tuple | list):
+        return [leaf for entry in tree for leaf in canonical_leaves(entry)]
+    return [] if tree is None else [tree]
+
+
+def select(xp: Any, condition: Any, if_true: Any, if_false: Any) -> Any:
+    """Row by row of the batch: ``if_true`` where ``condition`` holds, else ``if_false``.
+
+    Args:
+        xp: Array namespace.
+        condition: ``[B]`` (or ``[T, B]``) bool.
+        if_true: Tree of arrays that lead with the axes of ``condition``.
+        if_false: Like ``if_true``.
+    """
+
+    def pick(a: Any, b: Any) -> Any:
+        return xp.where(xp.reshape(condition, condition.shape + (1,) * (a.ndim - condition.ndim)), a, b)
+
+    return tree_map(pick, if_true, if_false)
