@@ -31,7 +31,7 @@ from multippo.envs.returned import refuse_no_numbers, refuse_reward_tree
 from multippo.envs.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, Workers, check_worker_timeout, watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import DTypeLike
 
@@ -54,6 +54,7 @@ class GymnasiumEnv(Env):
         reward_dtype: Type of the rewards.
         remake: Makes the same environment with another batch size, for ``similar``.
         worker_timeout: Seconds that the slowest worker process may take for a step or a reset.
+        observation_keys: The only keys of a Dict observation that are shown; a dot leads into a nested Dict.
 
     Raises:
         ValueError: If a space or the autoreset mode is not supported, two environments are the same object, or
@@ -72,6 +73,7 @@ class GymnasiumEnv(Env):
         reward_dtype: DTypeLike = np.float32,
         remake: Callable[[int], VectorEnv[Any, Any, Any]] | None = None,
         worker_timeout: float = WORKER_TIMEOUT_S,
+        observation_keys: Sequence[str] | None = None,
     ) -> None:
         spec = vector_env.spec
         self.id = id or (spec.id if spec else type(vector_env.unwrapped).__name__)
@@ -90,7 +92,7 @@ class GymnasiumEnv(Env):
         self.max_episode_steps = max_episode_steps if max_episode_steps and max_episode_steps > 0 else None
         self.action_space = vector_env.single_action_space
         self._actions = make_action_map(self.action_space, self.num_envs)
-        self._observations = make_observation_map(vector_env.single_observation_space)
+        self._observations = make_observation_map(vector_env.single_observation_space, keys=observation_keys)
         self.observation_space = self._observations.space
         mode = read_autoreset_mode(vector_env, autoreset_mode)
         self.may_skip = mode is AutoresetMode.NEXT_STEP
@@ -115,6 +117,7 @@ class GymnasiumEnv(Env):
             "reward_dtype": reward_dtype,
             "autoreset_mode": autoreset_mode,
             "worker_timeout": worker_timeout,
+            "observation_keys": observation_keys,
         }
         # The latest state's own array, by which it is recognised even after a wrapper has changed other fields.
         self._latest: np.ndarray | None = None

@@ -12,11 +12,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from multippo.arguments import check_size, did_you_mean
+from multippo.arguments import check_size, did_you_mean, refuse_swallowed
 from multippo.envs import novel
 from multippo.envs.api import Env
 from multippo.envs.host import GymnasiumEnv
@@ -24,7 +24,7 @@ from multippo.envs.other_interfaces import refuse_other_interface
 from multippo.envs.registry import is_installed, unknown_env
 from multippo.envs.vectorize import Vectorization, first_made, vectorize, vectorize_id
 from multippo.envs.workers import WORKER_TIMEOUT_S, check_worker_timeout
-from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, ScaleReward
+from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, FilterSingleObservation, ScaleReward
 
 __all__ = ["make_env"]
 
@@ -71,12 +71,10 @@ def make_env(
     (2, 4)
     """
     try:
-        made = _make(env, num_envs, dict(kwargs))
+        made = _make(env, num_envs, observation_keys, dict(kwargs))
     except TypeError as error:
         _explain_unknown(error, env, kwargs)
         raise
-    if observation_keys is not None:
-        made = FilterObservation(made, observation_keys)
     return made if reward_scale is None else ScaleReward(made, reward_scale)
 
 
@@ -120,21 +118,30 @@ def _makers(env_id: str) -> list[Any]:
 
         return [make_playground]
     spec = gymnasium.registry[name if family == "gymnasium" else env_id]
-    entry = spec.entry_point
-    return [_make_gymnasium, TimeLimit, load_env_creator(entry) if isinstance(entry, str) else entry]
+    return [_make_gymnasium, TimeLimit, _creator(spec)]
 
+
+def _creator(spec: EnvSpec) -> Callable[..., Any]:
+    """The class or function that makes a registered environment."""
+    entry = spec.entry_point or spec.vector_entry_point
+    assert entry is not None
+    return load_env_creator(entry) if isinstance(entry, str) else entry
+
+
+_TAKEN_BY_GYMNASIUM = ("max_episode_steps", "disable_env_checker", "render_mode")
+"""Arguments of ``gymnasium.make`` that need not reach the environment's constructor."""
 
 _INTERNAL = {"env", "env_id", "gymnasium_id", "name", "constructors", "can_repeat", "vector_env", "remake"}
 """Parameters that ``make_env`` fills in itself."""
 
 
-def _make(env: Any, num_envs: int | None, kwargs: dict[str, Any]) -> Env:
+def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: dict[str, Any]) -> Env:
     num_envs = None if num_envs is None else check_size("", "num_envs", num_envs)
     limit = kwargs.get("max_episode_steps")
     if limit is not None:
         kwargs["max_episode_steps"] = check_size("", "max_episode_steps", limit, otherwise=", or None")
     if isinstance(env, str):
-        return _make_named(env, num_envs or 1, kwargs)
+        return _make_named(env, num_envs or 1, keys, kwargs)
     if isinstance(env, Env | VectorEnv):
         if num_envs not in (None, env.num_envs):
             raise ValueError(
@@ -143,32 +150,32 @@ def _make(env: Any, num_envs: int | None, kwargs: dict[str, Any]) -> Env:
             )
         if isinstance(env, VectorEnv):
             limit = kwargs.pop("max_episode_steps", None)
-            made = GymnasiumEnv(env, **kwargs)
+            made = GymnasiumEnv(env, observation_keys=keys, **kwargs)
             # A limit at or above its own changes nothing.
             return EpisodeLimit(made, limit) if limit and limit < (made.max_episode_steps or math.inf) else made
         if kwargs:
             raise ValueError(
                 f"{type(env).__name__} is finished; the arguments {sorted(kwargs)} can't be applied to it."
             )
-        return env
+        return _shown(env, keys)
     if isinstance(env, gymnasium.Env):
         if num_envs not in (None, 1):
             raise ValueError(
                 f"One {type(env).__name__} can't become {num_envs} environments: pass a function that makes one, such "
                 f"as lambda: {type(env).__name__}(...)."
             )
-        return _make_constructed([lambda: env], 1, can_repeat=False, **kwargs)
+        return _make_constructed([lambda: env], 1, can_repeat=False, observation_keys=keys, **kwargs)
     if isinstance(env, Sequence):
-        return _make_constructed(list(env), num_envs, **kwargs)
+        return _make_constructed(list(env), num_envs, observation_keys=keys, **kwargs)
     if not inspect.isclass(env) and callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):
         refuse_other_interface(env)
         _require("jax", f"The functional environment {type(env).__name__}", "multippo[jax]")
         from multippo.envs.brax import without_batching
         from multippo.envs.functional import FunctionalEnv
 
-        return FunctionalEnv(without_batching(env), num_envs or 1, **kwargs)
+        return _shown(FunctionalEnv(without_batching(env), num_envs or 1, **kwargs), keys)
     if callable(env):
-        return _make_constructed([env] * (num_envs or 1), num_envs, **kwargs)
+        return _make_constructed([env] * (num_envs or 1), num_envs, observation_keys=keys, **kwargs)
     raise TypeError(
         f"An environment can't be made from {env!r} of type {type(env).__name__}: expected a name, a "
         "gymnasium.vector.VectorEnv, a function (or a list of functions) that makes a gymnasium.Env, or a functional "
@@ -176,10 +183,14 @@ def _make(env: Any, num_envs: int | None, kwargs: dict[str, Any]) -> Env:
     )
 
 
-def _make_named(env_id: str, num_envs: int, kwargs: dict[str, Any]) -> Env:
+def _shown(env: Env, keys: Sequence[str] | None) -> Env:
+    return env if keys is None else FilterObservation(env, keys)
+
+
+def _make_named(env_id: str, num_envs: int, keys: Sequence[str] | None, kwargs: dict[str, Any]) -> Env:
     family, _, name = env_id.partition("/")
     if family == "brax":
-        return _make_brax(env_id, name, num_envs, kwargs)
+        return _shown(_make_brax(env_id, name, num_envs, kwargs), keys)
     if family == "playground":
         _require("mujoco_playground", env_id, "multippo[playground]")
         from multippo.envs.playground import make_playground, playground_names
@@ -187,8 +198,9 @@ def _make_named(env_id: str, num_envs: int, kwargs: dict[str, Any]) -> Env:
         names = playground_names()
         if name not in names:
             raise unknown_env(env_id, [f"playground/{known}" for known in names])
-        return make_playground(name, num_envs, **kwargs)
-    return _make_gymnasium(env_id, name if family == "gymnasium" else env_id, num_envs, **kwargs)
+        return _shown(make_playground(name, num_envs, **kwargs), keys)
+    gymnasium_id = name if family == "gymnasium" else env_id
+    return _make_gymnasium(env_id, gymnasium_id, num_envs, observation_keys=keys, **kwargs)
 
 
 def _make_brax(env_id: str, name: str, num_envs: int, kwargs: dict[str, Any]) -> Env:
@@ -212,6 +224,7 @@ def _make_gymnasium(
     vectorization: Vectorization = "auto",
     wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
     action_repeat: int = 1,
+    observation_keys: Sequence[str] | None = None,
     reward_dtype: Any = np.float32,
     worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
@@ -220,7 +233,7 @@ def _make_gymnasium(
     worker_timeout = check_worker_timeout(worker_timeout)
     _check_wrappers(wrappers)
     action_repeat = check_size("", "action_repeat", action_repeat)
-    wrappers = (*wrappers, *_repeating(action_repeat))
+    wrappers = (*wrappers, *_changes(action_repeat, observation_keys))
     novel.register()
     spec = gymnasium.registry.get(gymnasium_id)
     if spec is None:
@@ -235,6 +248,7 @@ def _make_gymnasium(
 
     def remake(count: int) -> VectorEnv[Any, Any, Any]:
         try:
+            refuse_swallowed(_creator(spec), [name for name in kwargs if name not in _TAKEN_BY_GYMNASIUM])
             return vectorize_id(spec, count, vectorization, wrappers, worker_timeout, **kwargs)
         except gymnasium.error.DependencyNotInstalled as error:
             raise ImportError(f"{env_id} needs a package that is not installed: {error}") from error
@@ -260,13 +274,14 @@ def _make_constructed(
     can_repeat: bool = True,
     max_episode_steps: int | None = None,
     action_repeat: int = 1,
+    observation_keys: Sequence[str] | None = None,
     worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
     worker_timeout = check_worker_timeout(worker_timeout)
     action_repeat = check_size("", "action_repeat", action_repeat)
-    wrappers = list(_repeating(action_repeat))
+    wrappers = _changes(action_repeat, observation_keys)
     if max_episode_steps is not None:
         wrappers.insert(0, functools.partial(TimeLimit, max_episode_steps=max_episode_steps))
     if not constructors or not all(callable(constructor) for constructor in constructors):
@@ -317,8 +332,10 @@ class _Wrapped:
         return env
 
 
-def _repeating(action_repeat: int) -> tuple[Callable[[Any], Any], ...]:
-    return () if action_repeat == 1 else (functools.partial(ActionRepeat, repeats=action_repeat),)
+def _changes(action_repeat: int, keys: Sequence[str] | None) -> list[Callable[[Any], Any]]:
+    """What is asked of a single environment, as wrappers."""
+    repeating = [] if action_repeat == 1 else [functools.partial(ActionRepeat, repeats=action_repeat)]
+    return [*repeating, *([] if keys is None else [functools.partial(FilterSingleObservation, keys=keys)])]
 
 
 def _check_vectorization(vectorization: str) -> None:

@@ -26,7 +26,7 @@ from gymnasium import spaces
 from multippo.arguments import describe
 from multippo.networks.observation_layers import check_keys
 
-__all__ = ["ObservationMap", "make_observation_map", "take_rows"]
+__all__ = ["ObservationMap", "at_paths", "key_paths", "make_observation_map", "take_rows"]
 
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those"
 
@@ -57,12 +57,22 @@ class ObservationMap(abc.ABC):
         """A copy of a converted batch ``target`` in which ``rows`` (indices) are those of the smaller ``source``."""
 
 
-def make_observation_map(space: spaces.Space[Any], path: str = "observation") -> ObservationMap:
+def make_observation_map(
+    space: spaces.Space[Any], path: str = "observation", keys: Sequence[str] | None = None
+) -> ObservationMap:
     """The map for one environment's observation space.
+
+    Args:
+        space: The space.
+        path: Its name in errors.
+        keys: The only keys of a Dict that are looked at; a dot leads into a nested Dict.
 
     Raises:
         ValueError: If the space is not supported, or a Dict's keys are not; the message names it and those that are.
     """
+    if keys is not None:
+        paths = key_paths(keys)
+        return _FilterMap(make_observation_map(at_paths(space, paths), path), paths)
     if isinstance(space, spaces.Box):
         return _BoxMap(space, path)
     if isinstance(space, spaces.MultiBinary):
@@ -80,8 +90,37 @@ def make_observation_map(space: spaces.Space[Any], path: str = "observation") ->
         )
     raise ValueError(
         f"The observation space {path} = {space} of type {type(space).__name__} is not supported; supported are "
-        f"{_SUPPORTED}. Wrap the environment, for example in gymnasium.wrappers.FlattenObservation."
+        f"{_SUPPORTED}. Leave it out (make_env(observation_keys=[...]) names the keys of a Dict that stay), or make "
+        "numbers of it in gymnasium.wrappers.TransformObservation."
     )
+
+
+def key_paths(keys: Sequence[str]) -> list[list[str]]:
+    """Keys of a nested Dict, with dots, as paths.
+
+    Raises:
+        ValueError: If it is not a list of at least one key.
+    """
+    if isinstance(keys, str) or not keys:
+        raise ValueError(f"observation_keys={keys!r} is not possible: expected a list of at least one key.")
+    return [key.split(".") for key in keys]
+
+
+def at_paths(tree: Any, paths: list[list[str]]) -> Any:
+    """The parts of a nested dict, or of a Dict space, that the paths lead to.
+
+    Raises:
+        ValueError: If there is no such part.
+    """
+    branches: Any = tree.spaces if isinstance(tree, spaces.Dict) else tree
+    parts: dict[str, Any] = {}
+    for head in dict.fromkeys(path[0] for path in paths):
+        if not isinstance(branches, dict) or head not in branches:
+            known = f"the keys {sorted(branches)}" if isinstance(branches, dict) else f"no keys: {tree}"
+            raise ValueError(f"The observation has no key {head!r} that could be shown; it has {known}.")
+        rests = [path[1:] for path in paths if path[0] == head]
+        parts[head] = branches[head] if [] in rests else at_paths(branches[head], rests)
+    return spaces.Dict(parts) if isinstance(tree, spaces.Dict) else parts
 
 
 def take_rows(batch: Any, rows: np.ndarray) -> Any:
@@ -177,6 +216,22 @@ class _DictMap(ObservationMap):
     def _check(self, raw: Any) -> None:
         if not isinstance(raw, dict) or raw.keys() != self._maps.keys():
             raise _mismatch(self._path, describe(raw), f"a dict with the keys {list(self._maps)}")
+
+
+class _FilterMap(ObservationMap):
+    """Reads some parts of nested dicts."""
+
+    def __init__(self, part: ObservationMap, paths: list[list[str]]) -> None:
+        self.space, self._part, self._paths = part.space, part, paths
+
+    def __call__(self, raw: Any, num_envs: int) -> Any:
+        return self._part(at_paths(raw, self._paths), num_envs)
+
+    def stack(self, rows: Sequence[Any]) -> Any:
+        return self._part.stack([at_paths(row, self._paths) for row in rows])
+
+    def put(self, target: Any, rows: np.ndarray, source: Any) -> Any:
+        return self._part.put(target, rows, source)
 
 
 class _TupleMap(ObservationMap):

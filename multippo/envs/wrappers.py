@@ -12,15 +12,22 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
 from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
+from multippo.envs.observations import at_paths, key_paths
 from multippo.envs.returned import split_step
 from multippo.trees import select, tree_map
 
-__all__ = ["ActionRepeat", "EnvWrapper", "EpisodeLimit", "FilterObservation", "ScaleReward"]
+__all__ = [
+    "ActionRepeat",
+    "EnvWrapper",
+    "EpisodeLimit",
+    "FilterObservation",
+    "FilterSingleObservation",
+    "ScaleReward",
+]
 
 
 class EnvWrapper(Env):
@@ -112,26 +119,41 @@ class ScaleReward(EnvWrapper):
 class FilterObservation(EnvWrapper):
     """Shows some keys of a Dict observation and hides the others.
 
+    For functional environments and those of the user's own classes; in those of gymnasium the hidden entries may be of
+    spaces that are not supported, so ``make_env`` takes them away before anything reads them.
+
     Args:
         env: The environment.
         keys: The keys that are shown; a dot leads into a nested Dict (``"camera.left"``).
 
     Raises:
-        ValueError: If the observation is no Dict, or has no such key.
+        ValueError: If the observation is not a Dict, or has no such key.
     """
 
     def __init__(self, env: Env, keys: Sequence[str]) -> None:
         super().__init__(env, keys=list(keys))
-        if isinstance(keys, str) or not keys:
-            raise ValueError(f"FilterObservation(keys={keys!r}) is not possible: expected a list of at least one key.")
-        self._keys = [key.split(".") for key in keys]
-        self.observation_space = _kept(env.observation_space, self._keys)
+        self._paths = key_paths(keys)
+        self.observation_space = at_paths(env.observation_space, self._paths)
 
     def _changed(self, env_state: EnvState) -> EnvState:
-        obs = _kept(env_state.obs, self._keys)
+        obs = at_paths(env_state.obs, self._paths)
         # One and the same where no episode has ended, as before.
         same = env_state.final_obs is env_state.obs
-        return env_state._replace(obs=obs, final_obs=obs if same else _kept(env_state.final_obs, self._keys))
+        return env_state._replace(obs=obs, final_obs=obs if same else at_paths(env_state.final_obs, self._paths))
+
+
+class FilterSingleObservation(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
+    """``FilterObservation`` for a single ``gymnasium.Env``."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], keys: Sequence[str]) -> None:
+        RecordConstructorArgs.__init__(self, keys=keys)
+        super().__init__(env)
+        self._paths = key_paths(keys)
+        self.observation_space = at_paths(env.observation_space, self._paths)
+
+    def observation(self, observation: Any) -> Any:
+        """The part that is shown."""
+        return at_paths(observation, self._paths)
 
 
 class EpisodeLimit(EnvWrapper):
@@ -231,16 +253,3 @@ def _no_restart(name: str) -> ValueError:
         "itself a time limit, such as gymnasium.wrappers.TimeLimit around each; or write it for "
         "AutoresetMode.DISABLED, where reset heeds options['reset_mask']."
     )
-
-
-def _kept(tree: Any, paths: list[list[str]]) -> Any:
-    """The parts of a nested dict, or of a Dict space, that the paths lead to."""
-    branches: Any = tree.spaces if isinstance(tree, spaces.Dict) else tree
-    kept: dict[str, Any] = {}
-    for head in dict.fromkeys(path[0] for path in paths):
-        if not isinstance(branches, dict) or head not in branches:
-            known = f"the keys {sorted(branches)}" if isinstance(branches, dict) else f"no keys: {tree}"
-            raise ValueError(f"The observation has no key {head!r} that could be shown; it has {known}.")
-        rests = [path[1:] for path in paths if path[0] == head]
-        kept[head] = branches[head] if [] in rests else _kept(branches[head], rests)
-    return spaces.Dict(kept) if isinstance(tree, spaces.Dict) else kept

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from multippo.envs import Env, FunctionalEnv, GymnasiumEnv, make_env
@@ -174,9 +175,18 @@ def test_what_does_not_fit_is_refused(clock, make, error, message):
         (lambda clock, _: make_env(clock(), reward_scales=2), "Did you mean 'reward_scale'"),
         (lambda clock, _: make_env(SyncVectorEnv([clock]), autoreset="x"), "Did you mean 'autoreset_mode'"),
         (lambda _, jax_clock: make_env(jax_clock(), episode_len=9), "Did you mean 'episode_length'"),
+        # These two take any argument, and do nothing with those they do not know.
+        (lambda _, __: make_env("brax/fast", episode_len=9), "Did you mean 'episode_length'"),
+        (lambda _, __: make_env("Swallowing-v0", num_env=9), "Did you mean 'num_envs'"),
     ],
 )
-def test_an_argument_that_nobody_takes_is_answered_with_the_nearest(clock, jax_clock, make, message):
+def test_an_argument_that_nobody_takes_is_answered_with_the_nearest(clock, jax_clock, make, message, monkeypatch):
+    class Swallowing(clock):
+        def __init__(self, length=3, **kwargs):
+            super().__init__(length)
+
+    monkeypatch.setitem(gymnasium.registry, "Swallowing-v0", EnvSpec("Swallowing-v0", Swallowing))
+    assert make_env("Swallowing-v0", length=5).num_envs == 1
     with pytest.raises(TypeError, match=message):
         make(clock, jax_clock)
 

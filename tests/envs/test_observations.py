@@ -91,7 +91,7 @@ def test_a_mismatch_names_the_leaf(raw, message):
 @pytest.mark.parametrize("space", [spaces.Text(3), spaces.Sequence(spaces.Discrete(2))])
 def test_other_spaces_are_refused_by_name(space):
     with pytest.raises(
-        ValueError, match=r"observation\['x'\] = .*not supported; supported are Box.*FlattenObservation"
+        ValueError, match=r"observation\['x'\] = .*not supported; supported are Box.*TransformObservation"
     ):
         make_observation_map(spaces.Dict({"x": space}))
 

@@ -89,7 +89,6 @@ def test_scaled_rewards_inside_a_compiled_rollout(engine):
 def test_shown_keys(mode):
     vector_env = SyncVectorEnv([Sensors, lambda: Sensors(4)], autoreset_mode=mode)
     env = mp.make_env(vector_env, observation_keys=["b.y", "a"])
-    assert isinstance(env, FilterObservation)
     assert env.observation_space == spaces.Dict(
         {"b": spaces.Dict({"y": spaces.Box(-100, 100, (1,), np.float32)}), "a": spaces.Box(-100, 100, (1,), np.float32)}
     )
@@ -103,6 +102,49 @@ def test_shown_keys(mode):
         if t == 4:
             assert state.final_obs["a"][0, 0] == 5
     env.close()
+
+
+class Mission(spaces.Space):
+    """A space of the user's own, as MiniGrid's missions have."""
+
+    def __init__(self):
+        super().__init__((), str)
+
+    def contains(self, x):
+        return isinstance(x, str)
+
+
+class Talking(gymnasium.Env):
+    """Says in words what it shows in numbers."""
+
+    observation_space = spaces.Dict(x=spaces.Box(0, 9, (1,), np.float32), mission=Mission(), text=spaces.Text(9))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return self.show(), {}
+
+    def step(self, action):
+        self.time += 1
+        return self.show(), 1.0, False, self.time == 2, {}
+
+    def show(self):
+        return {"x": np.array([self.time], np.float32), "mission": "go", "text": str(self.time)}
+
+
+@pytest.mark.parametrize("form", ["sync", "async", *AutoresetMode])
+def test_keys_that_are_hidden_may_be_of_any_space(form):
+    given = [Talking, Talking] if isinstance(form, str) else SyncVectorEnv([Talking, Talking], autoreset_mode=form)
+    env = mp.make_env(given, observation_keys=["x"], **({"vectorization": form} if isinstance(form, str) else {}))
+    assert env.observation_space == spaces.Dict(x=spaces.Box(0, 9, (1,), np.float32))
+    states = play(env, 2)
+    assert [state.final_obs["x"][0, 0] for state in states] == [1, 2]
+    env.close()
+
+
+def test_the_refusal_of_a_space_names_the_way_to_leave_it_out():
+    with pytest.raises(ValueError, match=r"observation\['mission'\] = .*of type Mission.*observation_keys=\[...\]"):
+        mp.make_env(Talking)
 
 
 @pytest.mark.parametrize(
