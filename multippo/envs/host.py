@@ -14,7 +14,7 @@ from gymnasium.vector import (
     VectorWrapper,
 )
 
-from multippo.arguments import check_size
+from multippo.arguments import check_number, check_size
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
 from multippo.envs.autoreset import autoreset_mode as read_autoreset_mode
@@ -28,7 +28,7 @@ from multippo.envs.keys import host_seed
 from multippo.envs.members import Member
 from multippo.envs.observations import make_observation_map, take_rows
 from multippo.envs.returned import refuse_no_numbers, refuse_reward_tree
-from multippo.envs.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, Workers, check_worker_timeout, watch
+from multippo.envs.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, Workers, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,7 +81,7 @@ class GymnasiumEnv(Env):
         self.vector_env = vector_env
         if max_episode_steps is not None:
             max_episode_steps = check_size(self.id, "max_episode_steps", max_episode_steps, otherwise=", or None")
-        worker_timeout = check_worker_timeout(worker_timeout)
+        worker_timeout = check_number("", "worker_timeout", worker_timeout, above=0.0)
         try:
             self._reward_dtype = np.dtype(reward_dtype)
         except TypeError as error:

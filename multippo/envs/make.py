@@ -16,14 +16,14 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from multippo.arguments import check_size, did_you_mean, refuse_swallowed
+from multippo.arguments import check_number, check_size, did_you_mean, refuse_swallowed
 from multippo.envs import novel
 from multippo.envs.api import Env
 from multippo.envs.host import GymnasiumEnv
 from multippo.envs.other_interfaces import refuse_other_interface
 from multippo.envs.registry import is_installed, unknown_env
 from multippo.envs.vectorize import Vectorization, first_made, vectorize, vectorize_id
-from multippo.envs.workers import WORKER_TIMEOUT_S, check_worker_timeout
+from multippo.envs.workers import WORKER_TIMEOUT_S
 from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, FilterSingleObservation, ScaleReward
 
 __all__ = ["make_env"]
@@ -230,7 +230,7 @@ def _make_gymnasium(
     **kwargs: Any,
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
-    worker_timeout = check_worker_timeout(worker_timeout)
+    worker_timeout = check_number("", "worker_timeout", worker_timeout, above=0.0)
     _check_wrappers(wrappers)
     action_repeat = check_size("", "action_repeat", action_repeat)
     wrappers = (*wrappers, *_changes(action_repeat, observation_keys))
@@ -279,7 +279,7 @@ def _make_constructed(
     **kwargs: Any,
 ) -> GymnasiumEnv:
     _check_vectorization(vectorization)
-    worker_timeout = check_worker_timeout(worker_timeout)
+    worker_timeout = check_number("", "worker_timeout", worker_timeout, above=0.0)
     action_repeat = check_size("", "action_repeat", action_repeat)
     wrappers = _changes(action_repeat, observation_keys)
     if max_episode_steps is not None:

@@ -12,7 +12,6 @@ import queue
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from multippo.envs.members import run_member
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from multippo.envs.members import MemberConstructor
 
-__all__ = ["WORKER_TIMEOUT_S", "WatchedVectorEnv", "Workers", "check_worker_timeout", "watch"]
+__all__ = ["WORKER_TIMEOUT_S", "WatchedVectorEnv", "Workers", "watch"]
 
 _LOG = logging.getLogger("multippo")
 
@@ -41,7 +40,7 @@ _WORKERS_PER_CORE = 4
 """How many workers may share a core before all have more time to make their environments."""
 
 _LONGEST_S = 1e6
-"""Waiting for several processes takes milliseconds of 32 bits."""
+"""The system waits for milliseconds of 32 bits."""
 
 
 class WatchedVectorEnv(AsyncVectorEnv):
@@ -64,7 +63,7 @@ class WatchedVectorEnv(AsyncVectorEnv):
     _is_starting = False
 
     def __init__(self, members: Sequence[MemberConstructor], timeout_s: float) -> None:
-        self.timeout_s, self._began, self._is_starting = timeout_s, time.monotonic(), True
+        self.timeout_s, self._began, self._is_starting = min(timeout_s, _LONGEST_S), time.monotonic(), True
         # Not forked, since JAX and torch run threads that a fork would break.
         context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         try:
@@ -197,7 +196,7 @@ def watch(base: AsyncVectorEnv, timeout_s: float) -> WatchedVectorEnv:
     if not isinstance(base, WatchedVectorEnv):
         base.__class__ = type(type(base).__name__, (WatchedVectorEnv, type(base)), {})
     assert isinstance(base, WatchedVectorEnv)
-    base.timeout_s = timeout_s
+    base.timeout_s = min(timeout_s, _LONGEST_S)
     return base
 
 
@@ -222,18 +221,3 @@ def _stop(base: AsyncVectorEnv) -> None:
 def _started(base: AsyncVectorEnv) -> list[Any]:
     # A constructor that failed early has left no list, or one that ends with a process that could not be started.
     return [process for process in vars(base).get("processes", ()) if process.pid is not None]
-
-
-def check_worker_timeout(seconds: Any) -> float:
-    """The seconds, as they are.
-
-    Raises:
-        ValueError: If they are not a number above 0, or are more than a wait of the system's takes.
-    """
-    is_number = isinstance(seconds, int | float | np.integer | np.floating) and not isinstance(seconds, bool)
-    if not is_number or not 0 < seconds <= _LONGEST_S:
-        raise ValueError(
-            f"worker_timeout={seconds!r} is not possible: expected a finite number of seconds, more than 0 and at most "
-            f"{_LONGEST_S:.0e}, which is as good as no limit."
-        )
-    return float(seconds)

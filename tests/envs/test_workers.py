@@ -163,7 +163,7 @@ def test_a_constructor_that_cannot_travel_keeps_its_exception():
 
 @pytest.mark.parametrize("seconds", [0, math.nan, math.inf, None, "20", True])
 def test_a_limit_that_is_no_time_is_refused_before_a_worker_is_started(seconds):
-    text = re.escape(f"worker_timeout={seconds!r} is not possible: expected a finite number of seconds, more than 0")
+    text = re.escape(f"worker_timeout={seconds!r} is not possible: expected a number above 0")
     for environment in ([make_class()] * 2, "CartPole-v1"):
         with pytest.raises(ValueError, match=text):
             make_env(environment, num_envs=2, vectorization="async", worker_timeout=seconds)
