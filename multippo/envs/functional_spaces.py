@@ -85,7 +85,7 @@ def _check(space: spaces.Space[Any], obs: Any, path: str, name: str) -> None:
     if isinstance(space, spaces.Dict):
         check_keys(space, path)
         if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
-            raise _mismatch(path, name, describe(obs), f"a dict with the keys {sorted(space.spaces)}")
+            raise _mismatch(path, name, describe(obs), f"a dict with the entries {sorted(space.spaces)}")
         for key, sub in space.spaces.items():
             _check(sub, obs[key], f"{path}[{key!r}]", name)
     elif isinstance(space, spaces.Tuple):

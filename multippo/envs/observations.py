@@ -215,7 +215,7 @@ class _DictMap(ObservationMap):
 
     def _check(self, raw: Any) -> None:
         if not isinstance(raw, dict) or raw.keys() != self._maps.keys():
-            raise _mismatch(self._path, describe(raw), f"a dict with the keys {list(self._maps)}")
+            raise _mismatch(self._path, describe(raw), f"a dict with the entries {list(self._maps)}")
 
 
 class _FilterMap(ObservationMap):

@@ -41,7 +41,7 @@ def test_declared_spaces_are_kept_and_checked():
     nested = spaces.Dict({"a": spaces.Tuple([spaces.Box(0, 1, (1,), np.int32)])})
     with pytest.raises(ValueError, match=r"observation\['a'\]\[0\].*float32 values, expected int32 values"):
         functional_observation_space(env, nested, {"a": (shaped(1),)})
-    with pytest.raises(ValueError, match=r"keys \['b'\], expected a dict with the keys \['a'\]"):
+    with pytest.raises(ValueError, match=r"entries \['b'\], expected a dict with the entries \['a'\]"):
         functional_observation_space(env, nested, {"b": shaped(1)})
     with pytest.raises(ValueError, match=r"Discrete.*not supported"):
         functional_observation_space(env, spaces.Discrete(2), shaped())

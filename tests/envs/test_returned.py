@@ -172,8 +172,8 @@ RIGHT = {"x": ZEROS, "n": 1, "t": (ZEROS, np.zeros(2, np.int8))}
         (DICT, RIGHT, None, "received a NoneType, expected a dict"),
         (DICT, RIGHT, {**RIGHT, "x": None}, r"observation\['x'\].*received object values"),
         (DICT, RIGHT, {**RIGHT, "n": 0.5}, r"observation\['n'\].*received float64 values, expected integers"),
-        (DICT, RIGHT, {"x": ZEROS, "n": 1}, r"received a dict with the keys \['x', 'n'\]"),
-        (DICT, RIGHT, {**RIGHT, "t": (ZEROS,)}, r"observation\['t'\].*received 1 entries"),
+        (DICT, RIGHT, {"x": ZEROS, "n": 1}, r"received a dict with the entries \['n', 'x'\]"),
+        (DICT, RIGHT, {**RIGHT, "t": (ZEROS,)}, r"observation\['t'\].*received a tuple of 1 entries"),
         (DICT, RIGHT, {**RIGHT, "t": (ZEROS, np.zeros(3, np.int8))}, r"observation\['t'\]\[1\].*received shape \(3,\)"),
     ],
 )
