@@ -371,7 +371,7 @@ PREPARING = """
 import signal, sys, time
 from multippo.cli import main
 from multippo.signals import Deadline
-from multippo.cli.settings import RunSettings
+from multippo.runs.settings import RunSettings
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 Deadline.__init__.__defaults__ = (str, 0.5)

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from multippo.algorithms.checkpointing.checkpoint import load_checkpoint
 from multippo.algorithms.metrics import json_ready, read_metrics
+from multippo.arguments import check_number, check_size
 from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
-from multippo.cli.options import Option
 from multippo.runs.comparing import Apart, Parting, checkpoint_arrays, first_parting, logged_by_iteration
 from multippo.runs.directory import RunDirectory
 
 __all__ = ["run"]
 
-_OPTIONS = (
-    Option(
-        "tolerance",
-        float,
-        0.0,
-        "Distance, in proportion to the larger number and 1, up to which numbers count as equal.",
-        "compare",
-    ),
-    Option("most", int, 5, "Leaves to list where the runs part; those furthest apart come first.", "compare"),
-    Option("json", bool, False, "Print one JSON object and nothing else.", "compare"),
-)
-_RUNS = tuple(Option(name, str | None, None, "Directory that multippo train wrote.", "compare") for name in ("a", "b"))
+
+@dataclasses.dataclass(frozen=True)
+class _Flags:
+    """Tells where two runs part first, by iteration and leaf."""
+
+    a: str | None = None
+    """Directory that multippo train wrote."""
+
+    b: str | None = None
+    """Directory that multippo train wrote."""
+
+    _: dataclasses.KW_ONLY
+
+    tolerance: float = 0.0
+    """Distance, in proportion to the larger number and 1, up to which numbers count as equal."""
+
+    most: int = 5
+    """Leaves to list where the runs part; those furthest apart come first."""
+
+    json: bool = False
+    """Print one JSON object and nothing else."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,19 +67,17 @@ def run(argv: Sequence[str]) -> int:
     Raises:
         UsageError: If a run or a flag is not what it should be, or the runs have no iteration in common.
     """
-    given = parse("compare", "Tells where two runs part first, by iteration and leaf.", _OPTIONS, argv, *_RUNS)
-    values = {option.name: option.default for option in _OPTIONS} | given
-    if not values.get("a") or not values.get("b"):
+    flags = parse("compare", _Flags, argv)
+    if not flags.a or not flags.b:
         raise UsageError("two runs are compared: multippo compare RUN_A RUN_B, directories that multippo train wrote.")
-    if not 0.0 <= values["tolerance"] < math.inf or values["most"] < 1:
-        name = "most" if values["most"] < 1 else "tolerance"
-        raise UsageError(f"{name}={values[name]} is not possible: expected {'1' if name == 'most' else '0'} or more.")
-    a, b = (RunDirectory(Path(values[name])) for name in ("a", "b"))
-    found = _compare(a, b, values["tolerance"])
-    if values["json"]:
+    check_number("", "tolerance", flags.tolerance, least=0)
+    check_size("", "most", flags.most)
+    a, b = RunDirectory(Path(flags.a)), RunDirectory(Path(flags.b))
+    found = _compare(a, b, flags.tolerance)
+    if flags.json:
         print(json.dumps(json_ready({**dataclasses.asdict(found), "equal": found.equal}), allow_nan=False))
     else:
-        print("\n".join(_lines(found, a, b, values["tolerance"], values["most"])))
+        print("\n".join(_lines(found, a, b, flags.tolerance, flags.most)))
     return 0 if found.equal else 1
 
 

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Sequence
 
 from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
-from multippo.cli.options import Option
 
 __all__ = ["run"]
 
-_OPTIONS = (
-    Option(
-        "backend", tuple[str, ...], (), "Engine to check; may be given several times. None: all installed.", "suite"
-    ),
-    Option(
-        "level",
-        tuple[int, ...],
-        (1, 2, 3),
-        "1: each engine alone, 2: against each other, 3: the suite itself.",
-        "suite",
-    ),
-    Option("precision", tuple[str, ...], ("float32", "float64"), "Kinds of floating-point numbers.", "suite"),
-    Option(
-        "networks",
-        int | None,
-        None,
-        "How many random networks are checked; they need hypothesis. None: a few, with every kind of module together.",
-        "suite",
-    ),
-    Option("networks_seed", int | None, None, "Number of the first random network. None: 0, or those few.", "suite"),
-    Option("json", bool, False, "Print one JSON object and nothing else.", "suite"),
-)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Flags:
+    """Checks that replay repeats rollouts, and that engines agree."""
+
+    backend: tuple[str, ...] = ()
+    """Engine to check; may be given several times. None: all installed."""
+
+    level: tuple[int, ...] = (1, 2, 3)
+    """1: each engine alone, 2: against each other, 3: the suite itself."""
+
+    precision: tuple[str, ...] = ("float32", "float64")
+    """Kinds of floating-point numbers."""
+
+    networks: int | None = None
+    """How many random networks are checked; they need hypothesis. None: a few, with every kind of module together."""
+
+    networks_seed: int | None = None
+    """Number of the first random network. None: 0, or those few."""
+
+    json: bool = False
+    """Print one JSON object and nothing else."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
     Raises:
         UsageError: If the suite is not installed.
     """
-    given = parse("conformance", "Checks that replay repeats rollouts, and that engines agree.", _OPTIONS, argv)
+    flags = parse("conformance", _Flags, argv)
     try:
         suite = importlib.import_module("multippo.conformance")
     except ModuleNotFoundError as error:
@@ -50,10 +50,11 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(
             "the conformance suite is not installed: install multippo with pip, or `pip install -e .`."
         ) from error
+    numbers = {"networks": flags.networks, "networks_seed": flags.networks_seed}
     return suite.cli_main(
-        list(given["backend"]) if given.get("backend") else None,
-        as_json=given.get("json", False),
-        levels=given.get("level", (1, 2, 3)),
-        precisions=given.get("precision", ("float32", "float64")),
-        **{name: given[name] for name in ("networks", "networks_seed") if name in given},
+        list(flags.backend) or None,
+        as_json=flags.json,
+        levels=flags.level,
+        precisions=flags.precision,
+        **{name: value for name, value in numbers.items() if value is not None},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -9,35 +10,52 @@ from pathlib import Path
 from typing import Any
 
 from multippo.algorithms.metrics import json_ready
+from multippo.arguments import check_size
 from multippo.backends.registry import available_backends, get_backend, known_backends
 from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
-from multippo.cli.options import Option
-from multippo.cli.settings import RunSettings
 from multippo.runs.directory import RunDirectory
 from multippo.runs.loading import load_run, read_checkpoint
+from multippo.runs.settings import RunSettings
 from multippo.signals import Deadline
 
 __all__ = ["choose_backend", "evaluate", "evaluation_envs", "run", "summary"]
 
 _MOST_ENVS = 100
 
-_OPTIONS = (
-    Option("backend", str | None, None, "Engine; none for MULTIPPO_BACKEND, else the one that made the run.", "eval"),
-    Option("device", str | None, None, "Where to compute, as in multippo train.", "eval"),
-    Option("episodes", int, 100, "Whole episodes to play.", "eval"),
-    Option("json", bool, False, "Print one JSON object and nothing else.", "eval"),
-    Option("stochastic", bool, False, "Sample actions instead of taking the mode of their distribution.", "eval"),
-    Option("checkpoint", str, "latest", "Which checkpoint: latest, best, a path, or a step.", "eval"),
-    Option("seed", int, 0, "Seed of the episodes, and of the actions if they are sampled.", "eval"),
-    Option(
-        "num_envs",
-        int | None,
-        None,
-        f"Environments side by side; none for at most {_MOST_ENVS}, or as many as in training where each is a process.",
-        "eval",
-    ),
-)
+
+@dataclasses.dataclass(frozen=True)
+class _Flags:
+    """Plays whole episodes with a trained network."""
+
+    run_dir: str | None = None
+    """Directory that multippo train wrote."""
+
+    _: dataclasses.KW_ONLY
+
+    backend: str | None = None
+    """Engine; none for MULTIPPO_BACKEND, else the one that made the run."""
+
+    device: str | None = None
+    """Where to compute, as in multippo train."""
+
+    episodes: int = 100
+    """Whole episodes to play."""
+
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+    stochastic: bool = False
+    """Sample actions instead of taking the mode of their distribution."""
+
+    checkpoint: str = "latest"
+    """Which checkpoint: latest, best, a path, or a step."""
+
+    seed: int = 0
+    """Seed of the episodes, and of the actions if they are sampled."""
+
+    num_envs: int | None = None
+    """Environments side by side; none for at most 100, or as many as in training where each is a process."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -46,19 +64,15 @@ def run(argv: Sequence[str]) -> int:
     Raises:
         UsageError: If the run, the checkpoint or a flag is not what it should be.
     """
-    positional = Option("run_dir", str | None, None, "Directory that multippo train wrote.", "eval")
-    given = parse("eval", "Plays whole episodes with a trained network.", _OPTIONS, argv, positional)
-    values = {option.name: option.default for option in _OPTIONS} | given
-    if not values.get("run_dir"):
+    flags = parse("eval", _Flags, argv)
+    if not flags.run_dir:
         raise UsageError("a run is missing: multippo eval runs/CartPole-v1/…, the directory multippo train printed.")
-    for name in ("episodes", "num_envs"):
-        if values[name] is not None and values[name] < 1:
-            raise UsageError(f"{name}={values[name]} is not possible: expected at least 1.")
-    if values["seed"] < 0:
-        raise UsageError(f"seed={values['seed']} is not possible: expected 0 or more.")
+    for name, least in (("episodes", 1), ("num_envs", 1), ("seed", 0)):
+        if getattr(flags, name) is not None:
+            check_size("", name, getattr(flags, name), least)
     with Deadline() as deadline, deadline.terminable():
-        found, about = _play(values)
-    if values["json"]:
+        found, about = _play(flags, Path(flags.run_dir))
+    if flags.json:
         report = {name: found[metric] for name, metric in _REPORTED.items()}
         report = {**report, "episodes": int(found["eval/episodes"]), **about}
         print(json.dumps(json_ready(report), allow_nan=False))
@@ -68,19 +82,17 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _play(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+def _play(flags: _Flags, run_dir: Path) -> tuple[dict[str, float], dict[str, Any]]:
     """The metrics, and what they are of."""
-    directory = RunDirectory(Path(values["run_dir"]))
+    directory = RunDirectory(run_dir)
     stored, settings = directory.read_settings(), directory.settings()
-    read_checkpoint(directory, values["checkpoint"])  # at once, not only after the engine is there
-    with settings.engine(choose_backend(values["backend"], stored.get("backend")), values["device"]) as engine:
-        count = values["num_envs"] or evaluation_envs(settings, values["episodes"])
-        loaded = load_run(directory.path, values["checkpoint"], count)
+    read_checkpoint(directory, flags.checkpoint)  # at once, not only after the engine is there
+    with settings.engine(choose_backend(flags.backend, stored.get("backend")), flags.device) as engine:
+        count = flags.num_envs or evaluation_envs(settings, flags.episodes)
+        loaded = load_run(directory.path, flags.checkpoint, count)
         try:
             limit = settings.train.eval.max_episode_steps
-            found = evaluate(
-                loaded.env, loaded.network, values["episodes"], values["seed"], not values["stochastic"], limit
-            )
+            found = evaluate(loaded.env, loaded.network, flags.episodes, flags.seed, not flags.stochastic, limit)
         finally:
             loaded.env.close()
         checkpoint = loaded.checkpoint
@@ -88,8 +100,8 @@ def _play(values: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
             "env": settings.env_id,
             "step": checkpoint.manifest.step,
             "backend": engine.name,
-            "deterministic": not values["stochastic"],
-            "seed": values["seed"],
+            "deterministic": not flags.stochastic,
+            "seed": flags.seed,
             "checkpoint": str(checkpoint.path),
         }
 

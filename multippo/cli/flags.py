@@ -1,226 +1,148 @@
-"""Command lines: tyro takes them apart and writes the help; what the values mean is ``values``' business."""
+"""Flags of the commands: the fields of a dataclass for each command.
+
+tyro writes the help. The command line is taken apart here, since tyro does not report which flags were given, and knows
+truth values as ``--x`` and ``--no-x`` or as ``--x true``, not both (docs/adr/0022-settings-in-layers.md).
+"""
 
 from __future__ import annotations
 
-import contextlib
+import collections
 import dataclasses
-import io
+import itertools
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from multippo.arguments import did_you_mean
-from multippo.cli.errors import UsageError
-from multippo.cli.options import Option
-from multippo.cli.values import convert, metavar, shown
+from multippo.errors import UsageError
+from multippo.runs.fields import TRUTH, Setting, fields_of, readable, shown, takes_several
+from multippo.runs.settings import name_of
 
-__all__ = ["parse"]
+__all__ = ["given_flags", "parse"]
+
+_Flags = TypeVar("_Flags")
 
 _NEGATIVE = re.compile(r"-\.?\d")
-_SECTIONS = {"ppo.": "", "train.": "", "network.": "", "eval.": "eval-"}
 
 
-class _Unset:
-    """Stands for a flag that was not given."""
-
-
-_UNSET = _Unset()
-
-
-def parse(
-    command: str, description: str, options: Iterable[Option], argv: Sequence[str], *positionals: Option
-) -> dict[str, Any]:
-    """What a command line says.
+def parse(command: str, flags: type[_Flags], argv: Sequence[str]) -> _Flags:
+    """The flags of a command line.
 
     Args:
-        command: Such as ``train``.
-        description: What the command does, for ``--help``.
-        options: The flags.
+        command: The command's name, such as ``eval``.
+        flags: A dataclass. Its docstring describes the command, and the one below a field the flag; a field that is not
+            keyword-only is positional.
         argv: The command line after the command's name.
-        *positionals: What may stand without a flag, in this order.
-
-    Returns:
-        The values given, by option name; nothing for what was left out.
 
     Raises:
-        UsageError: If a flag is unknown, lacks its value, or has one that it can't have.
+        UsageError: See ``given_flags``.
         SystemExit: After ``--help``.
     """
-    # Imported here, so that a mistyped command is refused at once.
-    import tyro
-
-    by_name = {option.name: option for option in options}
-    everything = {**by_name, **{positional.name: positional for positional in positionals}}
-    tokens = _canonical(_without_idle_dashes(argv), by_name)
-    complaints = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaints):
-            found, unknown = tyro.cli(
-                _flags_class(by_name.values(), positionals),
-                prog=f"multippo {command}",
-                description=description,
-                args=tokens,
-                return_unknown_args=True,
-                config=(tyro.conf.OmitArgPrefixes,),
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise UsageError(_unboxed(complaints.getvalue())) from None
-    _refuse_unknown(command, unknown, by_name, positionals)
-    given: dict[str, Any] = {}
-    for part in (found, *vars(found).values()):
-        for name, value in vars(part).items() if dataclasses.is_dataclass(part) else ():
-            text = _text(value)
-            if name in everything and text is not None:
-                given[name] = convert(text, everything[name].hint, everything[name].name)
-    return given
+    return flags(**given_flags(command, flags.__doc__ or "", fields_of(flags, command), argv))
 
 
-def _without_idle_dashes(argv: Sequence[str]) -> list[str]:
-    """The command line, without a ``--`` behind which nothing stands.
+def given_flags(command: str, description: str, settings: Iterable[Setting], argv: Sequence[str]) -> dict[str, Any]:
+    """The values on a command line, by name, without the flags that were left out.
+
+    A value follows its flag or an equals sign. A truth value may be left out (``--x``, ``--no-x``). Several values
+    stand side by side, with commas, or each behind a flag of its own.
 
     Raises:
-        UsageError: If a flag stands behind it, where it would be a positional.
+        UsageError: If a flag is unknown, lacks its value, or can't have it.
+        SystemExit: After ``--help``.
     """
-    tokens = list(argv)
-    if "--" not in tokens:
-        return tokens
-    place = tokens.index("--")
-    for token in tokens[place + 1 :]:
-        if _is_flag(token):
-            raise UsageError(f"unexpected {token!r}: behind a lone -- nothing is taken for a flag. Leave the -- out.")
-    return tokens if tokens[place + 1 :] else tokens[:place]
-
-
-def _canonical(tokens: list[str], options: dict[str, Option]) -> list[str]:
-    """The same command line in the one form tyro is told of.
-
-    Flags get dashes and lose the name of their section; a truth value gets its word (``--x``, ``--no-x``); a flag that
-    takes several values and is given several times gets them all at its last place.
-    """
-    canonical: list[str] = []
-    lists: dict[str, list[str]] = {}
-    behind: list[str] = []
-    position = 0
-    while position < len(tokens):
-        token = tokens[position]
-        position += 1
-        if token == "--":
-            behind = tokens[position - 1 :]
+    if "-h" in argv or "--help" in argv:
+        _print_help(command, description, settings)
+        raise SystemExit(0)
+    known = {setting.name: setting for setting in settings}
+    flags = {name: setting for name, setting in known.items() if not setting.positional}
+    positionals = [name for name in known if name not in flags]
+    texts: dict[str, list[str]] = collections.defaultdict(list)
+    others: list[str] = []
+    words = collections.deque(argv)
+    while words:
+        word = words.popleft()
+        flag, equals, value = word.partition("=")
+        name = name_of(flag.removeprefix("--"))
+        negated = flags.get(name.removeprefix("no_"))
+        if word == "--":
+            others += words
             break
-        if not token.startswith("--"):
-            canonical.append(token)
-            continue
-        flag, equals, value = token.partition("=")
-        name = _option_name(flag)
-        option = options.get(name)
-        if option is None and name.startswith("no_") and not equals:
-            option, value = options.get(name.removeprefix("no_")), "false"
-            if option is None or option.hint is not bool:
-                canonical.append(token)
-                continue
-            canonical.append(f"{option.flag}={value}")
-        elif option is None:
-            canonical.append(token)
-        elif _takes_several(option):
-            values = [value] if equals else []
-            while not equals and position < len(tokens) and not _is_flag(tokens[position]):
-                values.append(tokens[position])
-                position += 1
-            lists.setdefault(option.flag, []).extend(values)
-        elif equals:
-            canonical.append(f"{option.flag}={value}")
-        elif position < len(tokens) and not _is_flag(tokens[position]) and _fits(option, tokens[position]):
-            canonical.append(f"{option.flag}={tokens[position]}")
-            position += 1
+        if not _is_flag(word):
+            others.append(word)
+        elif name in flags:
+            values = [value] if equals else _values(flags[name], words)
+            texts[name] = [*texts[name], *values] if takes_several(flags[name].hint) else values
+        elif negated is not None and negated.hint is bool and not equals:
+            texts[negated.name] = ["false"]
         else:
-            canonical.append(f"{option.flag}=true" if option.hint is bool else option.flag)
-    for flag, values in lists.items():
-        canonical.append(f"{flag}={','.join(values)}")
-    return canonical + behind
+            hint = did_you_mean(flag, [setting.flag for setting in flags.values()])
+            raise UsageError(f"unknown flag {flag}.{hint} `multippo {command} --help` lists the flags.")
+    if len(others) > len(positionals):
+        expected = " and ".join(f"one {name.upper()}" for name in positionals) or "flags"
+        raise UsageError(
+            f"unexpected {others[len(positionals)]!r}: multippo {command} takes {expected} alone without a flag's name."
+        )
+    texts |= {name: [word] for name, word in zip(positionals, others, strict=False)}
+    return {name: known[name].read(" ".join(values)) for name, values in texts.items()}
 
 
-def _option_name(flag: str) -> str:
-    name = flag.removeprefix("--")
-    for section, prefix in _SECTIONS.items():
-        if name.startswith(section):
-            name = prefix + name.removeprefix(section)
-    return name.replace("-", "_")
+def _values(setting: Setting, words: collections.deque[str]) -> list[str]:
+    """Takes a flag's values from the words behind it."""
+    values = list(itertools.takewhile(lambda word: not _is_flag(word), words))
+    if not takes_several(setting.hint):
+        del values[1:]
+        if setting.hint is bool and (not values or values[0].lower() not in TRUTH):
+            return ["true"]
+        if not values:
+            raise UsageError(f"{setting.flag} lacks its value: write {setting.flag} {_metavar(setting.hint)}.")
+    for _ in values:
+        words.popleft()
+    return values
 
 
-def _takes_several(option: Option) -> bool:
-    origin = get_origin(option.hint)
-    return isinstance(origin, type) and issubclass(origin, Sequence)
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not _NEGATIVE.match(word)
 
 
-def _is_flag(token: str) -> bool:
-    return token.startswith("-") and not _NEGATIVE.match(token)
-
-
-def _fits(option: Option, token: str) -> bool:
-    """Whether a word after a flag is its value: after a truth value's flag only a truth value is."""
-    return option.hint is not bool or token.lower() in ("true", "false", "yes", "no", "on", "off", "1", "0")
-
-
-def _flags_class(options: Iterable[Option], positionals: Iterable[Option]) -> Any:
-    """A dataclass of dataclasses, one for each group, as tyro wants to have it described."""
+def _print_help(command: str, description: str, settings: Iterable[Setting]) -> None:
+    """Has tyro print the help of a dataclass of dataclasses, one for each group."""
     import tyro
 
+    positionals: list[Any] = []
     groups: dict[str, list[Any]] = {}
-    for option in options:
-        groups.setdefault(option.group, []).append(_field(option))
-    fields: list[Any] = []
-    for positional in positionals:
-        name, hint, default = _field(positional, positional.name.upper())
-        fields.append((name, tyro.conf.Positional[hint], default))
-    for number, (group, members) in enumerate(groups.items()):
-        cls = dataclasses.make_dataclass(f"Group{number}", members)
-        cls.__doc__ = ""
-        fields.append((group.replace(" ", "_"), cls, dataclasses.field(default_factory=cls)))
-    flags = dataclasses.make_dataclass("Flags", fields)
-    flags.__doc__ = ""
-    return flags
-
-
-def _field(option: Option, placeholder: str | None = None) -> tuple[str, Any, Any]:
-    import tyro
-
-    default = shown(option.default)
-    spec = tyro.constructors.PrimitiveConstructorSpec[Any](
-        nargs=1,
-        metavar=placeholder or metavar(option.hint),
-        instance_from_str=lambda words: list(words),
-        is_instance=lambda value: True,
-        str_from_instance=lambda value: [default],
+    for setting in settings:
+        explained = tyro.conf.arg(
+            help=setting.help,
+            metavar=f"[{setting.name.upper()}]" if setting.positional else _metavar(setting.hint),
+            help_behavior_hint=f"(default: {shown(setting.default)})",
+        )
+        hint: Any = Annotated[str, explained]
+        if setting.positional:
+            positionals.append((setting.name, tyro.conf.Positional[hint], ""))
+        else:
+            groups.setdefault(setting.group, []).append((setting.name, hint, ""))
+    members = [
+        (name.replace(" ", "_"), dataclasses.make_dataclass(name.title().replace(" ", ""), fields))
+        for name, fields in groups.items()
+    ]
+    help_class = dataclasses.make_dataclass("Help", [*positionals, *members], kw_only=True)
+    tyro.cli(
+        help_class,
+        prog=f"multippo {command}",
+        description=description,
+        args=["--help"],
+        config=(tyro.conf.OmitArgPrefixes,),
     )
-    hint: Any = Annotated[Any, spec, tyro.conf.arg(help=option.help)]
-    return option.name, hint, dataclasses.field(default=_UNSET)
 
 
-def _text(value: Any) -> str | None:
-    """The word tyro found, whichever way it wrapped it."""
-    while isinstance(value, list):
-        if not value:
-            return None
-        value = value[0]
-    return value if isinstance(value, str) else None
-
-
-def _refuse_unknown(
-    command: str, unknown: Sequence[str], options: dict[str, Option], positionals: Sequence[Option]
-) -> None:
-    flags = [token.partition("=")[0] for token in unknown if _is_flag(token)]
-    if flags:
-        hint = did_you_mean(flags[0], [option.flag for option in options.values()])
-        raise UsageError(f"unknown flag {flags[0]}.{hint} `multippo {command} --help` lists the flags.")
-    if unknown:
-        names = " and ".join(f"one {positional.name.upper()}" for positional in positionals)
-        expected = f"{names} alone" if positionals else "flags alone"
-        raise UsageError(f"unexpected {unknown[0]!r}: multippo {command} takes {expected} without a flag's name.")
-
-
-def _unboxed(text: str) -> str:
-    """Tyro's message without its frame."""
-    lines = [line.strip(" │╭╮╰╯─") for line in text.splitlines()]
-    return " ".join(line for line in lines[1:] if line and not line.startswith("For full helptext"))
+def _metavar(hint: Any) -> str:
+    """The placeholder of a value of a type."""
+    only = readable(hint)
+    if get_origin(only) is Literal:
+        text = "|".join(get_args(only))
+    elif takes_several(only):
+        text = f"{_metavar(get_args(only)[0])} ..."
+    else:
+        text = {bool: "true|false", int: "INT", float: "FLOAT"}.get(only, "TEXT")
+    return text + ("|none" if type(None) in get_args(hint) else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -9,18 +10,31 @@ from typing import Any
 
 from multippo.backends.registry import VARIABLE, describe_backends
 from multippo.cli.flags import parse
-from multippo.cli.options import Option
 
 __all__ = ["list_backends", "list_environments"]
 
-_JSON = Option("json", bool, False, "Print JSON and nothing else.", "output")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _BackendsFlags:
+    """Lists the engines, and how to install those that are missing."""
+
+    json: bool = False
+    """Print JSON and nothing else."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _EnvsFlags:
+    """Lists the environments that are installed."""
+
+    json: bool = False
+    """Print JSON and nothing else."""
 
 
 def list_backends(argv: Sequence[str]) -> int:
     """One line for each engine; loads none of them."""
-    given = parse("backends", "Lists the engines, and how to install those that are missing.", [_JSON], argv)
+    flags = parse("backends", _BackendsFlags, argv)
     rows = describe_backends()
-    if given.get("json"):
+    if flags.json:
         print(json.dumps(rows))
         return 0
     for row in rows:
@@ -32,11 +46,11 @@ def list_backends(argv: Sequence[str]) -> int:
 
 def list_environments(argv: Sequence[str]) -> int:
     """One name a line."""
-    given = parse("envs", "Lists the environments that are installed.", [_JSON], argv)
+    flags = parse("envs", _EnvsFlags, argv)
     from multippo.envs import list_envs
 
     names = list_envs()
-    print(json.dumps(names) if given.get("json") else "\n".join(names))
+    print(json.dumps(names) if flags.json else "\n".join(names))
     return 0
 
 

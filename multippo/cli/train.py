@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,32 +17,47 @@ from multippo.algorithms.schedules import iterations_left, planned_steps
 from multippo.algorithms.types import TrainingState
 from multippo.cli.errors import RunError, UsageError, one_line
 from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, summary
-from multippo.cli.files import read_settings
-from multippo.cli.flags import parse
-from multippo.cli.options import Option, train_options
+from multippo.cli.flags import given_flags
 from multippo.cli.program import command
-from multippo.cli.settings import RunSettings, asks_for_evaluations, settings_from
-from multippo.cli.values import shown
 from multippo.errors import NonFiniteError, Terminated
 from multippo.runs.directory import RunDirectory, default_run_directory
+from multippo.runs.fields import fields_of, shown
 from multippo.runs.progress import make_progress
 from multippo.runs.record import RunRecord
 from multippo.runs.recovery import mend, restore_last_good
+from multippo.runs.settings import RunSettings, overlaid, run_settings
+from multippo.runs.settings_files import read_settings
 from multippo.signals import Deadline, save_what_is_finished
 
 __all__ = ["run"]
 
 _LOG = logging.getLogger("multippo")
 
-_OPTIONS = (
-    Option(
-        "backend", str | None, None, "Engine; none for MULTIPPO_BACKEND, else the first installed of jax, torch.", "run"
-    ),
-    Option("run_dir", str | None, None, "Where the run goes; none for runs/ENV/TIME-BACKEND-seedN.", "run"),
-    Option("config", str | None, None, "JSON or YAML file of settings; flags override it.", "run"),
-    Option("resume", bool, False, "Go on with the run in --run-dir from its latest whole checkpoint.", "run"),
-    Option("progress", Literal["auto", "bar", "plain", "off"], "auto", "How progress is shown.", "run"),
-)
+
+@dataclasses.dataclass(frozen=True)
+class _Flags:
+    """Trains a network by PPO."""
+
+    env: str | None = None
+    """Environment: CartPole-v1, brax/ant, …; `multippo envs` lists them."""
+
+    _: dataclasses.KW_ONLY
+
+    backend: str | None = None
+    """Engine; none for MULTIPPO_BACKEND, else the first installed of jax, torch."""
+
+    run_dir: str | None = None
+    """Where the run goes; none for runs/ENV/TIME-BACKEND-seedN."""
+
+    config: str | None = None
+    """JSON or YAML file of settings; flags override it."""
+
+    resume: bool = False
+    """Go on with the run in --run-dir from its latest whole checkpoint."""
+
+    progress: Literal["auto", "bar", "plain", "off"] = "auto"
+    """How progress is shown."""
+
 
 # A run resumed under other values of these would be another run.
 _FIXED = ("env", "network", "seed", "num_envs", "rollout_length", "scale_rewards")
@@ -57,35 +73,33 @@ def run(argv: Sequence[str]) -> int:
         KeyboardInterrupt: After Ctrl-C, once the last finished iteration is saved.
         Terminated: Likewise after SIGTERM.
     """
-    positional = Option(
-        "env", str | None, None, "Environment: CartPole-v1, brax/ant, …; `multippo envs` lists them.", "run"
-    )
-    options = [*_OPTIONS, *train_options()]
-    in_files = [positional, *(option for option in options if option.name not in ("config", "resume"))]
-    given = parse("train", "Trains a network by PPO.", options, argv, positional)
+    own = {setting.name: setting for setting in fields_of(_Flags, "run")}
+    known = {**own, **run_settings()}
+    given = given_flags("train", _Flags.__doc__ or "", known.values(), argv)
     if given.get("config"):
-        given = read_settings(Path(given["config"]), in_files) | given
-    values = {option.name: option.default for option in _OPTIONS} | given
-    directory = RunDirectory(Path(values["run_dir"])) if values["run_dir"] else None
-    if values["resume"] and directory is None:
+        in_files = {name: setting for name, setting in known.items() if name not in ("config", "resume")}
+        given = overlaid(read_settings(Path(given["config"]), in_files), given)
+    flags = _Flags(**{name: value for name, value in given.items() if name in own})
+    directory = RunDirectory(Path(flags.run_dir)) if flags.run_dir else None
+    if flags.resume and directory is None:
         raise UsageError("--resume needs --run-dir DIR, the directory of the run to go on with.")
     with Deadline() as deadline, deadline.terminable(), contextlib.ExitStack() as stack:
         stored: dict[str, Any] = {}
-        if directory is not None and values["resume"]:
+        if directory is not None and flags.resume:
             stack.enter_context(directory.held())
             stored = directory.read_settings()
             settings = _changed(stored, given)
         else:
-            settings = settings_from(given)
+            settings = RunSettings.of(given)
             if directory is not None:  # at once, not only after the environment is made
                 directory.refuse_used()
-        backend = choose_backend(values["backend"], stored.get("backend"))
+        backend = choose_backend(flags.backend, stored.get("backend"))
         engine = stack.enter_context(settings.engine(backend, settings.device))
         check_trains(engine)
         env = settings.make_env()
         stack.callback(env.close)
         network = settings.make_network(env)
-        _Training(settings, directory, env, network, values["progress"], bool(values["resume"])).go(deadline)
+        _Training(settings, directory, env, network, flags.progress, flags.resume).go(deadline)
     return 0
 
 
@@ -101,12 +115,7 @@ def _changed(stored: Mapping[str, Any], given: Mapping[str, Any]) -> RunSettings
                 f"{name}={given[name]!r} can't be changed in a run that began with {stored[name]!r}: leave it out, or "
                 "start another run."
             )
-    changed = {**stored, **given}
-    if asks_for_evaluations(given) and "eval_enabled" not in given:
-        changed["eval_enabled"] = True
-    if given.get("keep_best") is not None and "checkpoint_at_evals" not in given:
-        changed["checkpoint_at_evals"] = True
-    before, settings = settings_from(stored), settings_from(changed)
+    before, settings = RunSettings.of(stored), RunSettings.of(stored, given)
     for attribute in ("env_kwargs", "network_options"):
         old, new = getattr(before, attribute), getattr(settings, attribute)
         for name in new:

@@ -20,10 +20,10 @@ from multippo.algorithms.checkpointing.manifest import MANIFEST
 from multippo.algorithms.checkpointing.steps import best_checkpoint, latest_checkpoint, step_directory, step_entries
 from multippo.algorithms.metrics import json_ready
 from multippo.atomic_files import is_leftover, remove_leftovers, write_text
-from multippo.cli.files import read_object, settings_of
-from multippo.cli.options import Option, network_defaults, train_options
-from multippo.cli.settings import RunSettings, settings_from
 from multippo.errors import UsageError
+from multippo.runs.fields import Setting
+from multippo.runs.settings import RunSettings, network_defaults, run_settings
+from multippo.runs.settings_files import read_object, settings_of
 
 __all__ = ["RunDirectory", "default_run_directory"]
 
@@ -191,7 +191,7 @@ class RunDirectory:
                 f"{self.config} is of run format {version!r}; this version of multippo reads formats up to "
                 f"{FORMAT_VERSION}: upgrade multippo."
             )
-        settings = settings_of(found, [*train_options(), *_RUN_OPTIONS], str(self.config))
+        settings = settings_of(found, {**run_settings(), **_WRITTEN}, str(self.config))
         if "bytes_as_images" in network_defaults(settings.get("network", "mlp")):
             # Runs from before there was this option keep the network that they were trained with.
             settings.setdefault("bytes_as_images", True)
@@ -199,7 +199,7 @@ class RunDirectory:
 
     def settings(self) -> RunSettings:
         """The settings, defaults filled in."""
-        return settings_from(self.read_settings())
+        return RunSettings.of(self.read_settings())
 
     def has_checkpoint(self) -> bool:
         """Returns True if a state was ever saved, damaged or not: such a run must not start again over the rest."""
@@ -271,7 +271,8 @@ def default_run_directory(settings: RunSettings, backend: str, root: Path = Path
     return RunDirectory(path)
 
 
-_RUN_OPTIONS = (Option("env", str, None, "", "run"), Option("backend", str, None, "", "run"))
+_WRITTEN = {name: Setting(name, str, None) for name in ("env", "backend")}
+"""Entries of ``config.json`` beside those of ``run_settings``."""
 
 
 def _versions() -> Mapping[str, str]:

@@ -120,7 +120,7 @@ def test_what_cannot_be_compared(trained, command, tmp_path):
     done = command("compare", a)
     assert done.code == 2 and "two runs are compared" in done.err
     done = command("compare", a, tmp_path)
-    assert done.code == 2 and "no run's directory" in done.err
+    assert done.code == 2 and "not a run's directory" in done.err
     assert command("compare", a, b, a).code == 2
     assert command("compare", a, b, "--tolerance=-1").code == 2
     assert command("compare", a, b, "--most=0").code == 2

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 import multippo as mp
 from multippo.backends.torch import products
-from multippo.cli.settings import settings_from
+from multippo.runs.settings import RunSettings
 
 TINY = ("--backend", "torch", "--num-envs", 2, "--rollout-length", 8, "--num-epochs", 1, "--final-eval-episodes", 2)
 TINY = (*TINY, "--actor-hidden-sizes", "[4]", "--critic-hidden-sizes", "[4]", "--progress", "off")
@@ -109,7 +109,7 @@ def test_a_run_of_an_earlier_version_is_of_single_precision(command: Any):
 
 
 def test_the_engine_of_a_run(torch_engine: Any):
-    settings = settings_from({"env": "CartPole-v1", "precision": "bfloat16", "matmul_precision": "high"})
+    settings = RunSettings.of({"env": "CartPole-v1", "precision": "bfloat16", "matmul_precision": "high"})
     before = torch.get_float32_matmul_precision()
     with settings.engine("torch", None) as engine:
         assert engine.product() is products.product_bfloat16

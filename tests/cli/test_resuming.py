@@ -14,8 +14,8 @@ from short_runs import SHORT, SMALL, numbers, train
 from multippo.algorithms.checkpointing import folder
 from multippo.algorithms.metrics import JsonlWriter
 from multippo.algorithms.run import Run
-from multippo.cli.settings import settings_from
 from multippo.runs.directory import RunDirectory
+from multippo.runs.settings import RunSettings
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_resumed_run_stays_the_run_it_was(
 
 
 def test_another_network_is_refused_by_its_own_name(command: Any):
-    settings = settings_from({"env": "CartPole-v1", "network": "lstm", "hidden_features": 4})
+    settings = RunSettings.of({"env": "CartPole-v1", "network": "lstm", "hidden_features": 4})
     Path("run").mkdir()
     RunDirectory(Path("run")).write_settings(settings, "torch")
     done = command("train", "--run-dir", "run", "--resume", "--network", "mlp")

@@ -18,7 +18,7 @@ from multippo.algorithms.checkpointing import folder
 from multippo.algorithms.metrics import read_metrics
 from multippo.cli import train as train_module
 from multippo.cli.program import program
-from multippo.cli.settings import RunSettings
+from multippo.runs.settings import RunSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -141,8 +141,8 @@ def test_a_disk_that_is_full_is_no_fault(command: Any, monkeypatch: pytest.Monke
         (("--resume", "--run-dir", "full"), "no config.json"),
         (("--resume", "--run-dir", "new/run"), "nothing is there"),
         (("CartPole-v1", "--max-episode-steps", 0), "max_episode_steps=0 is not possible"),
-        (("CartPole-v1", "--keep-last", 0), "keep_last=0 is not possible: expected at least 1"),
-        (("CartPole-v1", "--keep-best", -1), "keep_best=-1 is not possible: expected at least 1"),
+        (("CartPole-v1", "--keep-last", 0), "keep_last=0 is not possible: expected an integer of at least 1"),
+        (("CartPole-v1", "--keep-best", -1), "keep_best=-1 is not possible: expected an integer of at least 1"),
         (("CartPole-v1", "--keep-best", 1, "--no-eval-enabled"), "keep_best=1 needs evaluations during training"),
         (("CartPole-v1", "--on-save-error", "ignore"), "on_save_error='ignore' is not known"),
     ],

@@ -124,7 +124,7 @@ def test_what_is_not_there_is_told(run: Path, where: str, options: dict[str, Any
 
 
 def test_environments_of_a_run_that_does_not_load_are_closed(run: Path, monkeypatch: pytest.MonkeyPatch):
-    from multippo.cli.settings import RunSettings
+    from multippo.runs.settings import RunSettings
 
     closed: list[bool] = []
 

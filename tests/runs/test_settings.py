@@ -14,8 +14,8 @@ from gymnasium import spaces
 import multippo as mp
 from multippo.cli.errors import UsageError
 from multippo.cli.evaluate import evaluation_envs
-from multippo.cli.settings import settings_from
 from multippo.runs.directory import RunDirectory, default_run_directory
+from multippo.runs.settings import RunSettings, overlaid
 
 GIVEN: dict[str, Any] = {
     "env": "brax/fast",
@@ -34,32 +34,44 @@ GIVEN: dict[str, Any] = {
 
 
 def test_everything_given_is_there_and_the_rest_is_the_default():
-    settings = settings_from(GIVEN)
+    settings = RunSettings.of(GIVEN)
     assert settings.env_kwargs == {"backend": "spring", "episode_length": 20}
     assert settings.network_options["hidden_features"] == 8
     assert settings.network_options["critic_hidden_sizes"] == ()  # the recurrent network's default, not the other's
     ppo = mp.PPOConfig(num_envs=4, learning_rate=1e-4)
     assert settings.train == mp.TrainConfig(ppo=ppo, eval=mp.EvalConfig(enabled=True, every_steps=100), seed=5)
-    assert settings_from({"env": "CartPole-v1"}).network_options["critic_hidden_sizes"] == (64, 64)
-    assert settings_from({"env": "CartPole-v1", "num_envs": None}).train.ppo.num_envs == 8
+    assert RunSettings.of({"env": "CartPole-v1"}).network_options["critic_hidden_sizes"] == (64, 64)
+    assert RunSettings.of({"env": "CartPole-v1", "num_envs": None}).train.ppo.num_envs == 8
 
 
 def test_a_setting_without_effect_is_refused_with_the_one_it_needs():
     with pytest.raises(ValueError, match=r"desired_kl=0\.02 has no effect with lr_schedule='linear'"):
-        settings_from({"env": "CartPole-v1", "desired_kl": 0.02})
-    settings_from({"env": "CartPole-v1", "desired_kl": 0.02, "lr_schedule": "adaptive_kl"})
+        RunSettings.of({"env": "CartPole-v1", "desired_kl": 0.02})
+    RunSettings.of({"env": "CartPole-v1", "desired_kl": 0.02, "lr_schedule": "adaptive_kl"})
 
 
 def test_evaluation_can_be_configured_and_stay_off():
-    assert not settings_from({**GIVEN, "eval_enabled": False}).train.eval.enabled
-    assert not settings_from({"env": "CartPole-v1"}).train.eval.enabled
+    assert not RunSettings.of({**GIVEN, "eval_enabled": False}).train.eval.enabled
+    assert not RunSettings.of({"env": "CartPole-v1"}).train.eval.enabled
 
 
 @pytest.mark.parametrize("name", ["eval_every_steps", "eval_num_episodes", "eval_num_envs", "eval_deterministic"])
 def test_saying_how_to_evaluate_during_training_switches_it_on(name: str):
-    assert settings_from({"env": "CartPole-v1", name: 1 if name != "eval_deterministic" else False}).train.eval.enabled
+    assert RunSettings.of({"env": "CartPole-v1", name: 1 if name != "eval_deterministic" else False}).train.eval.enabled
     # The limit holds for the evaluation after training, too, which every run has.
-    assert not settings_from({"env": "CartPole-v1", "eval_max_episode_steps": 5}).train.eval.enabled
+    assert not RunSettings.of({"env": "CartPole-v1", "eval_max_episode_steps": 5}).train.eval.enabled
+
+
+def test_a_later_layer_overrides_an_earlier_one():
+    preset, file, flags = (
+        {"seed": 1, "num_envs": 2, "eval_enabled": False},
+        {"seed": 2, "eval_every_steps": 5},
+        {"seed": 3},
+    )
+    settings = RunSettings.of({"env": "CartPole-v1"}, preset, file, flags)
+    assert (settings.train.seed, settings.train.ppo.num_envs, settings.train.ppo.rollout_length) == (3, 2, 128)
+    assert settings.train.eval == mp.EvalConfig(enabled=True, every_steps=5)  # the file says how, after the preset
+    assert overlaid(file, {"eval_enabled": False})["eval_enabled"] is False
 
 
 @pytest.mark.parametrize(
@@ -71,7 +83,7 @@ def test_saying_how_to_evaluate_during_training_switches_it_on(name: str):
     ],
 )
 def test_a_run_is_read_back_from_its_directory_as_it_was(given: dict[str, Any], tmp_path: Path):
-    settings = settings_from(given)
+    settings = RunSettings.of(given)
     directory = RunDirectory(tmp_path / "a/b")
     with directory.begun(settings, "torch"):
         pass
@@ -86,7 +98,7 @@ def test_the_kind_of_network_is_the_one_named(backend: str, kind: str, gates: in
     env = mp.make_env("CartPole-v1", num_envs=1)
     given = {"env": "CartPole-v1", "network": kind, "hidden_features": 5, "encoder_sizes": ()}
     with mp.use_backend(backend):
-        weights = mp.to_portable(settings_from(given).make_network(env))
+        weights = mp.to_portable(RunSettings.of(given).make_network(env))
     assert weights["layers.1.action.layers.0.recurrent_kernel"].shape == (5, gates * 5)
 
 
@@ -95,7 +107,7 @@ def test_a_network_for_images():
         observation_space=spaces.Box(0, 255, (10, 10, 2), np.uint8), action_space=spaces.Discrete(3)
     )
     given = {"env": "images/Any-v0", "network": "cnn", "channels": (5,), "kernel_sizes": (4,), "strides": (3,)}
-    settings = settings_from(given)
+    settings = RunSettings.of(given)
     assert settings.network_options["activation"] == "relu"  # its own default, as the 512 below
     with mp.use_backend("torch"):
         weights = mp.to_portable(settings.make_network(image))
@@ -108,7 +120,7 @@ def test_the_seed_makes_the_network(backend: str):
     env = mp.make_env("CartPole-v1", num_envs=1)
     with mp.use_backend(backend):
         weights = [
-            mp.to_portable(settings_from({"env": "CartPole-v1", "seed": seed}).make_network(env)) for seed in (0, 0, 1)
+            mp.to_portable(RunSettings.of({"env": "CartPole-v1", "seed": seed}).make_network(env)) for seed in (0, 0, 1)
         ]
     name = "layers.1.action.layers.0.kernel"
     assert (weights[0][name] == weights[1][name]).all()
@@ -131,8 +143,8 @@ def test_the_seed_makes_the_network(backend: str):
     ],
 )
 def test_what_does_not_go_together_is_refused(given: dict[str, Any], message: str):
-    with pytest.raises(UsageError, match=message):
-        settings_from(given)
+    with pytest.raises((UsageError, ValueError), match=message):
+        RunSettings.of(given)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +161,7 @@ def test_what_does_not_go_together_is_refused(given: dict[str, Any], message: st
 def test_a_run_whose_file_was_tampered_with_is_refused(change: Any, message: str, tmp_path: Path):
     directory = RunDirectory(tmp_path / "a")
     directory.path.mkdir()
-    directory.write_settings(settings_from({"env": "CartPole-v1"}), "torch")
+    directory.write_settings(RunSettings.of({"env": "CartPole-v1"}), "torch")
     content = json.loads(directory.config.read_text())
     change(content)
     directory.config.write_text(json.dumps(content))
@@ -158,7 +170,7 @@ def test_a_run_whose_file_was_tampered_with_is_refused(change: Any, message: str
 
 
 def test_runs_get_directories_of_their_own(tmp_path: Path):
-    settings = settings_from({"env": "gymnasium/CartPole-v1", "seed": 3})
+    settings = RunSettings.of({"env": "gymnasium/CartPole-v1", "seed": 3})
     first = default_run_directory(settings, "jax", tmp_path)
     first.path.mkdir(parents=True)
     second = default_run_directory(settings, "jax", tmp_path)
@@ -172,5 +184,5 @@ def test_runs_get_directories_of_their_own(tmp_path: Path):
     [("sync", 1000, 100), ("sync", 7, 7), ("async", 1000, 3), ("async", 2, 2)],
 )
 def test_an_evaluation_starts_no_more_processes_than_the_training(vectorization: str, episodes: int, expected: int):
-    settings = settings_from({"env": "CartPole-v1", "num_envs": 3, "vectorization": vectorization})
+    settings = RunSettings.of({"env": "CartPole-v1", "num_envs": 3, "vectorization": vectorization})
     assert evaluation_envs(settings, episodes) == expected

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from multippo.cli.errors import UsageError
-from multippo.cli.files import read_settings
-from multippo.cli.options import Option, train_options
+from multippo.errors import UsageError
+from multippo.runs.fields import Setting
+from multippo.runs.settings import run_settings
+from multippo.runs.settings_files import read_settings
 
-OPTIONS = [Option("env", str | None, None, "Environment.", "run"), *train_options()]
+KNOWN = {"env": Setting("env", str | None, None), **run_settings()}
 
 
 def read(tmp_path: Path, text: str, name: str = "c.yaml") -> dict[str, Any]:
     (tmp_path / name).write_text(text)
-    return read_settings(tmp_path / name, OPTIONS)
+    return read_settings(tmp_path / name, KNOWN)
 
 
 def test_numbers_and_truth_values_are_what_they_look_like(tmp_path: Path):
@@ -71,14 +72,15 @@ def test_json(tmp_path: Path):
         ("c.yaml", "resume: true", "unknown key 'resume'"),
         ("c.yaml", "xyz: 1", "unknown key 'xyz' .* `multippo train --help` lists"),
         ("c.yaml", "ppo: [1, 2]", "ppo is a section and has .1, 2.; expected names with values"),
-        ("c.yaml", "learning_rate: fast", "c.yaml: learning_rate='fast' is no finite number"),
-        ("c.yaml", "total_steps: .nan", "no whole number"),
+        ("c.yaml", "learning_rate: fast", "c.yaml: learning_rate='fast' is not a finite number"),
+        ("c.yaml", "total_steps: .nan", "not a whole number"),
         ("c.yaml", "a: [", "not YAML"),
         ("c.yaml", "- a\n- b", "no names with values"),
         ("c.yaml", "", "no names with values"),
         ("c.yaml", "a: !!python/object/apply:os.system [touch marker]", "not YAML"),
         ("c.json", "{'a': 1}", "not JSON: .*line 1"),
         ("c.json", "[" * 100_000, "not JSON"),
+        ("c.json", '{"total_steps": 1' + "0" * 30 + "}", "64 bits"),
     ],
 )
 def test_mistakes_in_one_line(name: str, text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -101,17 +103,17 @@ def test_mistakes_in_one_line(name: str, text: str, message: str, tmp_path: Path
 )
 def test_a_setting_given_twice_is_refused(name: str, text: str, repeated: str, tmp_path: Path):
     (tmp_path / name).write_text(text)
-    with pytest.raises(UsageError, match=rf"{name} gives {repeated} twice; leave one of them out\.$"):
-        read_settings(tmp_path / name, train_options())
+    with pytest.raises(UsageError, match=rf"{name}.* names '{repeated}' twice"):
+        read_settings(tmp_path / name, KNOWN)
 
 
 def test_what_is_merged_into_a_mapping_may_be_overridden(tmp_path: Path):
     (tmp_path / "a.yaml").write_text("ppo: &base\n  clip_range: 0.1\ntrain:\n  <<: {seed: 1}\n  seed: 2")
-    assert read_settings(tmp_path / "a.yaml", train_options()) == {"clip_range": 0.1, "seed": 2}
+    assert read_settings(tmp_path / "a.yaml", KNOWN) == {"clip_range": 0.1, "seed": 2}
 
 
 def test_files_that_can_not_be_read(tmp_path: Path):
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    for name, message in (("nowhere.yaml", "No such file"), (".", "directory"), ("binary.yaml", "no text")):
+    for name, message in (("nowhere.yaml", "No such file"), (".", "directory"), ("binary.yaml", "not text in UTF-8")):
         with pytest.raises(UsageError, match=message):
-            read_settings(tmp_path / name, OPTIONS)
+            read_settings(tmp_path / name, KNOWN)
