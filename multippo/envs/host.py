@@ -27,7 +27,7 @@ from multippo.envs.autoreset import (
 from multippo.envs.keys import host_seed
 from multippo.envs.members import Member
 from multippo.envs.observations import make_observation_map, take_rows
-from multippo.envs.returned import refuse_no_numbers, refuse_reward_tree
+from multippo.envs.returned import check_numbers
 from multippo.envs.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, Workers, watch
 
 if TYPE_CHECKING:
@@ -151,10 +151,7 @@ class GymnasiumEnv(Env):
                 "its state to itself. Pass on what the last reset or step returned, or call reset(key) first."
             )
         raw_obs, raw_reward, raw_terminated, raw_truncated, infos = self._runner.step(self._actions(action))
-        refuse_reward_tree(raw_reward)
-        refuse_no_numbers(self.id, "rewards", raw_reward)
-        refuse_no_numbers(self.id, "terminations", raw_terminated)
-        refuse_no_numbers(self.id, "truncations", raw_truncated)
+        check_numbers(self.id, rewards=raw_reward, terminations=raw_terminated, truncations=raw_truncated)
         obs = self._shown = self._observations(raw_obs, self.num_envs)
         reward = np.array(raw_reward, self._reward_dtype)
         terminated = np.array(raw_terminated, np.bool_)

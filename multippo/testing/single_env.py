@@ -10,7 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from multippo.envs.returned import Observations, described, split_reset, split_step
+from multippo.arguments import describe
+from multippo.envs.returned import Observations, split_reset, split_step
 from multippo.integer_boxes import is_integer_box
 from multippo.testing.random_actions import mask_in, random_action, to_space
 
@@ -87,7 +88,7 @@ def _look(
     _types(obs, env.observation_space, "step", warn)
     for name, flag in (("terminated", after[2]), ("truncated", after[3])):
         if not isinstance(flag, bool | np.bool_):
-            warn(name, f"step returned {described(flag)} as {name}; expected a bool.")
+            warn(name, f"step returned {describe(flag)} as {name}; expected a bool.")
     return True
 
 
