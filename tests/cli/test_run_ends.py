@@ -101,10 +101,15 @@ def test_a_number_that_is_not_finite_ends_the_run_with_the_last_good_state_saved
     assert done.err.splitlines()[-1].endswith("step_000000000000.")
 
 
-def test_a_fault_keeps_its_traceback(command: Any, failing: Any):
-    # The same kind of error that a refusal is, but nothing that the library said.
-    with pytest.raises(ValueError, match="from the simulator"):
-        train(command, "--run-dir", "run", env=failing(ValueError("from the simulator")))
+# The same kinds of error that a refusal and a full disk are, but nothing that the library or the system said.
+@pytest.mark.parametrize("error", [ValueError("from the simulator"), OSError("from the simulator")])
+def test_a_fault_keeps_its_traceback_and_costs_one_iteration(command: Any, failing: Any, error: Exception):
+    with pytest.raises(type(error), match="from the simulator") as caught:
+        train(command, "--run-dir", "run", env=failing(error))
+    (saved,) = Path("run/checkpoints").iterdir()
+    assert saved.name == "step_000000000032"
+    how = f"Saved: {saved.absolute()}. Go on with: multippo train --run-dir run --resume"
+    assert how in caught.value.__notes__
 
 
 def test_a_disk_that_is_full_is_no_fault(command: Any, monkeypatch: pytest.MonkeyPatch):

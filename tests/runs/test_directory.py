@@ -8,12 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
-from gymnasium import spaces
 
-import multippo as mp
 from multippo.algorithms import run as run_module
 from multippo.cli import main
 from multippo.errors import UsageError
@@ -125,33 +121,3 @@ def test_a_disk_that_is_full_at_the_start_fails_the_run_and_leaves_nothing(
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1), done.err
     assert "the run stopped: [Errno 28] No space left on device. Nothing was saved yet in new/run." in done.err
     assert os.listdir(tmp_path) == []
-
-
-class Faulty(gymnasium.Env[Any, Any]):
-    """Fails in its twentieth step."""
-
-    observation_space = spaces.Box(-1, 1, (1,))
-    action_space = spaces.Discrete(2)
-    steps = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        if self.steps == 20:
-            raise OSError("the simulator is gone")
-        return np.zeros(1, np.float32), 1.0, False, self.steps % 5 == 0, {}
-
-
-def test_an_environment_that_fails_costs_one_iteration(command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(gymnasium.registry, "Faulty-v0", gymnasium.envs.registration.EnvSpec("Faulty-v0", Faulty))
-    run = tmp_path / "run"
-    with pytest.raises(OSError, match="the simulator is gone") as caught:
-        command("train", "Faulty-v0", *SMALL, *SHORT, "--total-steps", 320, "--run-dir", run)
-    (saved,) = (run / "checkpoints").iterdir()
-    assert mp.load_checkpoint(saved).manifest.iteration == 2
-    assert any(
-        f"Saved: {saved}. Go on with: multippo train --run-dir {run} --resume" in n for n in caught.value.__notes__
-    )
