@@ -24,7 +24,15 @@ from multippo.envs.other_interfaces import refuse_other_interface
 from multippo.envs.registry import is_installed, unknown_env
 from multippo.envs.vectorize import Vectorization, first_made, vectorize, vectorize_id
 from multippo.envs.workers import WORKER_TIMEOUT_S
-from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, FilterSingleObservation, ScaleReward
+from multippo.envs.wrapper_statistics import report_wrapper_statistics
+from multippo.envs.wrappers import (
+    ActionRepeat,
+    EnvWrapper,
+    EpisodeLimit,
+    FilterObservation,
+    FilterSingleObservation,
+    ScaleReward,
+)
 
 __all__ = ["make_env"]
 
@@ -40,6 +48,8 @@ def make_env(
     **kwargs: Any,
 ) -> Env:
     """Makes an environment that can be trained on, from a name or from what the user has.
+
+    Wrappers that normalise by running statistics of their own, which are not saved, are reported.
 
     Args:
         env: One of
@@ -75,6 +85,11 @@ def make_env(
     except TypeError as error:
         _explain_unknown(error, env, kwargs)
         raise
+    host = made
+    while isinstance(host, EnvWrapper):
+        host = host.env
+    if isinstance(host, GymnasiumEnv) and not isinstance(env, Env):
+        report_wrapper_statistics(host.id, host.vector_env)
     return made if reward_scale is None else ScaleReward(made, reward_scale)
 
 

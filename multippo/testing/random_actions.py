@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from multippo.integer_boxes import is_integer_box, num_choices
 
-__all__ = ["MASK_KEY", "mask_in", "random_action", "to_space"]
+__all__ = ["MASK_KEY", "mask_in", "random_action"]
 
 MASK_KEY = "action_mask"
 """The entry of a Dict observation that the ready-made networks take as a mask."""
@@ -47,13 +47,6 @@ def random_action(space: spaces.Space[Any], num_envs: int, rng: np.random.Genera
 def mask_in(observation: Any) -> Any:
     """The mask in an observation, or None."""
     return observation.get(MASK_KEY) if isinstance(observation, Mapping) else None
-
-
-def to_space(space: spaces.Space[Any], action: Any) -> Any:
-    """An action of ``random_action``, of a space of choices, as the space counts it: from its ``start`` or ``low``."""
-    start = space.low if is_integer_box(space) else getattr(space, "start", 0)
-    # In the type of the space: a sum of unlike types can be a float, which has no room for large integers.
-    return np.asarray(np.asarray(action).astype(space.dtype) + start).astype(space.dtype)[()]
 
 
 def _choices(counts: np.ndarray, num_envs: int, rng: np.random.Generator, mask: Any) -> np.ndarray:
