@@ -101,9 +101,11 @@ def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> N
     functions: list[Any] = [make_env]
     if isinstance(env, str):
         functions += _makers(env)
-    elif isinstance(env, VectorEnv):
-        functions += [_make_constructed, GymnasiumEnv]
-    elif not inspect.isclass(env) and callable(getattr(env, "step", None)) and not isinstance(env, gymnasium.Env):
+    elif (
+        not inspect.isclass(env)
+        and callable(getattr(env, "step", None))
+        and not isinstance(env, gymnasium.Env | VectorEnv)
+    ):
         from multippo.envs.functional import FunctionalEnv
 
         functions.append(FunctionalEnv)
@@ -122,7 +124,7 @@ def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> N
 
 
 def _makers(env_id: str) -> list[Any]:
-    """What takes the arguments of an environment made by name."""
+    """Functions that take the arguments of an environment made by name."""
     family, _, name = env_id.partition("/")
     if family == "brax":
         from multippo.envs.brax import make_brax
@@ -348,7 +350,7 @@ class _Wrapped:
 
 
 def _changes(action_repeat: int, keys: Sequence[str] | None) -> list[Callable[[Any], Any]]:
-    """What is asked of a single environment, as wrappers."""
+    """Wrappers of a single environment that do what is asked of it."""
     repeating = [] if action_repeat == 1 else [functools.partial(ActionRepeat, repeats=action_repeat)]
     return [*repeating, *([] if keys is None else [functools.partial(FilterSingleObservation, keys=keys)])]
 

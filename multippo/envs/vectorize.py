@@ -79,7 +79,7 @@ def vectorize_id(
         **kwargs: For the environment's constructor, and ``max_episode_steps`` (-1 for no limit).
 
     Raises:
-        ValueError: If the native form is asked for and there is none, or it can't do what else is asked.
+        ValueError: If the native form is asked for and does not exist, or can't do what else is asked.
     """
     obstacle = _obstacle_to_native(spec, wrappers, kwargs)
     if vectorization == "native" and obstacle:
