@@ -22,7 +22,7 @@ __all__ = ["EnvReport", "check_env"]
 
 @dataclasses.dataclass(frozen=True)
 class EnvReport:
-    """What ``check_env`` found. True if there are no errors; prints as a list.
+    """Findings of ``check_env``. True if there are no errors; prints as a list.
 
     Attributes:
         errors: What makes training on the environment wrong or impossible.
@@ -235,7 +235,7 @@ def _compare(states: list[EnvState], again: list[EnvState], findings: _Findings)
 
 
 def _copy(state: EnvState) -> EnvState:
-    """What is looked at, as NumPy arrays that no later step changes."""
+    """The parts that are looked at, as NumPy arrays that no later step changes."""
     broken = {} if state.broken is None else np.array(state.broken)
     return tree_map(np.array, state._replace(internal=(), broken=broken))
 

@@ -57,7 +57,7 @@ def _choices(counts: np.ndarray, num_envs: int, rng: np.random.Generator, mask: 
     allowed = np.ones((num_envs, int(counts.sum())), np.bool_)
     leaves = [np.asarray(part) for part in mask] if isinstance(mask, tuple) else [np.asarray(mask)]
     given = np.concatenate([leaf.reshape(num_envs, -1) for leaf in leaves], axis=1) > 0
-    # One of another size is no mask of these choices.
+    # One of another size is not a mask of these choices.
     allowed = given if given.shape == allowed.shape else allowed
     columns = []
     for part, own in enumerate(np.split(allowed, np.cumsum(counts)[:-1], axis=1)):
