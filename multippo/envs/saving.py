@@ -39,11 +39,11 @@ class SavedEnvState:
     """A state that is still in its file.
 
     Attributes:
-        read: Given the expected shape of every array by name (None for any), reads them, or raises ValueError where
-            they do not fit.
+        read: Given by the name of every array something of its shape and type (None: whatever there is), reads them, or
+            raises ValueError where they do not fit.
     """
 
-    read: Callable[[Mapping[str, tuple[int, ...]] | None], Mapping[str, np.ndarray]]
+    read: Callable[[Mapping[str, Any] | None], Mapping[str, np.ndarray]]
 
     def restore(self, env: Env) -> EnvState:
         """The state, in the structure that ``env.reset`` returns.
@@ -70,12 +70,10 @@ class SavedEnvState:
         example = jax.eval_shape(reset, jax.ShapeDtypeStruct((2,), np.dtype(np.uint32)))
         leaves, structure = jax.tree_util.tree_flatten_with_path(example)
         plan = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
-        words = {name: jax.eval_shape(jax.random.key_data, plan[name]) for name in key_kinds}
-        arrays = self.read({name: tuple(words.get(name, leaf).shape) for name, leaf in plan.items()})
+        arrays = self.read(plan | {name: jax.eval_shape(jax.random.key_data, plan[name]) for name in key_kinds})
         restored: list[Any] = []
-        for name, leaf in plan.items():
-            # A JAX array of its own, never NumPy's memory.
-            array = jax.numpy.array(arrays[name].astype(words.get(name, leaf).dtype))
+        for name in plan:
+            array = jax.numpy.array(arrays[name])  # of its own, never NumPy's memory
             kind = key_kinds.get(name)
             restored.append(array if kind is None else jax.random.wrap_key_data(array, impl=kind))
         return jax.tree_util.tree_unflatten(structure, restored)
