@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from multippo.algorithms.advantages import standardized
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.types import Sequences
+from multippo.networks.kinks import clip
 from multippo.networks.outputs import ACTIVATION_KEY, per_environment
 from multippo.trees import tree_leaves, tree_map
 
@@ -117,9 +118,9 @@ def _surrogate(xp: Any, new: Any, old: Any, advantage: Any, valid: Any, mean: An
     if config.normalize_advantages and config.advantage_normalization == "minibatch":
         advantage = standardized(xp, advantage, mean)
     # An exponent of 20 is far outside the clip range, and keeps a product with the advantage finite.
-    log_ratio = xp.clip(new - old, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    log_ratio = clip(xp, new - old, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
     ratio = xp.exp(log_ratio)
-    clipped = xp.clip(ratio, 1.0 - config.clip_range, 1.0 + config.clip_range)
+    clipped = clip(xp, ratio, 1.0 - config.clip_range, 1.0 + config.clip_range)
     deviation = xp.abs(ratio - 1.0)
     outside = xp.astype(deviation > config.clip_range, ratio.dtype)
     return {
@@ -139,7 +140,7 @@ def _critic_loss(
     def loss(value: Any, old: Any, target: Any) -> Any:
         error = (value - target) ** 2
         if reach is not None:
-            near = old + xp.clip(value - old, -reach, reach)
+            near = old + clip(xp, value - old, -reach, reach)
             error = xp.maximum(error, (near - target) ** 2)
         return mean(error)
 

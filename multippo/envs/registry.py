@@ -72,7 +72,7 @@ def unknown_env(env_id: str, names: list[str] | None = None) -> ValueError:
 
 
 def is_installed(package: str) -> bool:
-    """True if a package can be imported; it is not imported."""
+    """Whether a package can be imported, without importing it."""
     return importlib.util.find_spec(package) is not None
 
 

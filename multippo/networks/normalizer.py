@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from multippo.arguments import check_leaves, describe, is_number
+from multippo.networks.kinks import clip
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.variables import Variable
 from multippo.trees import map_named, named_leaves
@@ -136,16 +137,15 @@ class Normalizer(StatefulModule):
                 f"Normalizer got an input{at} of shape {tuple(x.shape)}; expected a batch of {tuple(mean.shape)}."
             )
         xp = self.xp
-        variance = xp.maximum(self._variance(name), xp.full_like(mean, self.epsilon))
+        variance = xp.clip(self._variance(name), self.epsilon, None)
         # No division of x: XLA makes a product of it in a rollout, but not where a gradient flows through it.
         y = (xp.astype(x, mean.dtype) - mean) * (1.0 / xp.sqrt(variance))
-        return y if self.clip is None else xp.clip(y, -self.clip, self.clip)
+        return y if self.clip is None else clip(xp, y, -self.clip, self.clip)
 
     def _variance(self, name: str) -> Any:
         m2 = self._variable(self.M2, name)[...]
         count = self._count_as(m2.dtype)
-        one = self.xp.ones_like(count)
-        return self.xp.where(count > 0, m2 / self.xp.maximum(count, one), self.xp.ones_like(m2))
+        return self.xp.where(count > 0, m2 / self.xp.clip(count, 1.0, None), self.xp.ones_like(m2))
 
     def _count_as(self, dtype: Any) -> Any:
         words = self.xp.astype(self.counter[...], dtype)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from multippo.arguments import check_features, check_flag, check_number, check_size, describe, known_keywords
 from multippo.networks import random_state
 from multippo.networks.carries import check_steps
+from multippo.networks.kinks import softplus
 from multippo.networks.random_state import RandomState
-from multippo.networks.samplers.distributions import Gaussian, gaussian_kl, softplus
+from multippo.networks.samplers.distributions import Gaussian, gaussian_kl
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import reset_where
 from multippo.rngs import Rngs, check_rngs

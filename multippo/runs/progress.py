@@ -15,14 +15,6 @@ __all__ = ["BarProgress", "NoProgress", "PlainProgress", "Progress", "make_progr
 _SECONDS_BETWEEN_LINES = 5.0
 
 
-class _Shown(NamedTuple):
-    iteration: int
-    step: str
-    score: str
-    speed: str
-    left: str
-
-
 class Progress(abc.ABC):
     """Shows step, return, steps per second and time left. A context manager; ``update`` is a ``log_fn``.
 
@@ -36,20 +28,13 @@ class Progress(abc.ABC):
         self._return = math.nan
         self._since: tuple[float, int] | None = None
 
+    @abc.abstractmethod
     def update(self, metrics: Mapping[str, float]) -> None:
         """Takes an iteration's or an evaluation's metrics."""
-        if EVAL_RETURN in metrics:
-            self.note(f"step {int(metrics['step']):,}  evaluation: return {metrics[EVAL_RETURN]:.1f}")
-        else:
-            self._show(self._read(metrics))
 
     @abc.abstractmethod
     def note(self, text: str) -> None:
         """Shows a line of text in between."""
-
-    @abc.abstractmethod
-    def _show(self, shown: _Shown) -> None:
-        """Shows an iteration."""
 
     def __enter__(self) -> Progress:
         return self
@@ -78,13 +63,21 @@ class Progress(abc.ABC):
         )
 
 
+class _Shown(NamedTuple):
+    iteration: int
+    step: str
+    score: str
+    speed: str
+    left: str
+
+
 class NoProgress(Progress):
     """Shows nothing."""
 
-    def note(self, text: str) -> None:
+    def update(self, metrics: Mapping[str, float]) -> None:
         """Does nothing."""
 
-    def _show(self, shown: _Shown) -> None:
+    def note(self, text: str) -> None:
         """Does nothing."""
 
 
@@ -110,7 +103,12 @@ class PlainProgress(Progress):
         self._stream, self._clock = stream, clock
         self._last_line = -math.inf
 
-    def _show(self, shown: _Shown) -> None:
+    def update(self, metrics: Mapping[str, float]) -> None:
+        """Writes a line, if it is time."""
+        if EVAL_RETURN in metrics:
+            self.note(f"step {int(metrics['step']):,}  evaluation: return {metrics[EVAL_RETURN]:.1f}")
+            return
+        shown = self._read(metrics)
         if shown.iteration < self._total and self._clock() - self._last_line < _SECONDS_BETWEEN_LINES:
             return
         self._last_line = self._clock()
@@ -159,9 +157,13 @@ class BarProgress(Progress):
         """Leaves the bar as it is, and the cursor visible."""
         self._bar.stop()
 
-    def _show(self, shown: _Shown) -> None:
-        fields = shown._asdict()
-        self._bar.update(self._task, completed=fields.pop("iteration"), **fields)
+    def update(self, metrics: Mapping[str, float]) -> None:
+        """Moves the bar."""
+        if EVAL_RETURN in metrics:
+            self.note(f"step {int(metrics['step']):,}  evaluation: return {metrics[EVAL_RETURN]:.1f}")
+            return
+        shown = self._read(metrics)._asdict()
+        self._bar.update(self._task, completed=shown.pop("iteration"), **shown)
 
     def note(self, text: str) -> None:
         """Writes a line above the bar."""

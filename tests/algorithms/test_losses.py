@@ -127,6 +127,35 @@ def test_the_clip_is_pessimistic_on_both_sides(engine, ratio, advantage, term, s
     np.testing.assert_allclose(grads["log_likelihoods"], [[-slope]], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("log_ratio", [0.2, -0.2])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_ratio_at_the_bound_has_its_derivative(engine, log_ratio, advantage):
+    # To the side where the clip does not hold, the loss is -rho A on both sides of the bound, and so is its derivative
+    # by log rho; to the other one it is that from the inside.
+    ratio = float(engine.xp.exp(engine.asarray(np.float32(log_ratio))))
+    config = PPOConfig(**{**PLAIN, "clip_range": abs(ratio - 1.0)})
+    _, metrics, grads, _ = evaluate(engine, [log_ratio], [0.0], [advantage], [0.0], [0.0], config)
+    assert metrics["ratio/clip_fraction"] == 0.0
+    np.testing.assert_allclose(grads["log_likelihoods"], [[-ratio * advantage]], rtol=1e-6)
+
+
+def test_a_value_at_the_bound_has_its_derivative(engine):
+    # V = 0.5, as far from V_old = 0 as it may be. R = -1: (V - R)^2 on both sides, so 2 (0.5 + 1) / 2. R = 3: beyond,
+    # the clip holds (0.5 - 3)^2; from the inside 2 (0.5 - 3) / 2.
+    _, metrics, grads, _ = evaluate(
+        engine,
+        [0.0] * 2,
+        [0.0] * 2,
+        [0.0] * 2,
+        values=[0.5, 0.5],
+        old_values=[0.0, 0.0],
+        returns=[-1.0, 3.0],
+        config=PPOConfig(**PLAIN, value_clip_range=0.5),
+    )
+    assert metrics["value/clip_fraction"] == 0.0
+    np.testing.assert_allclose(grads["values"][0], [1.5, -2.5], rtol=1e-6)
+
+
 def test_value_clipping_takes_the_larger_error(engine):
     # Old value 0, clipped to within 0.5. (V, R): (2, 3): (2 - 3)^2 = 1 against (0.5 - 3)^2 = 6.25.
     # (2, 0): 4 against 0.25. (0.2, 1): both 0.64.

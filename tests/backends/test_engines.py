@@ -206,7 +206,7 @@ def by_definition(inputs):
     """OptimizerConfig's equations, in NumPy."""
     p, m, v = np.asarray([1.0, -2.0, 0.5]), np.zeros(3), np.zeros(3)
     for count, g in enumerate(np.asarray(inputs), start=1):
-        g = g * min(1.0, 1.0 / np.linalg.norm(g))
+        g = g / max(1.0, np.linalg.norm(g))
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
         u = (m / (1 - 0.9**count)) / (np.sqrt(v / (1 - 0.999**count)) + 1e-5)
         p = p - 0.1 * (u + 0.1 * p)
@@ -218,9 +218,13 @@ INPUTS = [[3.0, 4.0, 0.0], [0.1, -0.2, 0.05], [-2.0, 0.0, 9.0]]
 
 @pytest.mark.usefixtures("float64")
 def test_the_optimiser_is_its_definition(engine):
-    params, norms, _ = steps(engine, INPUTS)
-    np.testing.assert_allclose(params, by_definition(INPUTS), rtol=1e-12)
-    assert norms[0] == pytest.approx(5.0)  # sqrt(9 + 16), before clipping
+    inputs = [*INPUTS, [0.0, 0.0, 0.0], [0.6, 0.8, 0.0]]
+    params, norms, _ = steps(engine, inputs)
+    np.testing.assert_allclose(params, by_definition(inputs), rtol=1e-12)
+    # sqrt(9 + 16), before clipping; none; and just what the clip allows.
+    assert norms[0] == pytest.approx(5.0) and norms[3:] == [0.0, 1.0]
+    # Where the first gradient is 0, Adam's 0 / sqrt(0) is none: the decay alone moves, by 0.1 * 0.1.
+    np.testing.assert_allclose(steps(engine, [[0.0] * 3])[0], [0.99, -1.98, 0.495], rtol=1e-12)
 
 
 def test_a_step_is_skipped_where_asked_or_where_the_gradient_is_not_finite(engine):

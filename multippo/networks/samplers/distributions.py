@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from multippo.networks.kinks import softplus
+
 __all__ = [
     "Bernoulli",
     "Categorical",
@@ -24,7 +26,6 @@ __all__ = [
     "log_tanh_derivative",
     "mask_logits",
     "sigmoid",
-    "softplus",
 ]
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -117,11 +118,6 @@ def bernoulli_kl(xp: Any, old: Bernoulli, new: Bernoulli) -> Any:
 
 def _both_log_probabilities(xp: Any, given: Bernoulli) -> tuple[Any, Any]:
     return -softplus(xp, -given.logits), -softplus(xp, given.logits)
-
-
-def softplus(xp: Any, x: Any) -> Any:
-    """``log(1 + exp(x))``, finite for every x, with the derivative ``sigmoid(x)`` at 0 too."""
-    return xp.maximum(x, xp.zeros_like(x)) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
 def sigmoid(xp: Any, x: Any) -> Any:

@@ -45,6 +45,13 @@ def test_joint_frequencies_are_products(engine, nvec):
     assert (np.abs(joint - expected) < 4 * np.sqrt(expected * (1 - expected) / n)).all()
 
 
+def test_of_equal_logits_the_first_is_the_mode(engine):
+    sampler = mp.CategoricalSampler(mp.Rngs(0))
+    sampler.eval()
+    logits = np.asarray([[0.0, 0.0, 0.0], [-1.0, 2.0, 2.0], [-np.inf, 0.0, 0.0]], np.float32)
+    assert to_numpy(sample(sampler, logits).output["action"]).tolist() == [0, 1, 1]
+
+
 @pytest.mark.usefixtures("float64")
 def test_likelihood_and_entropy_are_scipys(engine):
     logits, action = RNG.normal(size=(5, 4)) * 3, np.asarray([0, 1, 2, 3, 1])
