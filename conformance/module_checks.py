@@ -108,6 +108,11 @@ def _unroll_gradient(evidence: ModuleEvidence) -> Deviation:
     return portable_deviation(fast, slow, relative=True)
 
 
+def _gradient_by_differences(evidence: ModuleEvidence) -> Deviation:
+    slope, expected = evidence.slopes()
+    return Deviation(abs(slope - expected) / max(1.0, abs(expected)))
+
+
 def _call_writes_nothing(evidence: ModuleEvidence) -> Deviation:
     found: list[Deviation] = []
     for phase in evidence.phases:
@@ -264,6 +269,14 @@ MODULE_CHECKS: tuple[Check[ModuleEvidence], ...] = (
     Check("unroll/step_by_step", _unroll_step_by_step),
     # A wrong gradient is wrong in either type, and compiling two more programmes takes long.
     Check("unroll/gradient", _unroll_gradient, needs=("differentiated",), trains=True, precisions=("float64",)),
+    Check(
+        "gradient/differences",
+        _gradient_by_differences,
+        needs=("smooth",),
+        trains=True,
+        precisions=("float64",),
+        tolerance={"float64": 1e-7},
+    ),
     Check("replay/output", _replay_output, needs=("emits",)),
     Check("replay/keeps_actions", _replay_keeps_actions, needs=("carries",)),
     Check("extras/used", _extras_used, needs=("emits",), exact=True),

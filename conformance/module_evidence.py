@@ -24,6 +24,9 @@ __all__ = ["ModuleEvidence", "Unrolled"]
 
 _WARM_UP = 4
 
+_NUDGE = 1e-6
+"""A step for differences: in double precision, slopes come out to about nine digits."""
+
 
 class Unrolled(NamedTuple):
     """An unroll over all steps, as NumPy arrays: ``[T, B, ...]``, and the carry after it ``[B, ...]``."""
@@ -59,7 +62,7 @@ class ModuleEvidence:
             self.engine = engine
             self.module: Any = specimen.build()
             if prepare is None:
-                randomise(self.module, seed=specimen.seed)
+                randomise(self.module, seed=specimen.seed, zeroed=specimen.zeroed)
             else:
                 prepare(self.module)
             self.arrays = mp.to_portable(self.module)
@@ -274,6 +277,22 @@ class ModuleEvidence:
     @functools.cached_property
     def _gradients(self) -> dict[bool, dict[str, np.ndarray]]:
         return {}
+
+    def slopes(self) -> tuple[float, float]:
+        """The slope of that sum along one direction: by the gradient, and by a central difference."""
+        found, key = self.gradient(step_by_step=False), host.key(31)
+        way = {name: host.normal(host.fold_in(key, i), g.shape) for i, (name, g) in enumerate(sorted(found.items()))}
+        self.doing = "A replay by unroll"
+        with self.at() as engine:
+            arguments = [self.put(tree) for tree in (self.warm_state, self.xs, self.done, self.extras)]
+            run = self.compiled(lambda p, v, *args: _loss(False, engine.merge(self._definition, p, v), *args))
+            values: list[float] = []
+            for step in (-_NUDGE, _NUDGE):
+                mp.load_portable(self.module, {**self.arrays, **{n: self.arrays[n] + step * way[n] for n in way}})
+                values.append(float(to_host(engine, run(*engine.split(self.module)[1:], *arguments))))
+            self._arrays_then_restored()
+        slope = sum(float(np.sum(found[name] * way[name])) for name in way)
+        return slope, (values[1] - values[0]) / (2 * _NUDGE)
 
     def statistics_after(self, garbage: float | None = None, extras: Any = None) -> dict[str, np.ndarray]:
         """The module's arrays after ``update_statistics``.

@@ -110,6 +110,18 @@ def _codes() -> StatefulModule:
     return Sequential([Delay(np.zeros(_F), 2), Merge(code=code, sum=Parallel(c=LSTM(_F, 2, Rngs(4)))), Flattener(1)])
 
 
+def _heads() -> StatefulModule:
+    """Whatever has a softplus, and with zero weights is where that is put together of two halves."""
+    code = AR1VariationalBottleneck(1, Rngs(2), 0.3)
+    draws = Map(code=code, switches=BernoulliSampler(Rngs(3), 0.1), tanh=NormalTanhSampler(Rngs(4), 0.1))
+    return Sequential([Dense(_F, 6, Rngs(1)), Splitter(code=2, switches=2, tanh=2), draws])
+
+
+def _at_its_bound() -> StatefulModule:
+    """With zero weights, a Normalizer exactly at its clip."""
+    return Sequential([Dense(_F, 2, Rngs(1)), Lift(lambda x: x + 1.0), Normalizer(2, clip=1.0)])
+
+
 def _images() -> StatefulModule:
     first = Conv(2, 3, (3, 2), Rngs(1), stride=(2, 1), padding="same", activation="tanh")
     return Sequential([Scale(1 / 255), first, Conv(3, 2, 2, Rngs(2)), Flattener()])
@@ -298,6 +310,25 @@ MODULES: tuple[ModuleSpecimen, ...] = (
         sample=_flat,
         carries=True,
         differentiated=True,
+    ),
+    ModuleSpecimen(
+        name="heads of zeros",
+        build=_heads,
+        sample=_flat,
+        carries=True,
+        emits=True,
+        differentiated=True,
+        zeroed=True,
+        smooth=True,
+    ),
+    ModuleSpecimen(
+        name="Normalizer at its bound",
+        build=_at_its_bound,
+        sample=_flat,
+        emits=True,
+        learns_statistics=True,
+        differentiated=True,
+        zeroed=True,
     ),
     ModuleSpecimen(name="Splitter", build=lambda: Splitter(mean=2, rest=1), sample=_flat),
     ModuleSpecimen(

@@ -51,6 +51,7 @@ def _alone(
     features: int = FEATURES,
     offset: float = 0.0,
     only_on: tuple[str, ...] = (),
+    smooth_at_zero: bool = False,
 ) -> Mutant:
     specimen = ModuleSpecimen(
         name=name,
@@ -61,6 +62,8 @@ def _alone(
         emits=True,
         learns_statistics=True,
         differentiated=True,
+        zeroed=smooth_at_zero,
+        smooth=smooth_at_zero,
     )
     return Mutant(specimen=specimen, caught_by=caught_by)
 
@@ -122,6 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _alone("loses its carry", _lstm(wrong.LosesItsCarry), "carry/moves"),
     _alone("unroll loses its carry", _lstm(wrong.LosesItsCarryInUnroll), _STEPS),
     _alone("unroll stops the gradient", _lstm(wrong.StopsTheGradient), "unroll/gradient"),
+    _alone("flat at zero", _dense(wrong.FlatAtZero), "gradient/differences", only_on=("jax",), smooth_at_zero=True),
     _alone("carry without batch axis", wrong.CarryWithoutBatchAxis, "carry/batch_axis"),
     _alone("mixes environments", _dense(wrong.MixesEnvironments), "call/rows_apart"),
     _alone("writes in the call", _dense(wrong.WritesInTheCall), _WRITES),

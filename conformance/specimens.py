@@ -57,6 +57,8 @@ class ModuleSpecimen(Specimen):
         differentiated: Whether its gradient is looked at alone; that of the other compositions is in training.
         script: When episodes end, as in ``environment.SCRIPT``.
         seed: Of the numbers in its arrays.
+        zeroed: Whether its weights are 0 instead, where formulas have their kinks.
+        smooth: Whether its gradient is held to differences, too: it has a derivative by definition.
     """
 
     build: Callable[[], StatefulModule]
@@ -67,6 +69,8 @@ class ModuleSpecimen(Specimen):
     differentiated: bool = False
     script: tuple[str, ...] = SCRIPT
     seed: int = 10
+    zeroed: bool = False
+    smooth: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,7 +115,7 @@ def normal_inputs(
     return sample
 
 
-def randomise(module: Any, statistics: tuple[float, float] = (0.0, 1.0), seed: int = 10) -> None:
+def randomise(module: Any, statistics: tuple[float, float] = (0.0, 1.0), seed: int = 10, zeroed: bool = False) -> None:
     """Writes random numbers, none of them 0, into every array of a module, the same ones on every engine.
 
     Biases start at 0, where a missing or doubled one, or two in the wrong order, would not be seen.
@@ -120,13 +124,14 @@ def randomise(module: Any, statistics: tuple[float, float] = (0.0, 1.0), seed: i
         module: The module.
         statistics: Mean and standard deviation around which statistics are set.
         seed: Of the numbers.
+        zeroed: Writes zeros, and statistics of exactly that mean and standard deviation.
     """
     mean, std = statistics
     key = host.key(seed)
     arrays: dict[str, np.ndarray] = {}
     for number, (name, leaf) in enumerate(module.engine.leaves(module).items()):
         value, last = leaf.read(), name.rpartition(".")[2]
-        noise = host.normal(host.fold_in(key, number), value.shape)
+        noise = host.normal(host.fold_in(key, number), value.shape) * (not zeroed)
         if leaf.trained:
             fan_in = value.shape[0] if value.ndim > 1 else 4
             arrays[name] = noise * (1.2 / np.sqrt(fan_in))
