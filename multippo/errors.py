@@ -26,6 +26,8 @@ __all__ = [
     "one_line",
 ]
 
+_MOST_SHOWN = 2000
+
 
 class MultippoError(Exception):
     """Base of the errors of this library."""
@@ -74,5 +76,7 @@ class Terminated(SystemExit):
 
 
 def one_line(error: BaseException) -> str:
-    """An error's message without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """An error's message without line breaks, and without its middle where it is endless."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    # What was received comes first, the remedy last.
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]} … {text[-_MOST_SHOWN // 2 :]}"

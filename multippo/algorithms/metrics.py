@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from multippo.atomic_files import create, open_to_append, read_text, write_bytes, write_text
+from multippo.json_files import checked, parse_json
 
 __all__ = [
     "JsonlWriter",
@@ -112,24 +114,16 @@ class TensorBoardWriter:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of ``JsonlWriter``; a line that is none of its own, or not finished, is left out."""
+    """The objects in a file of ``JsonlWriter``; a line that is not one of its own, or not finished, is left out."""
     try:
         text = read_text(path, limit=_LIMIT, errors="replace")
     except FileNotFoundError:
         return []
     records: list[dict[str, Any]] = []
     for line in text.splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and all(_is_number(value) for value in record.values()):
-            records.append(record)
+        with contextlib.suppress(ValueError):
+            records.append(checked(parse_json(line), dict[str, float | None], "line"))
     return records
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float)
 
 
 def drop_after(path: Path, step: int) -> None:

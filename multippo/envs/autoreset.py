@@ -1,4 +1,4 @@
-"""Which of gymnasium's autoreset modes a vector environment uses, and where it leaves an episode's last observation.
+"""Autoreset modes of gymnasium's vector environments, and the place where each leaves an episode's last observation.
 
 | mode | the step on which an episode ends returns | the next step |
 |---|---|---|
@@ -72,7 +72,7 @@ def final_observations(observations: ObservationMap, infos: Any, done: np.ndarra
 
     Args:
         observations: Converts raw observations.
-        infos: What the step returned.
+        infos: Returned by the step.
         done: ``[B]`` bool, where an episode has ended; at least one.
         obs: The converted observations of this step.
 

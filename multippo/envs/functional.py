@@ -308,7 +308,7 @@ class FunctionalEnv(Env):
 
 
 def _stride(num_envs: int, pool_size: int) -> int:
-    """How far an environment moves on in the pool with each episode.
+    """Number of entries by which an environment moves on in the pool with each episode.
 
     It shares no divisor with the pool's size, so that each environment passes through all entries before one comes
     again; and it is at least ``num_envs`` in a large pool, so that no other environment has just used what comes next.

@@ -30,7 +30,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def fits(leaf: np.ndarray) -> np.ndarray:
-    """Where a NumPy array is finite in the type that networks compute in."""
+    """Mask of the entries of a NumPy array that are finite in the type that networks compute in."""
     if leaf.dtype.kind != "f" or leaf.dtype.itemsize <= 4 or computes_in_float64():
         return np.isfinite(leaf)
     return np.abs(leaf) <= LARGEST
@@ -42,7 +42,7 @@ def guarded_leaves(obs: Any, reward: Any) -> list[str]:
 
 
 def broken_leaf(xp: Any, obs: Any, reward: Any, seen: Any, valid: Any) -> Any:
-    """Which leaf is not finite in each environment.
+    """Finds the leaf that is not finite in each environment.
 
     Args:
         xp: Array namespace.
@@ -102,7 +102,7 @@ def restart_broken(env: Env, env_state: EnvState) -> EnvState:
 
 
 def _step_and_start(env: Env, env_state: EnvState) -> tuple[np.ndarray, np.ndarray]:
-    """Which leaf of the step itself is not finite in each environment; where none, which of a new episode's start."""
+    """Codes of the leaf that is not finite in each environment: of the step itself, and of a new episode's start."""
     valid, terminated, truncated = env_state.valid, env_state.terminated, env_state.truncated
     nowhere = np.zeros_like(valid)
     if env.may_skip:
@@ -146,7 +146,7 @@ def restart_unsound(env: Env, env_state: EnvState) -> EnvState:
 
 
 def unsound_starts(env_state: EnvState) -> tuple[int, str, int]:
-    """How many episodes of a reset's state were begun anew; the leaf for which the first of them was, and where."""
+    """Number of episodes that a reset began a second time, and the leaf and place for which the first of them was."""
     codes = np.zeros(1, int) if env_state.broken is None else np.abs(np.asarray(env_state.broken))
     (places,) = np.nonzero(codes)
     if not len(places):

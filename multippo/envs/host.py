@@ -143,7 +143,7 @@ class GymnasiumEnv(Env):
         Raises:
             ValueError: If ``env_state`` is not the latest one, an action does not fit, or the environment returns what
                 its spaces or its autoreset mode do not allow.
-            TypeError: If the reward is a dict, or it or a flag is no number.
+            TypeError: If the reward is a dict, or it or a flag is not a number.
         """
         if env_state.terminated is not self._latest:
             raise ValueError(
@@ -182,7 +182,7 @@ class GymnasiumEnv(Env):
         )
 
     def render(self) -> Any:
-        """What the vector environment renders: a frame per environment in render mode ``"rgb_array"``."""
+        """Returns the frames of the vector environment: one per environment in render mode ``"rgb_array"``."""
         return self.vector_env.render()
 
     def similar(self, num_envs: int) -> GymnasiumEnv:
@@ -261,7 +261,7 @@ class GymnasiumEnv(Env):
 
 
 def _changes_observations(vector_env: VectorEnv[Any, Any, Any]) -> bool:
-    """Whether a wrapper of gymnasium's does, which may show the same observation otherwise at another time."""
+    """True if a wrapper of gymnasium's changes observations, so that the same one may look different later."""
     while isinstance(vector_env, VectorWrapper):
         if isinstance(vector_env, VectorObservationWrapper):
             return True

@@ -24,7 +24,15 @@ from multippo.envs.other_interfaces import refuse_other_interface
 from multippo.envs.registry import is_installed, unknown_env
 from multippo.envs.vectorize import Vectorization, first_made, vectorize, vectorize_id
 from multippo.envs.workers import WORKER_TIMEOUT_S
-from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, FilterSingleObservation, ScaleReward
+from multippo.envs.wrapper_statistics import report_wrapper_statistics
+from multippo.envs.wrappers import (
+    ActionRepeat,
+    EnvWrapper,
+    EpisodeLimit,
+    FilterObservation,
+    FilterSingleObservation,
+    ScaleReward,
+)
 
 __all__ = ["make_env"]
 
@@ -40,6 +48,8 @@ def make_env(
     **kwargs: Any,
 ) -> Env:
     """Makes an environment that can be trained on, from a name or from what the user has.
+
+    Wrappers that normalise by running statistics of their own, which are not saved, are reported.
 
     Args:
         env: One of
@@ -75,6 +85,11 @@ def make_env(
     except TypeError as error:
         _explain_unknown(error, env, kwargs)
         raise
+    host = made
+    while isinstance(host, EnvWrapper):
+        host = host.env
+    if isinstance(host, GymnasiumEnv) and not isinstance(env, Env):
+        report_wrapper_statistics(host.id, host.vector_env)
     return made if reward_scale is None else ScaleReward(made, reward_scale)
 
 
@@ -86,9 +101,11 @@ def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> N
     functions: list[Any] = [make_env]
     if isinstance(env, str):
         functions += _makers(env)
-    elif isinstance(env, VectorEnv):
-        functions += [_make_constructed, GymnasiumEnv]
-    elif not inspect.isclass(env) and callable(getattr(env, "step", None)) and not isinstance(env, gymnasium.Env):
+    elif (
+        not inspect.isclass(env)
+        and callable(getattr(env, "step", None))
+        and not isinstance(env, gymnasium.Env | VectorEnv)
+    ):
         from multippo.envs.functional import FunctionalEnv
 
         functions.append(FunctionalEnv)
@@ -107,7 +124,7 @@ def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> N
 
 
 def _makers(env_id: str) -> list[Any]:
-    """What takes the arguments of an environment made by name."""
+    """Functions that take the arguments of an environment made by name."""
     family, _, name = env_id.partition("/")
     if family == "brax":
         from multippo.envs.brax import make_brax
@@ -333,7 +350,7 @@ class _Wrapped:
 
 
 def _changes(action_repeat: int, keys: Sequence[str] | None) -> list[Callable[[Any], Any]]:
-    """What is asked of a single environment, as wrappers."""
+    """Wrappers of a single environment that do what is asked of it."""
     repeating = [] if action_repeat == 1 else [functools.partial(ActionRepeat, repeats=action_repeat)]
     return [*repeating, *([] if keys is None else [functools.partial(FilterSingleObservation, keys=keys)])]
 

@@ -71,7 +71,7 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class MadeMember(NamedTuple):
-    """What there is to know of a member that has been made.
+    """Facts of a member that has been made.
 
     Attributes:
         name: The environment's class.

@@ -11,7 +11,7 @@ so images stay ``uint8``; a categorical leaf becomes one-hot ``float32``, and it
 | MultiBinary(shape) | Box(0, 1, shape) |
 | Dict, Tuple | the same tree of the above |
 
-Values outside a Box's bounds are no error: bounds are often wrong and nothing depends on them.
+Values outside a Box's bounds are not an error: bounds are often wrong and nothing depends on them.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def take_rows(batch: Any, rows: np.ndarray) -> Any:
 
 
 class _LeafMap(ObservationMap):
-    """What Box and one-hot leaves share: one array, its shape checked before it is converted."""
+    """Base of the Box and one-hot maps: one array, its shape checked before it is converted."""
 
     def __init__(self, raw_shape: tuple[int, ...], path: str) -> None:
         self._raw_shape, self._path = raw_shape, path
@@ -260,7 +260,7 @@ def _as_array(raw: Any, path: str) -> np.ndarray:
     try:
         array = np.asarray(raw)
     except (TypeError, ValueError) as error:
-        raise _mismatch(path, f"a {type(raw).__name__} that is no array ({error})", "an array") from error
+        raise _mismatch(path, f"a {type(raw).__name__} that is not an array ({error})", "an array") from error
     if array.dtype.kind not in "biuf":
         raise _mismatch(path, f"{array.dtype.name} values", "numbers")
     return array

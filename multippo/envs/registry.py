@@ -72,7 +72,7 @@ def unknown_env(env_id: str, names: list[str] | None = None) -> ValueError:
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported, without importing it."""
+    """True if a package can be imported; it is not imported."""
     return importlib.util.find_spec(package) is not None
 
 

@@ -20,7 +20,7 @@ def read_env_state(env_state: EnvState) -> dict[str, np.ndarray]:
     """A functional environment's state as arrays by path; random keys as their words.
 
     Raises:
-        TypeError: If a leaf of the state is no array.
+        TypeError: If a leaf of the state is not an array.
     """
     import jax
 
@@ -28,7 +28,7 @@ def read_env_state(env_state: EnvState) -> dict[str, np.ndarray]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(env_state):
         if not hasattr(leaf, "dtype"):
             raise TypeError(
-                f"The environment's state{jax.tree_util.keystr(path)} is a {type(leaf).__name__}, no array."
+                f"The environment's state{jax.tree_util.keystr(path)} is a {type(leaf).__name__}, not an array."
             )
         arrays[jax.tree_util.keystr(path)] = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
     return arrays
@@ -39,11 +39,11 @@ class SavedEnvState:
     """A state that is still in its file.
 
     Attributes:
-        read: Given the expected shape of every array by name (None for any), reads them, or raises ValueError where
-            they do not fit.
+        read: Given by the name of every array something of its shape and type (None: whatever there is), reads them, or
+            raises ValueError where they do not fit.
     """
 
-    read: Callable[[Mapping[str, tuple[int, ...]] | None], Mapping[str, np.ndarray]]
+    read: Callable[[Mapping[str, Any] | None], Mapping[str, np.ndarray]]
 
     def restore(self, env: Env) -> EnvState:
         """The state, in the structure that ``env.reset`` returns.
@@ -70,12 +70,10 @@ class SavedEnvState:
         example = jax.eval_shape(reset, jax.ShapeDtypeStruct((2,), np.dtype(np.uint32)))
         leaves, structure = jax.tree_util.tree_flatten_with_path(example)
         plan = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
-        words = {name: jax.eval_shape(jax.random.key_data, plan[name]) for name in key_kinds}
-        arrays = self.read({name: tuple(words.get(name, leaf).shape) for name, leaf in plan.items()})
+        arrays = self.read(plan | {name: jax.eval_shape(jax.random.key_data, plan[name]) for name in key_kinds})
         restored: list[Any] = []
-        for name, leaf in plan.items():
-            # A JAX array of its own, never NumPy's memory.
-            array = jax.numpy.array(arrays[name].astype(words.get(name, leaf).dtype))
+        for name in plan:
+            array = jax.numpy.array(arrays[name])  # of its own, never NumPy's memory
             kind = key_kinds.get(name)
             restored.append(array if kind is None else jax.random.wrap_key_data(array, impl=kind))
         return jax.tree_util.tree_unflatten(structure, restored)

@@ -1,4 +1,4 @@
-"""How a functional environment tells a time limit from a termination.
+"""Time limits of functional environments, told from terminations.
 
 A brax-like state has one flag, ``done``. A wrapper that ends episodes by time sets it as well and says so in ``info``,
 under a name on which nobody agreed. To overlook that name would turn every time limit into a termination, and the

@@ -79,7 +79,7 @@ def vectorize_id(
         **kwargs: For the environment's constructor, and ``max_episode_steps`` (-1 for no limit).
 
     Raises:
-        ValueError: If the native form is asked for and there is none, or it can't do what else is asked.
+        ValueError: If the native form is asked for and does not exist, or can't do what else is asked.
     """
     obstacle = _obstacle_to_native(spec, wrappers, kwargs)
     if vectorization == "native" and obstacle:
@@ -132,6 +132,13 @@ def _difference_of_native(native: VectorEnv[Any, Any, Any], spec: EnvSpec, kwarg
     """The first difference between an environment's own vector form and the environment itself, or None."""
     if spec.entry_point is None:
         return None
+    with contextlib.closing(
+        gymnasium.make(spec, **{"disable_env_checker": True, **kwargs, "render_mode": None})
+    ) as env:
+        for kind in ("observation_space", "action_space"):
+            theirs, own = getattr(native, f"single_{kind}"), getattr(env, kind)
+            if theirs != own:
+                return f"the {kind} {theirs} instead of {own}"
     given = {**spec.kwargs, **kwargs}
     single = _parameters(spec.entry_point)
     for name, parameter in _parameters(spec.vector_entry_point).items():
@@ -142,13 +149,6 @@ def _difference_of_native(native: VectorEnv[Any, Any, Any], spec: EnvSpec, kwarg
             return f"{name}={default} instead of {single[name].default}"
         if name not in single and default:
             return f"{name}={default}, which the environment itself does not have"
-    with contextlib.closing(
-        gymnasium.make(spec, **{"disable_env_checker": True, **kwargs, "render_mode": None})
-    ) as env:
-        for kind in ("observation_space", "action_space"):
-            theirs, own = getattr(native, f"single_{kind}"), getattr(env, kind)
-            if theirs != own:
-                return f"the {kind} {theirs} instead of {own}"
     return None
 
 

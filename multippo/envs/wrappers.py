@@ -81,7 +81,7 @@ class EnvWrapper(Env):
         return self._changed(env_state)
 
     def _changed(self, env_state: EnvState) -> EnvState:
-        """What a subclass makes of every state that comes from the environment."""
+        """Every state that comes from the environment, as a subclass changes it."""
         return env_state
 
 
@@ -96,7 +96,7 @@ class ScaleReward(EnvWrapper):
         scale: The constant; or one for each key of a reward that is a dict.
 
     Raises:
-        ValueError: If a scale is no finite number.
+        ValueError: If a scale is not a finite number.
     """
 
     def __init__(self, env: Env, scale: float | Mapping[str, float]) -> None:

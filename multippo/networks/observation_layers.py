@@ -21,7 +21,7 @@ from multippo.networks.normalizer import Normalizer
 from multippo.networks.structure import Flattener, Scale
 from multippo.networks.types import StatefulModule
 
-__all__ = ["Size", "check_keys", "is_image", "num_features", "observation_layers"]
+__all__ = ["Size", "check_keys", "is_image", "map_space", "num_features", "observation_layers"]
 
 Size = int | gymnasium.Space[Any]
 """A space, or the number of features (or of continuous actions) of a flat one."""
@@ -55,9 +55,9 @@ def observation_layers(
     divided = _is_bytes if bytes_as_images else is_image
     images = [divided(leaf) for leaf in _leaves(space)]
     if normalize and not all(images):
-        layers.append(Normalizer(_map(lambda leaf: None if divided(leaf) else _shape(leaf), space)))
+        layers.append(Normalizer(map_space(lambda leaf: None if divided(leaf) else _shape(leaf), space)))
     if any(images):
-        layers.append(Scale(_map(lambda leaf: 1.0 / 255.0 if divided(leaf) else None, space)))
+        layers.append(Scale(map_space(lambda leaf: 1.0 / 255.0 if divided(leaf) else None, space)))
     flat = isinstance(space, spaces.Box) and len(space.shape) == 1
     # Normalizer and Scale leave floating-point numbers of the engine's type; without them it is for Flattener to do so.
     if not (flat and (layers or space.dtype == np.float32)):
@@ -135,12 +135,12 @@ def _leaves(space: Any) -> list[Any]:
     return [space]
 
 
-def _map(function: Callable[[Any], Any], space: Any) -> Any:
+def map_space(function: Callable[[Any], Any], space: Any) -> Any:
     """A space's tree with a value for each leaf."""
     if isinstance(space, spaces.Dict):
-        return {key: _map(function, sub) for key, sub in space.spaces.items()}
+        return {key: map_space(function, sub) for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_map(function, sub) for sub in space.spaces)
+        return tuple(map_space(function, sub) for sub in space.spaces)
     return function(space)
 
 

@@ -1,1 +1,1 @@
-"""A run's directory: what lies in it, how it is read again, compared, and mended."""
+"""A run's directory: its settings, its files, and how it is loaded, mended, logged and compared."""

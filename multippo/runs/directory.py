@@ -50,9 +50,18 @@ class RunDirectory:
 
     Attributes:
         path: Where it is.
+
+    Raises:
+        UsageError: If the system can't look there: a name is too long, or nobody may.
     """
 
     path: Path
+
+    def __post_init__(self) -> None:
+        try:
+            self.path.exists()
+        except OSError as error:
+            raise self._unreachable(error) from error
 
     @property
     def config(self) -> Path:
@@ -144,6 +153,8 @@ class RunDirectory:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         except (FileNotFoundError, NotADirectoryError):
             raise self._no_run() from None
+        except OSError as error:
+            raise self._unreachable(error) from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -246,6 +257,9 @@ class RunDirectory:
         if why:
             return f"{' '.join(why)} Copy the whole directory again."
         return "the run was stopped before its first one was saved. `multippo train --resume` starts it again."
+
+    def _unreachable(self, error: OSError) -> UsageError:
+        return UsageError(f"{self.path} can't be opened: {error.strerror}; name another directory.")
 
     def _no_run(self) -> UsageError:
         if (self.path / MANIFEST).is_file():

@@ -15,6 +15,14 @@ __all__ = ["BarProgress", "NoProgress", "PlainProgress", "Progress", "make_progr
 _SECONDS_BETWEEN_LINES = 5.0
 
 
+class _Shown(NamedTuple):
+    iteration: int
+    step: str
+    score: str
+    speed: str
+    left: str
+
+
 class Progress(abc.ABC):
     """Shows step, return, steps per second and time left. A context manager; ``update`` is a ``log_fn``.
 
@@ -28,13 +36,20 @@ class Progress(abc.ABC):
         self._return = math.nan
         self._since: tuple[float, int] | None = None
 
-    @abc.abstractmethod
     def update(self, metrics: Mapping[str, float]) -> None:
         """Takes an iteration's or an evaluation's metrics."""
+        if EVAL_RETURN in metrics:
+            self.note(f"step {int(metrics['step']):,}  evaluation: return {metrics[EVAL_RETURN]:.1f}")
+        else:
+            self._show(self._read(metrics))
 
     @abc.abstractmethod
     def note(self, text: str) -> None:
         """Shows a line of text in between."""
+
+    @abc.abstractmethod
+    def _show(self, shown: _Shown) -> None:
+        """Shows an iteration."""
 
     def __enter__(self) -> Progress:
         return self
@@ -63,21 +78,13 @@ class Progress(abc.ABC):
         )
 
 
-class _Shown(NamedTuple):
-    iteration: int
-    step: str
-    score: str
-    speed: str
-    left: str
-
-
 class NoProgress(Progress):
     """Shows nothing."""
 
-    def update(self, metrics: Mapping[str, float]) -> None:
+    def note(self, text: str) -> None:
         """Does nothing."""
 
-    def note(self, text: str) -> None:
+    def _show(self, shown: _Shown) -> None:
         """Does nothing."""
 
 
@@ -103,12 +110,7 @@ class PlainProgress(Progress):
         self._stream, self._clock = stream, clock
         self._last_line = -math.inf
 
-    def update(self, metrics: Mapping[str, float]) -> None:
-        """Writes a line, if it is time."""
-        if EVAL_RETURN in metrics:
-            self.note(f"step {int(metrics['step']):,}  evaluation: return {metrics[EVAL_RETURN]:.1f}")
-            return
-        shown = self._read(metrics)
+    def _show(self, shown: _Shown) -> None:
         if shown.iteration < self._total and self._clock() - self._last_line < _SECONDS_BETWEEN_LINES:
             return
         self._last_line = self._clock()
@@ -157,13 +159,9 @@ class BarProgress(Progress):
         """Leaves the bar as it is, and the cursor visible."""
         self._bar.stop()
 
-    def update(self, metrics: Mapping[str, float]) -> None:
-        """Moves the bar."""
-        if EVAL_RETURN in metrics:
-            self.note(f"step {int(metrics['step']):,}  evaluation: return {metrics[EVAL_RETURN]:.1f}")
-            return
-        shown = self._read(metrics)._asdict()
-        self._bar.update(self._task, completed=shown.pop("iteration"), **shown)
+    def _show(self, shown: _Shown) -> None:
+        fields = shown._asdict()
+        self._bar.update(self._task, completed=fields.pop("iteration"), **fields)
 
     def note(self, text: str) -> None:
         """Writes a line above the bar."""

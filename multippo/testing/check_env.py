@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from multippo.envs.api import Env, EnvState
 from multippo.envs.guard import LARGEST, fits, guarded_leaves
+from multippo.networks.observation_layers import map_space
 from multippo.testing.random_actions import mask_in, random_action
-from multippo.testing.single_env import look_at_single
-from multippo.trees import named_leaves, tree_leaves, tree_map, tree_structure
+from multippo.testing.single_env import gymnasium_findings
+from multippo.trees import named_leaves, tree_leaves, tree_map
 
 __all__ = ["EnvReport", "check_env"]
 
 
 @dataclasses.dataclass(frozen=True)
 class EnvReport:
-    """What ``check_env`` found. True if there are no errors; prints as a list.
+    """Findings of ``check_env``. True if there are no errors; prints as a list.
 
     Attributes:
         errors: What makes training on the environment wrong or impossible.
@@ -38,8 +41,8 @@ class EnvReport:
 
     def __str__(self) -> str:
         lines = [f"error: {text}" for text in self.errors] + [f"warning: {text}" for text in self.warnings]
-        played = f"{self.steps} steps and {self.episodes} episode ends were looked at"
-        return "\n".join([*lines, f"{played}; {_how_many(len(lines))}."])
+        found = f"{len(lines)} finding{'s' if len(lines) > 1 else ''}" if lines else "nothing is wrong"
+        return "\n".join([*lines, f"{self.steps} steps and {self.episodes} episode ends were looked at; {found}."])
 
 
 def check_env(
@@ -49,7 +52,8 @@ def check_env(
 
     Looked at are: the spaces; types, shapes, bounds and finiteness of observations and rewards; which flags end an
     episode, and that its last observation is reported; that equal seeds give equal episodes and successive episodes and
-    environments differ; that a functional environment is pure.
+    environments differ; what the library warns of. Of a single environment in which all this is right, the findings of
+    ``gymnasium.utils.env_checker`` are added.
 
     Args:
         env: Whatever ``make_env`` takes: a name, a function that makes a ``gymnasium.Env``, a vector environment, a
@@ -67,257 +71,201 @@ def check_env(
     """
     from multippo.envs import make_env
 
-    findings = _Findings()
     if num_envs is None and (isinstance(env, str) or (callable(env) and not hasattr(env, "step"))):
         num_envs = 2
-    if not look_at_single(env, seed, findings.error, findings.warn):
-        return findings.report()
+    findings, logger = _Findings(), logging.getLogger("multippo")
+    logger.addHandler(findings)
+    states: list[EnvState] = []
     try:
-        made = make_env(env, num_envs, **kwargs)
-    except Exception as error:
-        return findings.report(f"It can't be made: {_text(error)}")
-    try:
-        return _Player(made, findings, seed).play(num_steps)
+        try:
+            made = make_env(env, num_envs, **kwargs)
+        except Exception as error:
+            findings.errors["made"] = f"It can't be made: {type(error).__name__}: {_one_line(error)}"
+            return findings.report(states)
+        try:
+            _play_twice(made, findings, states, num_steps, seed)
+        finally:
+            if made is not env and getattr(made, "vector_env", None) is not env:
+                made.close()
+        for text in () if findings.errors else gymnasium_findings(env):
+            findings.warnings[text] = text
     finally:
-        if made is not env and getattr(made, "vector_env", None) is not env:
-            made.close()
+        logger.removeHandler(findings)
+    return findings.report(states)
 
 
-def _how_many(findings: int) -> str:
-    return "nothing is wrong" if not findings else f"{findings} finding{'s' if findings > 1 else ''}"
-
-
-class _Findings:
-    """Errors and warnings, each kind said once."""
+class _Findings(logging.Handler):
+    """Errors and warnings by kind, each kind said once; what the library logs meanwhile is among them."""
 
     def __init__(self) -> None:
-        self._errors: dict[str, str] = {}
-        self._warnings: dict[str, str] = {}
-        self.episodes = self.steps = 0
+        super().__init__(logging.WARNING)
+        self.errors: dict[str, str] = {}
+        self.warnings: dict[str, str] = {}
 
-    def error(self, kind: str, text: str) -> None:
-        self._errors.setdefault(kind, text)
+    def emit(self, record: logging.LogRecord) -> None:
+        """See ``logging.Handler``."""
+        self.warnings[str(record.msg)] = record.getMessage()
 
-    def warn(self, kind: str, text: str) -> None:
-        self._warnings.setdefault(kind, text)
-
-    def report(self, *errors: str) -> EnvReport:
-        return EnvReport((*self._errors.values(), *errors), tuple(self._warnings.values()), self.episodes, self.steps)
+    def report(self, states: Sequence[EnvState]) -> EnvReport:
+        episodes = int(sum(np.sum(state.terminated | state.truncated) for state in states))
+        return EnvReport(tuple(self.errors.values()), tuple(self.warnings.values()), episodes, max(len(states) - 1, 0))
 
 
-class _Player:
-    def __init__(self, env: Env, findings: _Findings, seed: int) -> None:
-        self.env, self.findings, self.seed = env, findings, seed
-        self._first: list[list[np.ndarray]] = [[] for _ in range(env.num_envs)]
-        self._rewards: list[np.ndarray] = []
-        self._played: list[Any] = []
-        self._outside: dict[str, tuple[spaces.Box, float, float]] = {}
-        # Whether any observation has changed amid an episode, and any last one been another than the next's first.
-        self._moves = self._parts = False
-
-    def play(self, num_steps: int) -> EnvReport:
-        """Everything."""
+def _play_twice(env: Env, findings: _Findings, states: list[EnvState], num_steps: int, seed: int) -> None:
+    """Adds what is seen to ``states``, and what is wrong with it to the findings."""
+    actions, again = list[Any](), list[EnvState]()
+    try:
         try:
-            states = self._trajectory(num_steps)
-        except Exception as error:
-            return self.findings.report(_text(error))
-        self._between_episodes()
-        try:
-            self._repeat(states)
-        except Exception as error:
-            return self.findings.report(f"When it was played a second time: {_text(error)}")
-        if self.env.functional:
-            self._pure()
-        return self.findings.report()
+            _play(env, states, actions, num_steps, seed)
+        finally:
+            if states:
+                _look(env, states, findings)
+        _play(env, again, actions, num_steps, seed)
+        _compare(states, again, findings)
+    except Exception as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        by = f"step {len(again or states)}" if states else "reset"
+        # These two name the method, and what was expected of it.
+        plain = frame.f_globals.get("__name__") in ("multippo.envs.returned", "multippo.envs.observations")
+        findings.errors["raised"] = ("" if plain else f"{by} raised {type(error).__name__}: ") + _one_line(error)
 
-    # -- one pass
 
-    def _trajectory(self, num_steps: int) -> list[EnvState]:
-        live = self.env.reset(self.seed)
-        state = self._copy(live)
-        self._look(state, None)
-        fresh = np.ones(self.env.num_envs, np.bool_)
-        states = [state]
-        rng = np.random.default_rng(self.seed)
-        for _ in range(num_steps):
-            self._first_observations(state, fresh)
-            action = random_action(self.env.action_space, self.env.num_envs, rng, mask_in(state.obs))
-            self._played.append(action)
-            live = self.env.step(live, action)
-            state = self._copy(live)
-            self.findings.steps += 1
-            self._look(state, states[-1])
-            states.append(state)
-            ended = state.terminated | state.truncated
-            # With skipped steps an episode begins after the step that only resets.
-            fresh = ~state.valid if self.env.may_skip else ended
-            self.findings.episodes += int(ended.sum())
-        if not self.findings.episodes:
-            self.findings.warn(
-                "endless",
-                f"No episode ended within {num_steps} steps of random actions: returns are only reported when one "
-                "does. Give it a time limit (max_episode_steps=), or check more steps.",
-            )
-        elif self._moves and not self._parts and not self.env.may_skip:
-            self.findings.warn(
-                "last observation",
-                "The last observation of every episode was the first one of the next. If these differ in the task, an "
-                "array that is returned again and again was overwritten by the reset (return copies), or the wrong one "
-                "is reported as final_obs; then truncated episodes are valued wrongly.",
-            )
-        for name, (space, least, most) in self._outside.items():
-            self.findings.warn(
-                f"bounds {name}",
-                f"The observation{f' {name!r}' if name else ''} leaves its declared bounds: it reached {least:g} to "
-                f"{most:g}, and {space} is declared. Nothing depends on it, but a reader may.",
-            )
-        rewards = np.concatenate([np.ravel(reward) for reward in self._rewards])
-        if len(rewards) and np.all(rewards == rewards[0]) and rewards[0] == 0.0:
-            self.findings.warn("no reward", "Every reward was 0; random actions may never reach any.")
-        return states
+def _play(env: Env, states: list[EnvState], actions: list[Any], num_steps: int, seed: int) -> None:
+    """Takes the given actions; draws those that are missing."""
+    rng = np.random.default_rng(seed)
+    live = env.reset(seed)
+    states.append(_copy(live))
+    for step in range(num_steps):
+        if step == len(actions):
+            actions.append(random_action(env.action_space, env.num_envs, rng, mask_in(states[-1].obs)))
+        live = env.step(live, actions[step])
+        states.append(_copy(live))
 
-    def _copy(self, state: EnvState) -> EnvState:
-        """What is looked at, as NumPy arrays that no later step changes."""
-        broken = None if state.broken is None else np.array(state.broken)
-        return tree_map(np.array, state._replace(internal=(), broken=()))._replace(broken=broken)
 
-    # -- one state
-
-    def _look(self, state: EnvState, before: EnvState | None) -> None:
-        self._fits("observation", state.obs)
-        ended = state.terminated | state.truncated
-        if before is not None:
-            self._rewards += [np.asarray(leaf)[state.valid] for leaf in tree_leaves(state.reward)]
-            if tree_structure(state.reward) != tree_structure(before.reward):
-                self.findings.error("reward tree", "Rewards do not have the same keys in every step and at the reset.")
-            self._finite("reward", state.reward, state.valid)
-            self._moves |= bool(_rows_that_differ(before.obs, state.obs)[~ended & state.valid].any())
-        if np.any(ended):
-            self._fits("final observation", state.final_obs)
-            self._parts |= bool(_rows_that_differ(state.final_obs, state.obs)[ended].any())
-        if state.broken is not None and np.any(state.broken > 0):
-            # A functional environment's adapter has replaced the value already.
-            name = guarded_leaves(state.obs, state.reward)[int(state.broken.max()) - 1]
-            self.findings.error(f"broken {name}", f"The {name} is not finite in step {self.findings.steps}.")
-        if state.broken is not None and np.any(state.broken < 0):
-            name = guarded_leaves(state.obs, state.reward)[-int(state.broken.min()) - 1].removeprefix("next ")
-            self.findings.error(f"start {name}", f"The {name} with which an episode begins is not always finite.")
-        if np.any(state.terminated & state.truncated):
-            self.findings.error("both", "A step both terminated and truncated its episode; it must be one of them.")
-
-    def _fits(self, what: str, obs: Any) -> None:
-        declared = dict(_space_leaves(self.env.observation_space))
-        received = dict(named_leaves(obs))
-        if declared.keys() != received.keys():
-            self.findings.error(
-                f"{what} keys", f"The {what} has the leaves {sorted(received)}, its space {sorted(declared)}."
-            )
-            return
-        for name, leaf in received.items():
-            space, called = declared[name], f"The {what}{f' {name!r}' if name else ''}"
-            if leaf.shape[1:] != space.shape:
-                self.findings.error(
-                    f"{what} shape {name}", f"{called} has shape {leaf.shape[1:]}; declared is {space}."
+def _look(env: Env, states: list[EnvState], findings: _Findings) -> None:
+    """Says what is wrong with a run, as far as it came."""
+    errors, warnings = findings.errors, findings.warnings
+    obs, final, reward, broken = (_stacked(states, part) for part in ("obs", "final_obs", "reward", "broken"))
+    terminated, truncated, valid = (_stacked(states, part)[""] for part in ("terminated", "truncated", "valid"))
+    ended = terminated | truncated
+    if np.any(terminated & truncated):
+        errors["both"] = "A step both terminated and truncated its episode; it must be one of them."
+    for what, leaves, where in (
+        ("observation", obs, valid | True),
+        ("last observation", final, ended),
+        ("reward", reward, valid),
+    ):
+        for name, leaf in leaves.items():
+            bad = where & (_rows(~fits(leaf)) if leaf.dtype.kind == "f" else False)
+            if bad.any():
+                most = np.abs(leaf[bad]).max()
+                found = f"reaches {most:g}" if np.isfinite(most) else "is not finite"
+                errors[f"{what} {name}"] = (
+                    f"{_called(what, name)} {found} in step {_first(bad)}. In float32, in which networks "
+                    f"compute, what is beyond {LARGEST:.2g} is not finite."
                 )
-            elif leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-                self.findings.error(f"{what} finite {name}", f"{called} is not finite in step {self.findings.steps}.")
-            elif leaf.dtype.kind == "f" and not fits(leaf).all():
-                self.findings.error(
-                    f"{what} finite {name}",
-                    f"{called} reaches {np.abs(leaf).max():g} in step {self.findings.steps}. In float32, in which "
-                    f"networks compute, what is beyond {LARGEST:.2g} is not finite.",
-                )
-            elif isinstance(space, spaces.Box) and (name in self._outside or not _inside(leaf, space)):
-                _, least, most = self._outside.get(name, (space, leaf.min(), leaf.max()))
-                self._outside[name] = space, float(min(least, leaf.min())), float(max(most, leaf.max()))
-
-    def _finite(self, what: str, tree: Any, where: np.ndarray) -> None:
-        for name, leaf in named_leaves(tree):
-            if not np.isfinite(leaf[where]).all():
-                called = f"The {what}{f' {name!r}' if name else ''}"
-                self.findings.error(f"{what} finite {name}", f"{called} is not finite in step {self.findings.steps}.")
-
-    def _first_observations(self, state: EnvState, fresh: np.ndarray) -> None:
-        for i in np.flatnonzero(fresh):
-            self._first[i].append(
-                np.concatenate([np.ravel(leaf[i]).astype(np.float64) for leaf in tree_leaves(state.obs)])
+    for number in np.unique(broken.get("", 0)):  # a functional environment's adapter has replaced these values
+        name = guarded_leaves(states[0].obs, states[0].reward)[abs(int(number)) - 1]
+        if number > 0:
+            errors[f"broken {name}"] = f"The {name} is not finite in step {_first(broken[''] == number)}."
+        elif number < 0:
+            name = name.removeprefix("next ")
+            errors[f"start {name}"] = f"The {name} with which an episode begins is not always finite."
+    declared = dict(named_leaves(map_space(lambda leaf: leaf, env.observation_space)))
+    shapes = {name: leaf.shape[2:] for name, leaf in obs.items()}
+    if shapes != {name: space.shape for name, space in declared.items()}:
+        errors["shapes"] = f"The observation has the shapes {shapes}; its space is {env.observation_space}."
+        return
+    for name, leaf in obs.items():
+        space, seen = declared[name], np.concatenate([leaf, final[name]])
+        least, most = (end((0, 1)).astype(np.float64) for end in (seen.min, seen.max))
+        slack = 1e-6 * np.maximum(1.0, np.maximum(-least, most))  # rounding may lift a value over the bound
+        if np.any(least < space.low - slack) or np.any(most > space.high + slack):
+            warnings[f"bounds {name}"] = (
+                f"{_called('observation', name)} leaves its declared bounds: it reached {least.min():g} to "
+                f"{most.max():g}, and {space} is declared. Nothing depends on it, but a reader may."
             )
-
-    # -- between episodes and passes
-
-    def _between_episodes(self) -> None:
-        several = [starts for starts in self._first if len(starts) > 1]
-        if several and all(np.array_equal(starts[0], start) for starts in several for start in starts[1:]):
-            self.findings.warn(
-                "one start",
-                "Every episode of an environment began with the same observation. If the task draws its start at "
-                "random, it does not use the random generator that reset seeds.",
-            )
-        elif len(self._first) > 1 and all(np.array_equal(self._first[0][0], starts[0]) for starts in self._first[1:]):
-            self.findings.warn(
-                "equal environments",
-                "The environments of the batch all began with the same observation, though later episodes differ: each "
-                "must be seeded differently.",
-            )
-
-    def _repeat(self, states: list[EnvState]) -> None:
-        """Equal seeds and actions must give an equal run."""
-        live = self.env.reset(self.seed)
-        pairs = zip(states[1:], self._played, strict=True)
-        self._same("reset", states[0], self._copy(live), 0)
-        for t, (expected, action) in enumerate(pairs, start=1):
-            live = self.env.step(live, action)
-            if not self._same("step", expected, self._copy(live), t):
-                return
-
-    def _same(self, kind: str, expected: EnvState, received: EnvState, t: int) -> bool:
-        for part in ("obs", "reward", "terminated", "truncated"):
-            before, after = named_leaves(getattr(expected, part)), named_leaves(getattr(received, part))
-            for (name, old), (_, new) in zip(before, after, strict=False):
-                if not np.array_equal(old, new, equal_nan=old.dtype.kind == "f"):
-                    where = np.argwhere(np.reshape(old != new, (len(old), -1)).any(axis=1))[0, 0]
-                    leaf = f"{part}{f' {name!r}' if name else ''}"
-                    self.findings.error(
-                        "repeat",
-                        f"The same seed and actions gave another run: {leaf} of environment {where} differs first "
-                        f"after {kind} {t}. Draw every random number from self.np_random, or from the key that reset "
-                        "got.",
-                    )
-                    return False
-        return True
-
-    def _pure(self) -> None:
-        """A step of a functional environment must depend on its arguments alone."""
-        state = self.env.reset(self.seed)
-        action = self._played[0]
-        first, second = self._copy(self.env.step(state, action)), self._copy(self.env.step(state, action))
-        self._same("a step repeated from the same state,", first, second, 1)
+    if len(states) == 1:
+        return
+    before, after = ({name: leaf[part] for name, leaf in obs.items()} for part in (slice(-1), slice(1, None)))
+    moves = _differ(before, after) & ~ended[1:] & valid[1:]
+    if not ended.any():
+        warnings["endless"] = (
+            f"No episode ended within {len(states) - 1} steps of random actions: returns are only reported when one "
+            "does. Give it a time limit (max_episode_steps=), or check more steps."
+        )
+    elif moves.any() and not (_differ(final, obs) & ended).any() and not env.may_skip:
+        warnings["last observation"] = (
+            "The last observation of every episode was the first one of the next. If these differ in the task, an "
+            "array that is returned again and again was overwritten by the reset (return copies), or the wrong one "
+            "is reported as final_obs; then truncated episodes are valued wrongly."
+        )
+    if not any(np.any(leaf[valid]) for leaf in reward.values()):
+        warnings["no reward"] = "Every reward was 0; random actions may never reach any."
+    # With skipped steps an episode begins after the step that only resets.
+    begins = ~valid if env.may_skip else ended
+    begins[0] = True
+    flat = np.concatenate([leaf.reshape(*valid.shape, -1) for leaf in obs.values()], axis=2)
+    starts = [flat[begins[:, row], row] for row in range(env.num_envs)]
+    if max(map(len, starts)) == 1:
+        return
+    if all((own == own[0]).all() for own in starts):
+        warnings["one start"] = (
+            "Every episode of an environment began with the same observation. If the task draws its start at random, "
+            "it does not use the random generator that reset seeds."
+        )
+    elif len(starts) > 1 and (flat[0] == flat[0, 0]).all():
+        warnings["equal environments"] = (
+            "The environments of the batch all began with the same observation, though later episodes differ: each "
+            "must be seeded differently."
+        )
 
 
-def _rows_that_differ(one: Any, other: Any) -> np.ndarray:
-    """``[B]`` bool."""
-    pairs = zip(tree_leaves(one), tree_leaves(other), strict=True)
-    return np.any([np.reshape(a != b, (len(a), -1)).any(axis=1) for a, b in pairs], axis=0)
+def _compare(states: list[EnvState], again: list[EnvState], findings: _Findings) -> None:
+    """Equal seeds and actions must give an equal run."""
+    parts = ("obs", "reward", "terminated", "truncated")
+    differ = np.stack([_differ(_stacked(states, part), _stacked(again, part)) for part in parts], axis=1)
+    if differ.any():
+        step, part, row = np.argwhere(differ)[0]
+        findings.errors["repeat"] = (
+            f"The same seed and actions gave another run: {parts[part]} of environment {row} differs first after "
+            f"{f'step {step}' if step else 'reset'}. Draw every random number from self.np_random, or from the key "
+            "that reset got."
+        )
 
 
-def _space_leaves(space: spaces.Space[Any]) -> list[tuple[str, Any]]:
-    tree = _space_tree(space)
-    return named_leaves(tree)
+def _copy(state: EnvState) -> EnvState:
+    """The parts that are looked at, as NumPy arrays that no later step changes."""
+    broken = {} if state.broken is None else np.array(state.broken)
+    return tree_map(np.array, state._replace(internal=(), broken=broken))
 
 
-def _space_tree(space: Any) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {key: _space_tree(sub) for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_space_tree(sub) for sub in space.spaces)
-    return space
+def _stacked(states: list[EnvState], part: str) -> dict[str, np.ndarray]:
+    """The leaves of a part by name, ``[T, B, ...]``."""
+    names = [name for name, _ in named_leaves(getattr(states[0], part))]
+    columns = zip(*(tree_leaves(getattr(state, part)) for state in states), strict=True)
+    return dict(zip(names, map(np.stack, columns), strict=True))
 
 
-def _inside(leaf: np.ndarray, space: spaces.Box) -> bool:
-    # Rounding to the declared type may lift a value over the bound by one unit.
-    slack = 1e-6 * np.maximum(1.0, np.abs(leaf.astype(np.float64)))
-    return bool(np.all(leaf >= space.low - slack) and np.all(leaf <= space.high + slack))
+def _differ(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> np.ndarray:
+    """``[T, B]`` bool, where any leaf differs; NaN equals NaN."""
+    pairs = [(leaf, other[name]) for name, leaf in one.items()]
+    return np.logical_or.reduce([_rows((a != b) & ((a == a) | (b == b))) for a, b in pairs])
 
 
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+def _rows(leaf: Any) -> Any:
+    """``[T, B]`` bool, where any entry is True."""
+    return leaf.reshape(*leaf.shape[:2], -1).any(axis=2)
+
+
+def _first(where: np.ndarray) -> int:
+    """The first step in which it is so in any environment."""
+    return int(np.argmax(where.any(axis=1)))
+
+
+def _called(what: str, name: str) -> str:
+    return f"The {what} {name!r}" if name else f"The {what}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

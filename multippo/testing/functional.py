@@ -13,7 +13,7 @@ __all__ = ["FunctionalClock", "FunctionalGoal", "State"]
 
 
 class State(NamedTuple):
-    """What a reset or step returns. ``info["truncation"]`` is 1 where the episode was cut."""
+    """State that a reset or step returns. ``info["truncation"]`` is 1 where the episode was cut."""
 
     obs: Any
     reward: Any

@@ -106,7 +106,7 @@ class CountNet(TinyActorCritic):
         return self.zeros((batch_size,))
 
     def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
-        """What the count says; the observation is ignored."""
+        """Yields what the count says; the observation is ignored."""
         logit = self.gain[...] * memory
         return memory + 1, self.xp.stack((logit, self.xp.zeros_like(logit)), axis=-1), memory + 10
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from multippo.integer_boxes import is_integer_box, num_choices
 
-__all__ = ["MASK_KEY", "mask_in", "random_action", "to_space"]
+__all__ = ["MASK_KEY", "mask_in", "random_action"]
 
 MASK_KEY = "action_mask"
 """The entry of a Dict observation that the ready-made networks take as a mask."""
@@ -49,13 +49,6 @@ def mask_in(observation: Any) -> Any:
     return observation.get(MASK_KEY) if isinstance(observation, Mapping) else None
 
 
-def to_space(space: spaces.Space[Any], action: Any) -> Any:
-    """An action of ``random_action``, of a space of choices, as the space counts it: from its ``start`` or ``low``."""
-    start = space.low if is_integer_box(space) else getattr(space, "start", 0)
-    # In the type of the space: a sum of unlike types can be a float, which has no room for large integers.
-    return np.asarray(np.asarray(action).astype(space.dtype) + start).astype(space.dtype)[()]
-
-
 def _choices(counts: np.ndarray, num_envs: int, rng: np.random.Generator, mask: Any) -> np.ndarray:
     """``[B, parts]``, the number of a choice for each part of an action."""
     if mask is None:
@@ -64,7 +57,7 @@ def _choices(counts: np.ndarray, num_envs: int, rng: np.random.Generator, mask: 
     allowed = np.ones((num_envs, int(counts.sum())), np.bool_)
     leaves = [np.asarray(part) for part in mask] if isinstance(mask, tuple) else [np.asarray(mask)]
     given = np.concatenate([leaf.reshape(num_envs, -1) for leaf in leaves], axis=1) > 0
-    # One of another size is no mask of these choices.
+    # One of another size is not a mask of these choices.
     allowed = given if given.shape == allowed.shape else allowed
     columns = []
     for part, own in enumerate(np.split(allowed, np.cumsum(counts)[:-1], axis=1)):

@@ -54,6 +54,10 @@ def test_the_version(command: Any):
         (("backends", "--jsn"), "unknown flag --jsn. Did you mean '--json'?"),
         (("envs", "all"), "unexpected 'all'"),
         (("conformance", "--backend", "foo"), "foo"),
+        (("eval", "r" * 300), "File name too long"),
+        (("compare", "r" * 300, "r" * 300), "File name too long"),
+        (("train", "CartPole-v1", "--run-dir", "r" * 300, "--total-steps", "8"), "too long"),
+        (("train", "--config", "c" * 300), "too long"),
     ],
 )
 def test_mistakes(command: Any, arguments: tuple[str, ...], message: str):

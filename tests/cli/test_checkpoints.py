@@ -208,7 +208,7 @@ def test_the_best_and_the_last_stay_through_interruptions(command: Any, monkeypa
 
     evaluate = run_module.Run._evaluate
 
-    def made_up(self: Any) -> None:
+    def made_up(self: Any) -> Any:
         original = self.evaluator
         value = returns[self.iteration]
 
@@ -217,8 +217,9 @@ def test_the_best_and_the_last_stay_through_interruptions(command: Any, monkeypa
                 return {**original.run(*arguments), "eval/episode_reward/mean": value}
 
         self.evaluator = Evaluator()
-        evaluate(self)
+        found = evaluate(self)
         self.evaluator = original
+        return found
 
     monkeypatch.setattr(run_module.Run, "_evaluate", made_up)
     arguments = ("train", "CartPole-v1", *SMALL, *SHORT, "--run-dir", "run", "--keep-best", 2, "--eval-every-steps", 1)

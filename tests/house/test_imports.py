@@ -32,6 +32,7 @@ FORBIDDEN = {
         *(f"multippo.backends.{engine}" for engine in ENGINES),
     ),
     "multippo/envs/api.py": (*FRAMEWORKS, "multippo.algorithms", "multippo.networks", "multippo.cli", "multippo.runs"),
+    "multippo/runs": (*FRAMEWORKS, "multippo.cli", *(f"multippo.backends.{engine}" for engine in ENGINES)),
     "multippo/backends": ("multippo.algorithms", "multippo.cli", "multippo.runs"),
     "multippo/backends/api.py": FRAMEWORKS,
     **{

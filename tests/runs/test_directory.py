@@ -121,3 +121,13 @@ def test_a_disk_that_is_full_at_the_start_fails_the_run_and_leaves_nothing(
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1), done.err
     assert "the run stopped: [Errno 28] No space left on device. Nothing was saved yet in new/run." in done.err
     assert os.listdir(tmp_path) == []
+
+
+def test_a_name_that_is_too_long_is_one_line(command: Any, tmp_path: Path):
+    name = "a" * 300
+    for arguments in (
+        ("eval", name),
+        ("train", "CartPole-v1", "--run-dir", name),
+        ("train", "--resume", "--run-dir", name),
+    ):
+        assert f"{name} can't be opened: File name too long" in refused(command, tmp_path, *arguments)

@@ -134,7 +134,7 @@ class Crashing(Walk):
         (Wide, r"shape \(3,\), expected shape \(2,\)"),
         (Infinite, "The observation is not finite in step 7"),
         (Costly, "The reward is not finite in step 7"),
-        (Unseeded, "The same seed and actions gave another run: obs of environment 0 differs first after reset 0"),
+        (Unseeded, "The same seed and actions gave another run: obs of environment 0 differs first after reset"),
         (Texts, "can't be made.*of type Text is not supported"),
         (Crashing, "the robot fell apart"),
         ("NoSuchEnv-v0", "can't be made"),
@@ -236,7 +236,7 @@ ZEROS = Returning.zeros
         ({"after": (ZEROS, 1.0, "False", False, {})}, "^error: step returned a str .* as terminated"),
         ({"after": (ZEROS, 1.0, True, False, None)}, "^error: step returned a NoneType as info"),
         ({"after": (None, 1.0, True, False, {})}, "^error: The observation.*received object values"),
-        ({"after": None}, "^error: step raised RuntimeError in the first step: boom"),
+        ({"after": None}, "^error: step 1 raised RuntimeError: boom"),
         ({"after": (ZEROS, None, True, False, {})}, "^error: step returned a NoneType as reward; expected a number"),
         ({"after": (ZEROS, {"a": 1.0}, True, False, {})}, r"^error: step returned a dict .*\['a'\].*multippo.envs.Env"),
     ],
@@ -251,9 +251,15 @@ def test_what_a_single_environment_returns(attributes, message):
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"first": ([0.0, 0.0], {})}, "observation of reset is a list, its space declares float32"),
-        ({"after": (np.zeros(2), 1.0, True, False, {})}, "observation of step is float64, its space declares float32"),
-        ({"after": (ZEROS, 1.0, 1, False, {})}, "step returned a int .* as terminated; expected a bool"),
+        (
+            {"first": ([0.0, 0.0], {})},
+            r"The obs returned by the `reset\(\)` method was expecting a numpy array, .*list",
+        ),
+        (
+            {"after": (np.zeros(2), 1.0, True, False, {})},
+            "expecting numpy array dtype to be float32, actual type: float64",
+        ),
+        ({"after": (ZEROS, 1.0, 1, False, {})}, "Expects `terminated` signal to be a boolean, actual type: .*int"),
     ],
 )
 def test_types_that_are_cast(attributes, message):

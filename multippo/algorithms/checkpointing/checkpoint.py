@@ -1,4 +1,4 @@
-"""A checkpoint on the disk, and how it is read: names and shapes are compared before any array is."""
+"""Reading of a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, overload
 import numpy as np
 import optree
 
-from multippo.algorithms.checkpointing.descriptions import named_arrays, rebuild
+from multippo.algorithms.checkpointing.descriptions import leaves_by_path, rebuild_episodes
 from multippo.algorithms.checkpointing.manifest import MANIFEST, Manifest, read_manifest
 from multippo.algorithms.checkpointing.steps import latest_checkpoint
-from multippo.algorithms.checkpointing.tensor_files import check_sha256, read_tensors
+from multippo.algorithms.checkpointing.tensor_files import ArrayType, check_sha256, read_tensors
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env
 from multippo.envs.saving import SavedEnvState
@@ -22,22 +22,12 @@ from multippo.errors import DamagedCheckpointError
 from multippo.networks.portable import load_portable, to_portable
 from multippo.networks.types import StatefulModule
 
-__all__ = [
-    "CARRY",
-    "ENVIRONMENT",
-    "OPTIMIZER",
-    "WEIGHTS",
-    "Checkpoint",
-    "carry_leaves",
-    "check_network",
-    "load_checkpoint",
-    "teacher_leaf",
-]
+__all__ = ["CARRY", "ENVIRONMENT", "MOMENTS", "OPTIMIZER", "WEIGHTS", "Checkpoint", "check_network", "load_checkpoint"]
 
 WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT = (
     f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")
 )
-_MOST_LEAVES = 100_000
+MOMENTS = ("first", "second")
 _SCALARS = ("count", "mean", "m2")
 """Fields of ``RewardScale`` that environments share."""
 
@@ -69,19 +59,20 @@ class Checkpoint:
         Raises:
             ValueError: If they do not fit.
         """
-        load_portable(network, self._read(WEIGHTS, _shapes(network), "parameter or statistic"))
+        load_portable(network, self._read(WEIGHTS, to_portable(network), "parameter or statistic"))
 
     def restore(self, network: Any, env: Env | None = None) -> TrainingState:
         """Writes parameters and statistics into a network, and returns everything; see ``load_checkpoint``."""
-        engine = network.engine
-        weights = self._read(WEIGHTS, _shapes(network), "parameter or statistic")
-        first, second = self._read_moments(network)
+        engine, manifest = network.engine, self.manifest
+        own = to_portable(network)
+        weights = self._read(WEIGHTS, own, "parameter or statistic")
+        first, second = self._read_moments(network, own)
         network_state, episodes, key, teacher_carry = self._read_carry(network)
         env_state: Any = None
-        if self.manifest.environment:
+        if manifest.environment:
             file = self.path / ENVIRONMENT
             check_sha256(file, self._sha256(ENVIRONMENT))  # now, before the network is changed
-            env_state = SavedEnvState(lambda shapes: read_tensors(file, shapes, what="part of the environment's state"))
+            env_state = SavedEnvState(lambda like: read_tensors(file, like, what="part of the environment's state"))
             env_state = env_state if env is None else env_state.restore(env)
         load_portable(network, weights)
         split = engine.split(network)
@@ -89,24 +80,22 @@ class Checkpoint:
             definition=split.definition,
             params=engine.snapshot(split.params),
             variables=engine.snapshot(split.variables),
-            optimizer_state=(first, second, self.manifest.optimizer_count),
+            optimizer_state=(first, second, manifest.optimizer_count),
             network_state=network_state,
             env_state=env_state,
             episodes=episodes,
             key=key,
-            iteration=self.manifest.iteration,
-            step=self.manifest.step,
-            learning_rate=self.manifest.learning_rate,
+            iteration=manifest.iteration,
+            step=manifest.step,
+            learning_rate=manifest.learning_rate,
             teacher_carry=teacher_carry,
-            planned_steps=self.manifest.planned_steps,
-            eval_return=self.manifest.eval_return,
-            eval_due=bool(self.manifest.eval_due),
+            planned_steps=manifest.planned_steps,
+            eval_return=manifest.eval_return,
+            eval_due=bool(manifest.eval_due),
         )
 
-    def _read(
-        self, file: str, expected: Mapping[str, tuple[int, ...] | None] | None = None, what: str = "array"
-    ) -> dict[str, np.ndarray]:
-        return read_tensors(self.path / file, expected, what=what, sha256=self._sha256(file))
+    def _read(self, file: str, like: Mapping[str, Any] | None = None, what: str = "array") -> dict[str, np.ndarray]:
+        return read_tensors(self.path / file, like, what=what, sha256=self._sha256(file))
 
     def _sha256(self, file: str) -> str | None:
         sums = self.manifest.sha256
@@ -114,49 +103,41 @@ class Checkpoint:
             raise DamagedCheckpointError(f"{self.path / MANIFEST} is damaged: sha256 says nothing of {file}.")
         return None if sums is None else sums[file]
 
-    def _read_moments(self, network: Any) -> tuple[dict[Any, np.ndarray], dict[Any, np.ndarray]]:
+    def _read_moments(self, network: Any, own: Mapping[str, np.ndarray]) -> list[dict[Any, np.ndarray]]:
         trained = {name: leaf for name, leaf in network.engine.leaves(network).items() if leaf.trained}
-        shapes = _shapes(network)
-        expected = {f"{moment}/{name}": shapes[name] for moment in ("first", "second") for name in trained}
-        arrays = self._read(OPTIMIZER, expected, "moment")
-
-        def native(moment: str) -> dict[Any, np.ndarray]:
-            # In the parameter's own order of memory: a fused optimiser walks both at once.
-            return {
+        like = {f"{moment}/{name}": own[name] for moment in MOMENTS for name in trained}
+        arrays = self._read(OPTIMIZER, like, "moment")
+        # In the parameter's own order of memory: a fused optimiser walks both at once.
+        return [
+            {
                 leaf.native_path: np.array(leaf.from_portable(arrays[f"{moment}/{name}"]), order="C")
                 for name, leaf in trained.items()
             }
-
-        return native("first"), native("second")
+            for moment in MOMENTS
+        ]
 
     def _read_carry(self, network: Any) -> tuple[Any, Any, Any, list[np.ndarray] | None]:
-        engine, num_envs = network.engine, self.manifest.num_envs
-        # One environment's carry tells structure, shapes and types; none of full size is made before the file fits.
+        engine, num_envs, count = network.engine, self.manifest.num_envs, self.manifest.teacher_leaves
+        # One environment's carry shows structure, shapes and types; none of full size is made before the file fits.
         example = network.initialize_state(1)
-        leaves = carry_leaves(example)
+        carry = leaves_by_path(example, "network_state")
         try:
-            names = named_arrays(rebuild(self.manifest.episodes, _Anything(), "episodes"), "episodes")
+            episodes: Any = rebuild_episodes(self.manifest.episodes)
         except ValueError as error:
             raise DamagedCheckpointError(f"{self.path / MANIFEST} is damaged: {error}.") from error
-        expected: dict[str, tuple[int, ...] | None] = {
-            **{name: (num_envs, *leaf.shape[1:]) for name, leaf in leaves.items()},
-            **{name: () if name.rpartition(".")[2] in _SCALARS else (num_envs,) for name in names},
-            "key": (2,),
-        }
-        taught, count = [], self.manifest.teacher_leaves
-        if count is not None:
-            taught = [teacher_leaf(index) for index in range(min(count, _MOST_LEAVES))]
-            expected |= dict.fromkeys(taught)
-        arrays = self._read(CARRY, expected, "carry")
-        for name in names:
-            if arrays[name].dtype.kind not in "fiu":
-                raise DamagedCheckpointError(f"{name!r} in {self.path / CARRY} is of {arrays[name].dtype}, no numbers.")
-        restored = [_like(engine, arrays[name], leaf) for name, leaf in leaves.items()]
+        sums, taught = list(leaves_by_path(episodes, "episodes")), [f"teacher/{index}" for index in range(count or 0)]
         float_dtype = engine.to_numpy(engine.zeros(())).dtype
-        sums = {name: engine.asarray(_as_float(arrays[name], float_dtype)) for name in names}
+        like: dict[str, ArrayType | None] = {"key": ArrayType((2,), np.uint32), **dict.fromkeys(taught)}
+        for name, leaf in carry.items():
+            like[name] = ArrayType((num_envs, *leaf.shape[1:]), engine.to_numpy(leaf).dtype)
+        for name in sums:
+            like[name] = ArrayType(() if name.rpartition(".")[2] in _SCALARS else (num_envs,), float_dtype)
+        arrays = self._read(CARRY, like, "carry")
+        # Of the type of the leaf, which NumPy may not have.
+        restored = [engine.xp.astype(engine.asarray(arrays[name]), leaf.dtype) for name, leaf in carry.items()]
         return (
             optree.tree_unflatten(optree.tree_structure(example), restored),
-            rebuild(self.manifest.episodes, sums, "episodes"),
+            optree.tree_unflatten(optree.tree_structure(episodes), [engine.asarray(arrays[name]) for name in sums]),
             engine.random.wrap_key(arrays["key"]),
             None if count is None else [arrays[name] for name in taught],
         )
@@ -205,41 +186,6 @@ def check_network(function: str, network: Any) -> None:
             f"{function} needs a StatefulModule as its network, built like the one in training; got a "
             f"{type(network).__name__}."
         )
-
-
-def teacher_leaf(index: int) -> str:
-    """The name of an array of a teacher's carry."""
-    return f"teacher/{index}"
-
-
-def carry_leaves(network_state: Any) -> dict[str, Any]:
-    """The leaves of a carry by their paths, in the tree's order."""
-    accessors, leaves, _ = optree.tree_flatten_with_accessor(network_state)
-    return {accessor.codify("network_state"): leaf for accessor, leaf in zip(accessors, leaves, strict=True)}
-
-
-class _Anything(dict[str, Any]):
-    """Has a value under every name; shows which names a description asks for."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __missing__(self, name: str) -> str:
-        return name
-
-
-def _like(engine: Any, array: np.ndarray, leaf: Any) -> Any:
-    """An array of a file as the engine's, of the type of ``leaf``, which NumPy may not have."""
-    array = array.astype(engine.to_numpy(leaf).dtype, copy=False)
-    return engine.xp.astype(engine.asarray(array), leaf.dtype)
-
-
-def _as_float(array: np.ndarray, dtype: Any) -> np.ndarray:
-    return array.astype(dtype, copy=False) if array.dtype.kind == "f" else array
-
-
-def _shapes(network: Any) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(array.shape) for name, array in to_portable(network).items()}
 
 
 def _find(path: Path) -> Path:

@@ -5,16 +5,17 @@ Only node types named here exist: a file can't make Python look for a class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
+
+import optree
 
 from multippo.algorithms.reward_scaling import RewardScale
 from multippo.algorithms.types import EpisodeState
+from multippo.json_files import short
 
-__all__ = ["describe", "named_arrays", "rebuild"]
+__all__ = ["describe", "leaves_by_path", "rebuild", "rebuild_episodes"]
 
 _NAMED = {kind.__name__: kind for kind in (EpisodeState, RewardScale)}
-_DEEPEST = 50
 
 
 def describe(tree: Any) -> Any:
@@ -28,73 +29,66 @@ def describe(tree: Any) -> Any:
     >>> describe({"a": [1.0, None]})
     {'dict': {'a': {'list': ['array', None]}}}
     """
+    kind = type(tree)
     if tree is None:
         return None
-    kind = type(tree).__name__
-    if (fields := _fields(tree)) is not None:
-        return {kind: {name: describe(value) for name, value in fields.items()}}
+    if kind in _NAMED.values():
+        return {kind.__name__: {name: describe(value) for name, value in tree._asdict().items()}}
     if isinstance(tree, dict):
         if not all(isinstance(key, str) for key in tree):
             raise TypeError(f"A dict with keys {list(tree)} can't be described in a checkpoint; expected strings.")
         return {"dict": {key: describe(value) for key, value in tree.items()}}
+    if kind in (list, tuple):
+        return {kind.__name__: [describe(item) for item in tree]}
     if isinstance(tree, list | tuple):
-        if type(tree) not in (list, tuple):
-            raise TypeError(f"A {kind} can't be described in a checkpoint; known are {', '.join(sorted(_NAMED))}.")
-        return {kind: [describe(item) for item in tree]}
+        raise TypeError(f"A {kind.__name__} can't be described in a checkpoint; known are {', '.join(sorted(_NAMED))}.")
     return "array"
 
 
-def named_arrays(tree: Any, name: str) -> dict[str, Any]:
-    """The leaves of such a tree by their paths, such as ``episodes.scale['goal'].mean``.
-
-    >>> named_arrays({"a": [1.0, None, 2.0]}, "x")
-    {"x['a'][0]": 1.0, "x['a'][2]": 2.0}
-    """
-    if tree is None:
-        return {}
-    if (fields := _fields(tree)) is not None:
-        parts = [(f"{name}.{field}", value) for field, value in fields.items()]
-    elif isinstance(tree, dict):
-        parts = [(f"{name}[{key!r}]", value) for key, value in tree.items()]
-    elif isinstance(tree, list | tuple):
-        parts = [(f"{name}[{index}]", value) for index, value in enumerate(tree)]
-    else:
-        return {name: tree}
-    return {path: leaf for part, value in parts for path, leaf in named_arrays(value, part).items()}
-
-
-def rebuild(description: Any, arrays: Mapping[str, Any], name: str, depth: int = 0) -> Any:
-    """The tree that ``describe`` and ``named_arrays`` took apart.
+def rebuild(description: Any) -> Any:
+    """The tree that ``describe`` wrote down, with ``"array"`` for each leaf.
 
     Raises:
-        ValueError: If the description is none, or an array is missing.
+        ValueError: If it is not a description.
 
-    >>> tree = {"a": [1.0, None]}
-    >>> rebuild(describe(tree), named_arrays(tree, "x"), "x")
-    {'a': [1.0, None]}
+    >>> rebuild(describe({"a": [1.0, None]}))
+    {'a': ['array', None]}
     """
-    if description is None:
-        return None
-    if description == "array":
-        if name not in arrays:
-            raise ValueError(f"the array {name!r} is missing")
-        return arrays[name]
-    if depth > _DEEPEST or not isinstance(description, dict) or len(description) != 1:
-        raise ValueError(f"the structure of {name!r} is none that is known")
-    ((kind, held),) = description.items()
-    below = depth + 1
+    if description is None or description == "array":
+        return description
+    kind, held = next(iter(description.items())) if isinstance(description, dict) and len(description) == 1 else ("", 0)
     if isinstance(held, list) and kind in ("list", "tuple"):
-        items = [rebuild(item, arrays, f"{name}[{index}]", below) for index, item in enumerate(held)]
+        items = [rebuild(item) for item in held]
         return items if kind == "list" else tuple(items)
-    if isinstance(held, dict) and kind == "dict":
-        return {key: rebuild(value, arrays, f"{name}[{key!r}]", below) for key, value in held.items()}
-    if isinstance(held, dict) and kind in _NAMED and set(held) <= set(_NAMED[kind]._fields):
-        fields = {field: rebuild(value, arrays, f"{name}.{field}", below) for field, value in held.items()}
-        return _NAMED[kind](**fields)
-    raise ValueError(f"the structure of {name!r} is none that is known")
+    if isinstance(held, dict) and kind in ("dict", *_NAMED):
+        parts = {name: rebuild(item) for name, item in held.items()}
+        if kind == "dict":
+            return parts
+        # Fields that were added later have defaults.
+        if set(parts) <= set(_NAMED[kind]._fields) <= {*parts, *_NAMED[kind]._field_defaults}:
+            return _NAMED[kind](**parts)
+    raise ValueError(f"{short(description)} describes no structure that is known")
 
 
-def _fields(tree: Any) -> dict[str, Any] | None:
-    """What a NamedTuple known here holds; None for anything else."""
-    known = type(tree) in _NAMED.values()
-    return dict(zip(type(tree)._fields, tree, strict=True)) if known else None
+def rebuild_episodes(description: Any) -> EpisodeState:
+    """The ``EpisodeState`` of a description, as ``rebuild`` does.
+
+    Raises:
+        ValueError: If it describes something else.
+    """
+    found = rebuild(description)
+    if isinstance(found, EpisodeState) and found.reward == found.length == "array":
+        scales: list[Any] = optree.tree_leaves(found.scale, is_leaf=lambda node: isinstance(node, RewardScale))
+        if all(scale == RewardScale("array", "array", "array", "array") for scale in scales):
+            return found
+    raise ValueError(f"{short(description)} does not describe the sums of episodes")
+
+
+def leaves_by_path(tree: Any, root: str) -> dict[str, Any]:
+    """The leaves of a tree by their paths, in the tree's order.
+
+    >>> leaves_by_path({"a": [1.0, None, 2.0]}, "x")
+    {"x['a'][0]": 1.0, "x['a'][2]": 2.0}
+    """
+    accessors, leaves, _ = optree.tree_flatten_with_accessor(tree)
+    return {accessor.codify(root): leaf for accessor, leaf in zip(accessors, leaves, strict=True)}

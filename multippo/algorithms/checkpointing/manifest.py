@@ -5,28 +5,29 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import types
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from multippo.algorithms.checkpointing.tensor_files import check_regular, unique
-from multippo.errors import DamagedCheckpointError
+from multippo.atomic_files import LIMIT, read_bytes
+from multippo.errors import DamagedCheckpointError, UnexpectedFileError
+from multippo.json_files import Limit, checked, parse_json, short
 
 __all__ = ["MANIFEST", "Manifest", "read_manifest", "write_manifest"]
 
 MANIFEST = "checkpoint.json"
 FORMAT, FORMAT_VERSION = "multippo.checkpoint", 1
 
-_MOST_BYTES = 2**24
-_SIGNED = {"eval_return"}
-_COUNTED = {"iteration", "optimizer_count", "num_envs"}  # by engines, in 32 bits
-_SHA256 = re.compile("[0-9a-f]{64}")
+_Count = Annotated[int, Limit(range(2**63).__contains__, "an integer in [0, 2**63)")]
+_EngineCount = Annotated[int, Limit(range(2**31).__contains__, "an integer in [0, 2**31)")]  # engines have 32 bits
+_Leaves = Annotated[int, Limit(range(100_001).__contains__, "an integer in [0, 100000]")]
+_Rate = Annotated[float, Limit(lambda rate: 0 <= rate < 2**63, "a number in [0, 2**63)")]
+_Version = Annotated[int, Limit(lambda version: version >= 1, "an integer of at least 1")]
+_Sha256 = Annotated[str, Limit(re.compile("[0-9a-f]{64}").fullmatch, "64 hexadecimal digits")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What is known about a checkpoint without its arrays.
+    """What is known about a checkpoint without its arrays. The types of its fields are those of the file.
 
     Attributes:
         step: Environment steps taken.
@@ -36,7 +37,7 @@ class Manifest:
         optimizer_count: Steps of the optimiser.
         learning_rate: Of the next iteration, where no schedule but the run itself decides on it.
         environment: Whether the environment's state is in it.
-        episodes: Structure of ``TrainingState.episodes``, see ``stored_trees``.
+        episodes: Structure of ``TrainingState.episodes``, see ``descriptions``.
         config: What was stored as config, as JSON has it.
         extra: What was stored beside it.
         teacher_leaves: Arrays of a teacher's carry, in a distillation; else None.
@@ -46,21 +47,21 @@ class Manifest:
         sha256: SHA-256 of each file of arrays by its name, in hexadecimal digits; None in checkpoints without.
     """
 
-    step: int
-    iteration: int
+    step: _Count
+    iteration: _EngineCount
     backend: str
-    num_envs: int
-    optimizer_count: int
-    learning_rate: float | None
+    num_envs: _EngineCount
+    optimizer_count: _EngineCount
+    learning_rate: _Rate | None
     environment: bool
     episodes: dict[str, Any]
     config: dict[str, Any] | None
     extra: dict[str, Any]
-    teacher_leaves: int | None = None
-    planned_steps: int | None = None
+    teacher_leaves: _Leaves | None = None
+    planned_steps: _Count | None = None
     eval_return: float | None = None
     eval_due: bool | None = None
-    sha256: dict[str, str] | None = None
+    sha256: dict[str, _Sha256] | None = None
 
 
 def write_manifest(manifest: Manifest) -> str:
@@ -73,14 +74,12 @@ def write_manifest(manifest: Manifest) -> str:
 
     head = {"format": FORMAT, "format_version": FORMAT_VERSION, "multippo_version": __version__}
     try:
-        text = json.dumps({**head, **dataclasses.asdict(manifest)}, indent=2, allow_nan=False) + "\n"
-        json.loads(text, object_pairs_hook=unique)  # the keys 1 and "1" are one there
+        text = json.dumps({**head, **dataclasses.asdict(manifest)}, indent=2) + "\n"
+        parse_json(text)  # what it would refuse is not written: NaN, the keys 1 and "1", a number beyond 64 bits
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"config and extra of a checkpoint must be what JSON can hold: {error}.") from error
-    if len(text) > _MOST_BYTES:
-        raise TypeError(
-            f"config and extra of a checkpoint come to {len(text)} characters; at most {_MOST_BYTES} are read."
-        )
+    if len(text) > LIMIT:
+        raise TypeError(f"config and extra of a checkpoint come to {len(text)} characters; at most {LIMIT} are read.")
     return text
 
 
@@ -88,50 +87,28 @@ def read_manifest(directory: Path) -> Manifest:
     """Reads and checks the file.
 
     Raises:
-        DamagedCheckpointError: If it is damaged, or no checkpoint's.
+        DamagedCheckpointError: If it is damaged, or not a checkpoint's.
         ValueError: If it is of a later format.
         FileNotFoundError: If it is missing.
     """
     file = directory / MANIFEST
-    found: Any = _read_object(file)
-    if found.get("format") != FORMAT:
-        raise DamagedCheckpointError(f"{file} does not describe a checkpoint of multippo.")
-    version = found.get("format_version")
-    if not _is(version, int) or version < 1:
-        raise DamagedCheckpointError(f"{file} is damaged: format_version is {version!r}.")
-    if version > FORMAT_VERSION:
-        raise ValueError(
-            f"{file} is of checkpoint format {version}, written by multippo {found.get('multippo_version')!r}; this "
-            f"version reads formats up to {FORMAT_VERSION}: upgrade multippo."
-        )
-    values: dict[str, Any] = {}
-    for name, hint in get_type_hints(Manifest).items():
-        values[name] = value = found.get(name)
-        least, most = (-(2**63) if name in _SIGNED else 0), (2**31 if name in _COUNTED else 2**63)
-        if not _is(value, hint) or (_is(value, float) and not least <= value < most):
-            raise DamagedCheckpointError(f"{file} is damaged: {name} is {value!r}.")
-    sums = values["sha256"]
-    if sums is not None and not all(isinstance(digits, str) and _SHA256.fullmatch(digits) for digits in sums.values()):
-        raise DamagedCheckpointError(f"{file} is damaged: sha256 is {sums!r}.")
-    return Manifest(**values)
-
-
-def _read_object(file: Path) -> Mapping[str, Any]:
-    check_regular(file)
-    if file.stat().st_size > _MOST_BYTES:
-        raise DamagedCheckpointError(f"{file} is too large for the description of a checkpoint.")
     try:
-        found = json.loads(file.read_bytes(), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(read_bytes(file))
+    except UnexpectedFileError as error:
+        raise DamagedCheckpointError(str(error)) from error
+    except ValueError as error:
         raise DamagedCheckpointError(f"{file} is damaged: it is not JSON ({error}).") from error
-    if not isinstance(found, dict):
-        raise DamagedCheckpointError(f"{file} does not describe a checkpoint of multippo.")
-    return found
-
-
-def _is(value: Any, hint: Any) -> bool:
-    """Whether a JSON value is of a type; a truth value is no number, and 1 as good as 1.0."""
-    options = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)
-    kinds = tuple(getattr(option, "__origin__", option) for option in options)
-    kinds = (*kinds, int) if float in kinds else kinds
-    return isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
+    try:
+        checked(found, dict[str, Any], "it")
+        if found.get("format") != FORMAT:
+            raise ValueError("it does not describe a checkpoint of multippo")
+        version = checked(found.get("format_version"), _Version, "format_version")
+        if version <= FORMAT_VERSION:
+            hints = get_type_hints(Manifest, include_extras=True)
+            return Manifest(**{name: checked(found.get(name), hint, name) for name, hint in hints.items()})
+    except ValueError as error:
+        raise DamagedCheckpointError(f"{file} is damaged: {error}.") from error
+    raise ValueError(
+        f"{file} is of checkpoint format {version}, written by multippo {short(found.get('multippo_version'))}; this "
+        f"version reads formats up to {FORMAT_VERSION}: upgrade multippo."
+    )

@@ -1,4 +1,4 @@
-"""Named arrays in safetensors files, read only where name and shape are the expected ones.
+"""Named arrays in safetensors files, read only where name, shape and kind are the expected ones.
 
 Kinds of numbers that NumPy itself does not know (bfloat16, 8-bit floats) are stored as float32, which holds each of
 their values exactly; whoever reads them casts to the type of its own array.
@@ -7,22 +7,37 @@ their values exactly; whoever reads them casts to the type of its own array.
 from __future__ import annotations
 
 import hashlib
-import json
-import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save
 
-from multippo.errors import DamagedCheckpointError
+from multippo.atomic_files import open_to_read
+from multippo.errors import DamagedCheckpointError, UnexpectedFileError
+from multippo.json_files import parse_json, short
 
-__all__ = ["check_regular", "check_sha256", "read_tensors", "tensor_shapes", "unique", "write_tensors"]
+__all__ = ["ArrayType", "check_sha256", "read_tensors", "write_tensors"]
 
-_STORED = frozenset(
-    ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
-)
+_STORED = {
+    "BOOL": "bool",
+    **{f"{kind[0].upper()}{size}": f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)},
+    **{f"F{size}": f"float{size}" for size in (16, 32, 64)},
+}
+"""Names of NumPy's kinds of numbers by those of safetensors."""
+_KINDS = {"b": "truth values", "i": "integers", "u": "integers", "f": "floats", "V": "floats"}
+"""By NumPy's letters; other packages' types of floats have the one for raw bytes."""
 _CHANGED = "Its SHA-256 is not the one noted when it was saved: copy the checkpoint again, or take an earlier one."
+_MOST_SHOWN = 100
+
+
+class ArrayType(NamedTuple):
+    """Shape and type of an array, where there is no array to show them."""
+
+    shape: tuple[int, ...]
+    dtype: Any
 
 
 def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
@@ -34,85 +49,40 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
     Raises:
         TypeError: If one holds no numbers.
     """
-    from safetensors.numpy import save
-
     # Not save_file, which makes a file that nobody but its owner may read.
     content = save({name: _storable(name, array) for name, array in arrays.items()})
     path.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
 
 
-def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every array in a file, read from its head alone.
-
-    Raises:
-        DamagedCheckpointError: If it is no safetensors file.
-        FileNotFoundError: If it is missing.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    check_regular(path)
-    try:
-        with safe_open(str(path), framework="np") as file:
-            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        with path.open("rb") as raw:  # whose head is sound by now, but for names that stand in it twice
-            json.loads(raw.read(int.from_bytes(raw.read(8), "little")), object_pairs_hook=unique)
-    except (SafetensorError, ValueError) as error:
-        raise DamagedCheckpointError(f"{path} is no safetensors file: {error}.") from error
-    return found
-
-
 def read_tensors(
-    path: Path,
-    expected: Mapping[str, tuple[int, ...] | None] | None = None,
-    *,
-    what: str = "array",
-    sha256: str | None = None,
+    path: Path, like: Mapping[str, Any] | None = None, *, what: str = "array", sha256: str | None = None
 ) -> dict[str, np.ndarray]:
     """Reads arrays.
 
     Args:
         path: The file.
-        expected: Shape of every array by name (None for any), checked before anything else is read; None as a whole
-            takes what there is.
+        like: Something of the expected shape and type (or None for any) by the name of every array; an array is cast to
+            that type within its kind. None as a whole takes what there is.
         what: What error messages call an array.
-        sha256: What ``write_tensors`` returned; None if nobody knows.
+        sha256: What ``write_tensors`` returned; None if it is not known.
 
     Raises:
         ValueError: If a name is missing or left over, or a shape differs.
-        DamagedCheckpointError: If it is no safetensors file, or another than the one written.
+        DamagedCheckpointError: If it is not a safetensors file, not the one written, or has another kind of numbers.
         FileNotFoundError: If it is missing.
     """
-    from safetensors import SafetensorError, safe_open
-
-    found = tensor_shapes(path)
+    content = _content(path)
+    changed = sha256 is not None and hashlib.sha256(content).hexdigest() != sha256
     try:
-        if expected is not None:
-            _compare(path, found, expected, what)
+        arrays = _arrays(path, content, like, what)
     except ValueError as error:
-        if sha256 is not None and _sha256(path) != sha256:
-            raise DamagedCheckpointError(f"{error} {_CHANGED}") from error
-        raise
-    check_sha256(path, sha256)
-    try:
-        with safe_open(str(path), framework="np") as file:
-            return {name: file.get_tensor(name) for name in found}
-    except (SafetensorError, TypeError) as error:
-        raise DamagedCheckpointError(f"{path} can't be read: {error}.") from error
-
-
-def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of JSON with these members: an ``object_pairs_hook``.
-
-    Raises:
-        ValueError: If a name stands twice in it, of which readers take one or the other.
-    """
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
-        raise ValueError(f"it names {twice!r} twice")
-    return found
+        if not changed:
+            raise
+        raise DamagedCheckpointError(f"{error} {_CHANGED}") from error
+    if changed:
+        raise DamagedCheckpointError(f"{path} is damaged. {_CHANGED}")
+    return arrays
 
 
 def check_sha256(path: Path, sha256: str | None) -> None:
@@ -122,51 +92,68 @@ def check_sha256(path: Path, sha256: str | None) -> None:
         DamagedCheckpointError: If it is another file.
         FileNotFoundError: If it is missing.
     """
-    check_regular(path)
-    if sha256 is not None and _sha256(path) != sha256:
+    content = _content(path)
+    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedCheckpointError(f"{path} is damaged. {_CHANGED}")
 
 
-def check_regular(path: Path) -> None:
-    """Refuses a link, which could lead anywhere, and whatever else is no plain file.
-
-    Raises:
-        DamagedCheckpointError: If ``path`` is one.
-        FileNotFoundError: If it is missing.
-    """
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise DamagedCheckpointError(f"{path} is a link or no file; a checkpoint holds plain files only.")
+def _content(path: Path) -> bytes:
+    try:
+        with open_to_read(path) as file:
+            return file.read()
+    except (UnexpectedFileError, MemoryError) as error:
+        raise DamagedCheckpointError(str(error) or f"{path} is larger than the memory.") from error
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _compare(
-    path: Path, found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...] | None], what: str
-) -> None:
-    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-    if missing or extra:
+def _arrays(path: Path, content: bytes, like: Mapping[str, Any] | None, what: str) -> dict[str, np.ndarray]:
+    try:
+        entries = deserialize(content)
+        # Of a name that stands twice safetensors takes the last.
+        parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    except (SafetensorError, ValueError) as error:
+        raise DamagedCheckpointError(f"{path} is not a safetensors file: {error}.") from error
+    found = dict(sorted(entries, key=lambda entry: entry[0]))
+    like = dict.fromkeys(found) if like is None else like
+    if found.keys() != like.keys():
         raise ValueError(
-            f"{path} does not fit: {what}s missing in it: {_some(missing)}; left over in it: {_some(extra)}. "
-            "Load it into what it was saved from: the same network, environment and sizes."
+            f"{path} does not fit: {what}s missing in it: {_some(like.keys() - found)}; left over in it: "
+            f"{_some(found.keys() - like)}. Load it into what it was saved from: the same network, environment and "
+            "sizes."
         )
-    for name, shape in expected.items():
-        if shape is not None and found[name] != shape:
-            raise ValueError(f"The {what} {name!r} has shape {found[name]} in {path}; expected {shape}.")
+    return {name: _array(path, f"{what} {short(name)}", entry, like[name]) for name, entry in found.items()}
 
 
-def _some(names: list[str], most: int = 8) -> str:
-    if not names:
-        return "none"
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _some(names: set[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(name[:_MOST_SHOWN] for name in sorted(names)[:most]) + more or "none"
+
+
+def _array(path: Path, what: str, entry: Mapping[str, Any], like: Any) -> np.ndarray:
+    shape, stored = tuple(entry["shape"]), _STORED.get(entry["dtype"])
+    if like is not None and shape != tuple(like.shape):
+        raise ValueError(f"The {what} has shape {short(shape)} in {path}; expected {tuple(like.shape)}.")
+    if stored is None:
+        raise DamagedCheckpointError(f"The {what} in {path} is of {entry['dtype']}, which no checkpoint has.")
+    array = np.frombuffer(entry["data"], stored).reshape(shape)
+    if like is None:
+        return array
+    dtype = np.dtype(like.dtype)
+    if _KINDS[array.dtype.kind] != _KINDS.get(dtype.kind):
+        raise DamagedCheckpointError(f"The {what} in {path} is of {array.dtype}; expected {dtype}.")
+    if dtype.kind in "iu" and array.size:
+        limits, least, most = np.iinfo(dtype), int(array.min()), int(array.max())
+        if least < limits.min or most > limits.max:
+            raise DamagedCheckpointError(
+                f"The {what} in {path} holds integers from {least} to {most}; expected {limits.min} to {limits.max}."
+            )
+    with np.errstate(over="ignore"):  # as in any cast, what float32 can't hold becomes infinite
+        return array.astype(dtype, copy=False)
 
 
 def _storable(name: str, array: np.ndarray) -> np.ndarray:
     array = np.asarray(array)
     dtype = array.dtype.newbyteorder("=")
-    if dtype.name not in _STORED:
+    if dtype.name not in _STORED.values():
         if dtype.kind in "OUSMm" or not np.can_cast(dtype, np.float32):
             raise TypeError(f"{name!r} of type {dtype} can't be stored: expected numbers or truth values.")
         dtype = np.dtype(np.float32)

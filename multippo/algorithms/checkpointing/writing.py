@@ -11,16 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from multippo.algorithms.checkpointing.checkpoint import (
-    CARRY,
-    ENVIRONMENT,
-    OPTIMIZER,
-    WEIGHTS,
-    carry_leaves,
-    check_network,
-    teacher_leaf,
-)
-from multippo.algorithms.checkpointing.descriptions import describe, named_arrays
+from multippo.algorithms.checkpointing.checkpoint import CARRY, ENVIRONMENT, MOMENTS, OPTIMIZER, WEIGHTS, check_network
+from multippo.algorithms.checkpointing.descriptions import describe, leaves_by_path
 from multippo.algorithms.checkpointing.manifest import MANIFEST, Manifest, write_manifest
 from multippo.algorithms.checkpointing.tensor_files import write_tensors
 from multippo.algorithms.config import TrainConfig
@@ -108,19 +100,19 @@ def _finite(number: float | None) -> float | None:
 
 
 def _moments(state: TrainingState, network: Any) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = {}
-    for moment, values in zip(("first", "second"), state.optimizer_state[:2], strict=True):
-        for name, leaf in network.engine.leaves(network).items():
-            if leaf.trained:
-                arrays[f"{moment}/{name}"] = leaf.to_portable(np.asarray(values[leaf.native_path]))
-    return arrays
+    return {
+        f"{moment}/{name}": leaf.to_portable(np.asarray(values[leaf.native_path]))
+        for moment, values in zip(MOMENTS, state.optimizer_state[:2], strict=True)
+        for name, leaf in network.engine.leaves(network).items()
+        if leaf.trained
+    }
 
 
 def _carry(state: TrainingState, engine: Any) -> dict[str, np.ndarray]:
-    leaves = carry_leaves(forget_drawn(state.network_state))
-    leaves |= {**named_arrays(state.episodes, "episodes"), "key": state.key}
+    leaves = leaves_by_path(forget_drawn(state.network_state), "network_state")
+    leaves |= {**leaves_by_path(state.episodes, "episodes"), "key": state.key}
     arrays = {name: engine.to_numpy(leaf) for name, leaf in leaves.items()}
-    arrays |= {teacher_leaf(index): leaf for index, leaf in enumerate(state.teacher_carry or [])}
+    arrays |= {f"teacher/{index}": leaf for index, leaf in enumerate(state.teacher_carry or [])}
     # The words of a key are 32-bit on one engine and 64-bit on another; in a file they are of one kind.
     return {name: array.astype(np.int64) if array.dtype == np.uint32 else array for name, array in arrays.items()}
 

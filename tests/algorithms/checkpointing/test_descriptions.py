@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from multippo.algorithms.checkpointing.descriptions import describe, named_arrays, rebuild
+from multippo.algorithms.checkpointing.descriptions import describe, leaves_by_path, rebuild, rebuild_episodes
 from multippo.algorithms.reward_scaling import RewardScale
 from multippo.algorithms.types import EpisodeState
 
@@ -16,11 +16,12 @@ TREE = EpisodeState(
 
 
 def test_a_tree_is_rebuilt():
-    arrays = named_arrays(TREE, "e")
+    arrays = leaves_by_path(TREE, "e")
     assert arrays["e.scale['goal'].m2"] == 6.0
     assert arrays["e.scale['rest'][0][0]"] == 7.0
-    rebuilt = rebuild(describe(TREE), arrays, "e")
-    assert rebuilt == TREE
+    rebuilt = rebuild(describe(TREE))
+    assert list(leaves_by_path(rebuilt, "e")) == list(arrays)
+    assert rebuilt.scale["rest"] == [("array", None), [], {}]
     assert type(rebuilt) is EpisodeState
     assert type(rebuilt.scale["goal"]) is RewardScale
     assert type(rebuilt.scale["rest"][0]) is tuple
@@ -29,7 +30,7 @@ def test_a_tree_is_rebuilt():
 def test_a_field_that_was_added_later_gets_its_default():
     description = describe(EpisodeState(1.0, 2.0))
     del description["EpisodeState"]["scale"]
-    assert rebuild(description, {"e.reward": 1.0, "e.length": 2.0}, "e") == EpisodeState(1.0, 2.0, None)
+    assert rebuild_episodes(description) == EpisodeState("array", "array", None)
 
 
 class Foreign(NamedTuple):
@@ -58,17 +59,37 @@ def test_other_nodes_are_refused(tree: Any):
         "something",
         7,
         ["array"],
-        {"list": ["array"]},
     ],
 )
 def test_descriptions_of_anything_else_are_refused(description: Any):
-    with pytest.raises(ValueError, match="'e"):
-        rebuild(description, {}, "e")
+    with pytest.raises(ValueError, match="describes no structure that is known"):
+        rebuild(description)
 
 
-def test_a_bottomless_description_is_refused():
-    description: Any = "array"
-    for _ in range(500):
-        description = {"list": [description]}
-    with pytest.raises(ValueError, match="structure"):
-        rebuild(description, {}, "e")
+SCALE = dict.fromkeys(("discounted", "count", "mean", "m2"), "array")
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        "array",
+        None,
+        {"RewardScale": SCALE},
+        {"EpisodeState": {}},
+        {"EpisodeState": {"reward": "array"}},
+        {"EpisodeState": {"reward": "array", "length": None}},
+        {"EpisodeState": {"reward": {"list": ["array"]}, "length": "array"}},
+        {"EpisodeState": {"reward": "array", "length": "array", "scale": "array"}},
+        {"EpisodeState": {"reward": "array", "length": "array", "scale": {"list": ["array"]}}},
+        {"EpisodeState": {"reward": "array", "length": "array", "scale": {"RewardScale": {**SCALE, "m2": None}}}},
+        {"EpisodeState": {"reward": "array", "length": "array", "scale": {"RewardScale": {"mean": "array"}}}},
+    ],
+)
+def test_what_does_not_describe_the_sums_of_episodes_is_refused(description: Any):
+    with pytest.raises(ValueError, match="describe"):
+        rebuild_episodes(description)
+
+
+def test_the_sums_of_several_rewards_are_described():
+    episodes = EpisodeState(1.0, 2.0, {"a": RewardScale(1.0, 2.0, 3.0, 4.0), "b": (RewardScale(1.0, 2.0, 3.0, 4.0),)})
+    assert rebuild_episodes(describe(episodes)).scale["b"] == (RewardScale("array", "array", "array", "array"),)

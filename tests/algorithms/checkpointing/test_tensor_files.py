@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multippo.algorithms.checkpointing.tensor_files import check_sha256, read_tensors, tensor_shapes, write_tensors
+from multippo.algorithms.checkpointing.tensor_files import ArrayType, check_sha256, read_tensors, write_tensors
 from multippo.errors import DamagedCheckpointError
 
 ARRAYS: dict[str, Any] = {
@@ -28,7 +28,7 @@ ARRAYS: dict[str, Any] = {
 
 def test_arrays_come_back_as_they_were(tmp_path: Path):
     write_tensors(tmp_path / "t", ARRAYS)
-    found = read_tensors(tmp_path / "t", {name: array.shape for name, array in ARRAYS.items()})
+    found = read_tensors(tmp_path / "t", ARRAYS)
     assert found.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
@@ -68,8 +68,8 @@ def test_others_may_read_the_file_as_the_umask_says(tmp_path: Path):
 def test_many_missing_names_make_no_endless_message(tmp_path: Path):
     write_tensors(tmp_path / "t", {"x": np.zeros(1)})
     with pytest.raises(ValueError, match="and 92 more") as caught:
-        read_tensors(tmp_path / "t", {f"n{index:03d}": () for index in range(100)})
-    assert len(str(caught.value)) < 500
+        read_tensors(tmp_path / "t", {f"{index:03d}" + "n" * 5000: None for index in range(100)})
+    assert len(str(caught.value)) < 1500
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,8 @@ def test_many_missing_names_make_no_endless_message(tmp_path: Path):
 )
 def test_what_is_no_safetensors_file_is_refused(content: bytes, tmp_path: Path):
     (tmp_path / "t").write_bytes(content)
-    for read in (tensor_shapes, read_tensors):
-        with pytest.raises(ValueError, match="safetensors"):
-            read(tmp_path / "t")
+    with pytest.raises(DamagedCheckpointError, match="not a safetensors file"):
+        read_tensors(tmp_path / "t")
 
 
 def test_a_head_that_promises_more_than_the_file_holds_is_refused(tmp_path: Path):
@@ -95,7 +94,7 @@ def test_links_and_directories_are_refused(tmp_path: Path):
     (tmp_path / "link").symlink_to("t")
     (tmp_path / "folder").mkdir()
     for name in ("link", "folder"):
-        with pytest.raises(ValueError, match="plain files"):
+        with pytest.raises(ValueError, match=r"link|regular"):
             read_tensors(tmp_path / name)
 
 
@@ -104,7 +103,7 @@ def test_any_bit_that_flips_is_noticed_by_its_sum(tmp_path: Path):
     digits = write_tensors(path, {"x": np.arange(3.0), "y": np.array(True)})
     content = path.read_bytes()
     assert digits == hashlib.sha256(content).hexdigest()
-    shapes = {"x": (3,), "y": ()}
+    shapes = {"x": np.zeros(3), "y": np.array(True)}
     read_tensors(path, shapes, sha256=digits)
     for place in range(len(content)):  # in the length of the head, the head, and the arrays
         damaged = bytearray(content)
@@ -123,10 +122,10 @@ def test_any_bit_that_flips_is_noticed_by_its_sum(tmp_path: Path):
 def test_a_file_of_other_arrays_is_told_by_name_and_by_its_sum(tmp_path: Path):
     digits = write_tensors(tmp_path / "t", {"x": np.zeros(2)})
     with pytest.raises(ValueError, match="missing in it: y; left over in it: x") as caught:
-        read_tensors(tmp_path / "t", {"y": (2,)}, sha256=digits)
+        read_tensors(tmp_path / "t", {"y": None}, sha256=digits)
     assert not isinstance(caught.value, DamagedCheckpointError)  # it is what was saved, only of another network
     with pytest.raises(DamagedCheckpointError, match=r"missing in it: y; left over in it: x.*SHA-256"):
-        read_tensors(tmp_path / "t", {"y": (2,)}, sha256="0" * 64)
+        read_tensors(tmp_path / "t", {"y": None}, sha256="0" * 64)
 
 
 def written_by_hand(path: Path, head: str, data: bytes) -> None:
@@ -155,9 +154,8 @@ def entry(shape: list[int], end: int, dtype: str = "F32") -> str:
 def test_sizes_that_the_file_does_not_have_are_refused_and_nothing_is_allocated(head: str, tmp_path: Path):
     tracemalloc.start()
     written_by_hand(tmp_path / "t", head, b"\1" * 8)
-    for read in (tensor_shapes, read_tensors):
-        with pytest.raises(DamagedCheckpointError, match="no safetensors file"):
-            read(tmp_path / "t")
+    with pytest.raises(DamagedCheckpointError, match="not a safetensors file"):
+        read_tensors(tmp_path / "t")
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 2**20
@@ -167,7 +165,7 @@ def test_a_name_that_stands_twice_is_refused(tmp_path: Path):
     head = f'{{"x": {entry([2], 8)}, "x": {entry([2], 8)}}}'
     written_by_hand(tmp_path / "t", head, b"\1" * 8)
     with pytest.raises(DamagedCheckpointError, match="'x' twice"):
-        read_tensors(tmp_path / "t", {"x": (2,)})
+        read_tensors(tmp_path / "t", {"x": None})
 
 
 def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path):
@@ -175,5 +173,36 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path):
     content = (tmp_path / "t").read_bytes()
     for length in range(len(content)):
         (tmp_path / "t").write_bytes(content[:length])
-        with pytest.raises(DamagedCheckpointError, match="no safetensors file"):
+        with pytest.raises(DamagedCheckpointError, match="not a safetensors file"):
             read_tensors(tmp_path / "t")
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2"])
+def test_kinds_of_numbers_that_no_checkpoint_has_are_refused(dtype: str, tmp_path: Path):
+    written_by_hand(tmp_path / "t", f'{{"x": {entry([8], 8, dtype)}}}', bytes(8))
+    with pytest.raises(DamagedCheckpointError, match=f"array 'x' .*is of {dtype}, which no checkpoint has"):
+        read_tensors(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("array", "like", "words"),
+    [
+        (np.zeros(2, np.int64), np.float32, "is of int64; expected float32"),
+        (np.zeros(2, bool), np.float32, "is of bool; expected float32"),
+        (np.zeros(2, np.float32), np.uint32, "is of float32; expected uint32"),
+        (np.zeros(2, bool), np.int32, "is of bool; expected int32"),
+        (np.array([1, 2**32]), np.uint32, "holds integers from 1 to 4294967296; expected 0 to 4294967295"),
+        (np.array([-1, 2]), np.uint32, "holds integers from -1 to 2; expected 0 to"),
+    ],
+)
+def test_numbers_of_another_kind_or_range_are_refused(array: Any, like: Any, words: str, tmp_path: Path):
+    write_tensors(tmp_path / "t", {"x": array})
+    with pytest.raises(DamagedCheckpointError, match=f"array 'x' .*{words}"):
+        read_tensors(tmp_path / "t", {"x": ArrayType((2,), like)})
+
+
+def test_numbers_of_one_kind_are_cast(tmp_path: Path):
+    write_tensors(tmp_path / "t", {"x": np.array([1.5, 1e300]), "n": np.array([2**32 - 1])})
+    found = read_tensors(tmp_path / "t", {"x": ArrayType((2,), np.float32), "n": ArrayType((1,), np.uint32)})
+    assert (found["x"].dtype, found["x"].tolist()) == (np.float32, [1.5, np.inf])
+    assert (found["n"].dtype, found["n"].tolist()) == (np.uint32, [2**32 - 1])
