@@ -170,7 +170,7 @@ def _open(path: Path, flags: int) -> int:
         ) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UnexpectedFileError(f"{path} is a directory, a pipe or a device; expected a plain file: remove it.")
+        raise UnexpectedFileError(f"{path} is a directory, a pipe or a device; expected a plain file there.")
     return descriptor
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
-from multippo.atomic_files import open_to_read
+from multippo.atomic_files import create, open_to_read
 from multippo.errors import DamagedCheckpointError, UnexpectedFileError
 from multippo.json_files import parse_json, short
 
@@ -51,7 +51,8 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
     """
     # Not save_file, which makes a file that nobody but its owner may read.
     content = save({name: _storable(name, array) for name, array in arrays.items()})
-    path.write_bytes(content)
+    with create(path) as file:
+        file.write(content)
     return hashlib.sha256(content).hexdigest()
 
 

@@ -17,7 +17,7 @@ from multippo.algorithms.checkpointing.manifest import MANIFEST, Manifest, write
 from multippo.algorithms.checkpointing.tensor_files import write_tensors
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.types import TrainingState
-from multippo.atomic_files import replace_directory
+from multippo.atomic_files import create, replace_directory
 from multippo.envs.saving import SavedEnvState, read_env_state
 from multippo.networks.portable import portable_split
 from multippo.networks.random_state import forget_drawn
@@ -91,7 +91,8 @@ def save_checkpoint(
         files[ENVIRONMENT] = environment
     with replace_directory(path) as directory:
         sums = {name: write_tensors(directory / name, arrays) for name, arrays in files.items()}
-        (directory / MANIFEST).write_text(write_manifest(dataclasses.replace(manifest, sha256=sums)), "utf-8")
+        with create(directory / MANIFEST) as file:
+            file.write(write_manifest(dataclasses.replace(manifest, sha256=sums)).encode())
     return path
 
 
