@@ -15,10 +15,12 @@ TEST_WORKERS ?= -n auto --maxprocesses 4
 # The environment of `make test-lowest`.
 LOWEST ?= .venv-lowest
 # How many random networks `make test-nightly` checks, and the number of the first.
-NETWORKS ?= 500
-NETWORKS_SEED ?= 0
-# Most of the time of all these tests is compiling, and much of that optimising. `make test-slow` runs the whole
-# conformance suite compiled as users compile.
+NETWORKS ?= $(if $(PART),100,500)
+NETWORKS_SEED ?= $(if $(PART),$$(( ($(PART) - 1) * 100 )),0)
+# Which fifth of the nightly tests to run, 1 to 5; all by default.
+PART ?=
+# Most of the time of all these tests is compiling, and much of that optimising. The nightly conformance suite is
+# compiled as users compile.
 UNOPTIMISED ?= --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1
 
 BIN := $(VENV)/bin
@@ -29,11 +31,13 @@ DEV := $(VENV)/.installed-dev
 DOCS := $(VENV)/.installed-docs
 # One thread for each test process: two that wait for each other on few cores are many times slower.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+ENGINES := --backend jax --backend torch --backend numpy
+SPLIT = $(if $(PART),--splits 5 --group $(PART))
 # `make train` installs without compiling thousands of files it never imports; let Python keep those that it does.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-unit test-conformance test-once test-slow test-nightly test-lowest check lint format docs bench clean distclean
+.PHONY: help setup train test test-unit test-conformance test-nightly test-lowest check lint format docs bench clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -46,25 +50,18 @@ train: $(RUN) ## train on CartPole-v1 (ENV_ID=..., ARGS="..."; MULTIPPO_BACKEND=
 test: test-unit test-conformance ## unit tests, then conformance on every engine
 
 test-unit: $(DEV) ## unit tests, and the examples in docstrings on both engines
-	XLA_FLAGS="$(UNOPTIMISED)" $(PYTEST) tests -m "not slow" $(TEST_WORKERS)
+	XLA_FLAGS="$(UNOPTIMISED)" $(PYTEST) tests -m "not nightly" $(TEST_WORKERS)
 	MULTIPPO_BACKEND=jax $(PYTEST) multippo
 	MULTIPPO_BACKEND=torch $(PYTEST) multippo
 
-test-conformance: $(DEV) ## the conformance suite on every engine
-	XLA_FLAGS="$(UNOPTIMISED)" \
-	$(PYTEST) conformance --backend jax --backend torch --backend numpy --quick $(TEST_WORKERS) --dist loadgroup
+test-conformance: $(DEV) ## conformance on every engine in float32 (the NumPy engine's float64), without random networks
+	XLA_FLAGS="$(UNOPTIMISED)" $(PYTEST) conformance $(ENGINES) --quick $(TEST_WORKERS) --dist loadgroup
 
-test-once: $(DEV) ## what takes a minute or more each, and continuous integration runs besides `make test`
-	XLA_FLAGS="$(UNOPTIMISED)" $(PYTEST) tests -m once $(TEST_WORKERS)
-
-test-nightly: $(DEV) ## hundreds of random networks on every engine (NETWORKS=500 NETWORKS_SEED=0)
-	XLA_FLAGS="$(UNOPTIMISED)" \
-	$(PYTEST) conformance -k random_network --backend jax --backend torch --backend numpy \
-		--networks $(NETWORKS) --networks-seed $(NETWORKS_SEED)
-
-test-slow: $(DEV) ## what takes minutes, and the whole conformance suite
-	$(PYTEST) tests -m slow
-	$(PYTEST) conformance --backend jax --backend torch --backend numpy $(TEST_WORKERS) --dist loadgroup
+test-nightly: $(DEV) ## long tests, all of conformance, 500 random networks (PART=1..5, NETWORKS=500, NETWORKS_SEED=0)
+	XLA_FLAGS="$(UNOPTIMISED)" $(PYTEST) tests -m nightly $(SPLIT) $(TEST_WORKERS)
+	$(PYTEST) conformance $(ENGINES) --networks 0 $(SPLIT) $(TEST_WORKERS) --dist loadgroup
+	XLA_FLAGS="$(UNOPTIMISED)" $(PYTEST) conformance -k random_network $(ENGINES) \
+		--networks $(NETWORKS) --networks-seed $(NETWORKS_SEED) $(TEST_WORKERS) --dist loadgroup
 
 test-lowest: ## conformance on JAX with the oldest versions declared, in .venv-lowest
 	$(MAKE) VENV=$(LOWEST) $(LOWEST)/bin/pip

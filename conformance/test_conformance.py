@@ -26,21 +26,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         except (ValueError, ImportError) as error:
             raise pytest.UsageError(str(error)) from None
         if option("--quick", False):
-            plan = [case for case in plan if not _compared_all_the_same(case)]
+            plan = [case for case in plan if _is_quick(case)]
         metafunc.parametrize("case", [pytest.param(case, id=case.id, marks=_group(case)) for case in plan])
 
 
-def _compared_all_the_same(case: Case) -> bool:
-    """Whether other cases say what this would.
+def _is_quick(case: Case) -> bool:
+    """Select levels 1 and 2 in float32; of an engine without float32 level 1, and torch compared with it.
 
-    Level 2 in float64 says what level 1 in float64 would, but for random networks, which are made for float64, and for
-    an engine without float32, which has nothing else that says it. Compared with such an engine in float64, the others
-    would have to compile what they are checked on in float32.
+    Whatever JAX compiles in float64 besides takes as long again, and random networks and mutants more.
     """
-    if case.precision not in case.check.precisions:
-        return case.level == 2
-    made_for_it = isinstance(case.specimen, RandomNetwork) or not supports(case.backends[0], "float32")
-    return case.level == 1 and case.precision == "float64" and not made_for_it
+    if case.level == 3 or isinstance(case.specimen, RandomNetwork):
+        return False
+    return case.precision == "float32" or (
+        "jax" not in case.backends and not all(supports(n, "float32") for n in case.backends)
+    )
 
 
 def _group(case: Case) -> pytest.MarkDecorator:

@@ -31,7 +31,7 @@ def pytest_addoption(parser: Any) -> None:
         group.addoption(
             "--quick",
             action="store_true",
-            help="leave out level 1 in float64, where level 2 in float64 compares the engines all the same",
+            help="check levels 1 and 2 in float32 alone: no float64 where float32 exists, random network or mutant",
         )
     try:
         group.addoption(

@@ -24,13 +24,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)  # before what is deselected by its marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    from long_tests import LONG, ONCE
-
+    """Makes ``nightly`` of ``nightly_if``, by the parts of a test's parameters."""
     for item in items:
-        if item.nodeid.startswith((*LONG, *ONCE)):
-            item.add_marker(pytest.mark.slow)
-        if item.nodeid.startswith(ONCE):
-            item.add_marker(pytest.mark.once)
+        parameters = (
+            {item.callspec.id, *item.callspec.id.split("-")}
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+            else set()
+        )
+        if any(parameters & set(mark.args) for mark in item.iter_markers("nightly_if")):
+            item.add_marker("nightly")
 
 
 @pytest.fixture(params=["jax", "torch"])

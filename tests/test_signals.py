@@ -102,6 +102,7 @@ class Twins(TableNet):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("jax", "functional"), ("torch", "host")])
+@pytest.mark.nightly_if("jax")
 def test_the_last_finished_iteration_is_saved(name, kind):
     with mp.use_backend(name) as engine:
         network = Twins([0.0] * 4)
@@ -269,6 +270,7 @@ class Rescued(Clock):
 
 
 @pytest.mark.parametrize("where", ["rollout", "evaluation"])
+@pytest.mark.nightly_if("jax")
 def test_another_thread_saves_the_last_finished_iteration(engine, where):
     evaluation = mp.EvalConfig(enabled=True, every_steps=16, num_episodes=2)
 
@@ -285,6 +287,7 @@ def test_another_thread_saves_the_last_finished_iteration(engine, where):
 
 
 @pytest.mark.parametrize("kind", ["host", "functional"])
+@pytest.mark.nightly_if("jax")
 def test_a_long_call_is_saved_from_before_it(engine, kind, monkeypatch):
     def env() -> Any:
         return Clock(3, num_envs=2) if kind == "host" else mp.make_env(FunctionalClock(3), num_envs=2)

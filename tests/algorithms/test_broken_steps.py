@@ -172,6 +172,7 @@ def test_training_goes_on_and_counts(torch_engine, autoreset):
     assert all(3 <= x <= 5 for x in lengths)
 
 
+@pytest.mark.nightly_if("jax")
 def test_every_environment_at_once_is_no_accident(engine):
     class All(Clock):
         def step(self, env_state: Any, action: Any) -> Any:

@@ -33,7 +33,8 @@ class Traced(TableNet):
 COUNT: list[int] = []
 
 
-@pytest.mark.parametrize("kind", ["functional", pytest.param("host", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["functional", pytest.param("host", marks=pytest.mark.nightly)])
+@pytest.mark.nightly_if("functional")
 def test_jax_traces_only_at_first(jax_engine, kind):
     network = Traced(4)
     env: Any = Clock(3, num_envs=2) if kind == "host" else mp.make_env(FunctionalClock(3), num_envs=2)
@@ -155,7 +156,7 @@ def test_metrics_are_no_part_of_the_compiled_backward_pass(torch_engine, monkeyp
     assert set(differentiable) == {0, 1}
 
 
-@pytest.mark.parametrize("kind", ["mlp", pytest.param("lstm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["mlp", pytest.param("lstm", marks=pytest.mark.nightly)])
 def test_torch_compiles_three_graphs_without_a_break(torch_engine, without_code_generation, kind):
     check_compiled(kind)
 
@@ -164,7 +165,7 @@ def test_torch_compiles_nothing_anew_where_the_rate_adapts(torch_engine, without
     check_compiled("mlp", lr_schedule="adaptive_kl", desired_kl=1e-6, learning_rate_warmup=2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_torch_compiled_code_computes_the_same(torch_engine, kind):
     check_compiled(kind)

@@ -65,6 +65,7 @@ def assert_unchanged(before: dict[str, np.ndarray], network: Any, but: tuple[str
 
 @pytest.mark.parametrize("kind", ["host", "functional"])
 @pytest.mark.parametrize(("teacher_on", "student_on"), PAIRS)
+@pytest.mark.nightly_if("jax")
 def test_the_first_loss_by_hand(teacher_on, student_on, kind):
     teacher, student = table(teacher_on, TAUGHT), table(student_on, OWN)
     before = mp.to_portable(teacher), mp.to_portable(student)
@@ -127,6 +128,7 @@ def moments(drawn: np.ndarray, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return out[..., 0], np.log1p(np.exp(out[..., 1])) + 1e-3
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_gaussian_by_hand(engine):
     (teacher, theirs), (student, ours) = gaussian(1), gaussian(2, entropy_weight=0.01)
     env = Spy(Goal(2, length=3))
@@ -153,6 +155,7 @@ def test_a_gaussian_by_hand(engine):
     assert not teacher.action[1].deterministic and not student.action[1].deterministic
 
 
+@pytest.mark.nightly_if("jax")
 def test_dict_actions_are_taught_key_by_key(engine):
     # Logits are biases, whatever is observed: of a choice, and mean and spread of a number.
     def network(choice: list[float], number: list[float], *, trunk: bool) -> Any:
@@ -198,6 +201,7 @@ def test_dict_actions_are_taught_key_by_key(engine):
     assert np.std([float(action["arm"][0]) for action in received]) > 0.1
 
 
+@pytest.mark.nightly
 def test_several_iterations_in_one_call_are_those_one_by_one(monkeypatch):
     # Rollouts of 2 steps in episodes of 3, and a teacher that counts steps: its carry goes on within a call.
     fields = {"loss": "kl", "rollout_length": 2, "learning_rate": 0.05, "iterations": 5}
@@ -227,6 +231,7 @@ def test_several_iterations_in_one_call_are_those_one_by_one(monkeypatch):
 
 
 @pytest.mark.parametrize(("teacher_on", "student_on"), [("jax", "torch"), ("torch", "jax")])
+@pytest.mark.nightly_if("torch-jax")
 def test_the_student_comes_to_the_teachers_probabilities(teacher_on, student_on):
     teacher, student = table(teacher_on, TAUGHT), table(student_on, OWN, value=0.25)
     before = mp.to_portable(teacher)
@@ -242,6 +247,7 @@ def test_the_student_comes_to_the_teachers_probabilities(teacher_on, student_on)
     assert_unchanged(before, teacher)
 
 
+@pytest.mark.nightly_if("jax")
 def test_stop_save_and_go_on(engine, tmp_path):
     # Rollouts of 2 steps in episodes of 3: each iteration begins in the midst of one. The teacher has a memory.
     def pair() -> tuple[Any, Any]:
@@ -262,7 +268,7 @@ def test_stop_save_and_go_on(engine, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_student_balances_as_its_teacher_does(engine):
     # A rule that keeps the pole up for all of 500 steps: push to where it falls.
     rngs = mp.Rngs(0)
@@ -290,6 +296,7 @@ def take_theirs(teacher_extras: Any, student_extras: Any) -> Any:
     return {**student_extras, "action": [None, teacher_extras["action"][1]]}
 
 
+@pytest.mark.nightly_if("jax")
 def test_target_fn_decides(engine):
     (teacher, theirs), (student, ours) = gaussian(1, mp.NormalSampler), gaussian(2)
     env = Spy(Goal(2, length=3))

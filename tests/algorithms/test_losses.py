@@ -198,6 +198,7 @@ def test_advantages_normalised_over_the_batch_are_left_alone(engine):
 
 # Of the last, 0.1 added up 49 times and divided by 49 is not 0.1.
 @pytest.mark.parametrize("advantages", [[3.0], [0.1], [3.0, 3.0, 3.0], [0.0, 0.0], [0.1] * 49, [-1e4 / 3] * 49])
+@pytest.mark.nightly_if("jax")
 def test_equal_advantages_and_single_samples_are_finite(engine, advantages):
     zeros = [0.0] * len(advantages)
     loss, metrics, grads, _ = evaluate(engine, [0.1] * len(advantages), zeros, advantages, zeros, zeros, PPOConfig())
@@ -307,6 +308,7 @@ def test_one_action_may_serve_several_rewards(engine):
     assert metrics["losses/actor"] == pytest.approx(2.2, rel=1e-5)
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_value_head_with_a_trailing_axis_is_squeezed_by_the_adapter(engine):
     # (B, 1) against (B,) would broadcast to (B, B); PPOAdapter squeezes it, also in replay.
     rngs = mp.Rngs(0)

@@ -67,6 +67,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("time", "batch", "length", "minibatches"), SHAPES)
+@pytest.mark.nightly_if("jax")
 def test_every_step_is_used_once_an_epoch_and_sequences_are_whole(engine, time, batch, length, minibatches):
     sequences = cut(engine, time, batch, length)
     assert tuple(sequences.valid.shape) == (length, time * batch // length)

@@ -138,7 +138,7 @@ class ExplodingLoss(Exploding):
 @pytest.mark.parametrize(
     ("backend", "cls", "name"),
     [
-        pytest.param("jax", Exploding, "gradient of values", marks=pytest.mark.slow),
+        pytest.param("jax", Exploding, "gradient of values", marks=pytest.mark.nightly),
         ("torch", Exploding, "gradient of values"),
         ("torch", ExplodingLoss, "loss"),
     ],

@@ -14,7 +14,7 @@ import multippo as mp
 NUM_ENVS = 4
 STEPS = 16
 
-ONCE = (pytest.mark.slow, pytest.mark.once)  # brax takes long to compile
+LONG = pytest.mark.nightly  # brax takes long to compile
 
 
 def networks(kind: str, env: Any) -> Any:
@@ -59,8 +59,8 @@ def run(name: str, env_id: str, precision: str, kind: str, iterations: int) -> t
         ("CartPole-v1", "mlp"),
         # Actions of Pendulum are rounded to single precision, and so is what it shows.
         ("multippo/PendulumNoVel-v0", "lstm"),
-        pytest.param("brax/inverted_pendulum", "mlp", marks=ONCE),
-        pytest.param("brax/inverted_pendulum", "lstm", marks=ONCE),
+        pytest.param("brax/inverted_pendulum", "mlp", marks=LONG),
+        pytest.param("brax/inverted_pendulum", "lstm", marks=LONG),
     ],
 )
 def test_twenty_iterations_in_double_precision(env_id, kind):

@@ -67,6 +67,7 @@ def plain_leaves(tree: Any) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
+@pytest.mark.nightly_if("jax")
 def test_a_state_prints_counters_and_shapes(name):
     run = base(name, "functional")[1]
     text = repr(run.state)
@@ -92,6 +93,7 @@ def test_with_rollouts_of_another_length_it_goes_on_to_the_steps_asked_for():
 
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
+@pytest.mark.nightly_if("jax")
 def test_a_run_that_has_nothing_left_to_do_says_so(name, caplog):
     with mp.use_backend(name):
         network = goal_net()
@@ -141,6 +143,7 @@ def test_another_seed_does_not_change_a_run_that_goes_on(torch_engine, caplog):
 
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
+@pytest.mark.nightly_if("jax")
 def test_what_is_logged(name):
     _, run = base(name, "functional")
     for line in run.logs:
@@ -171,6 +174,7 @@ def test_what_is_logged(name):
 
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
+@pytest.mark.nightly_if("jax")
 def test_the_learning_rate_is_a_line(name):
     _, run = base(name, "functional")
     np.testing.assert_allclose(run.column("learning_rate"), [0.01, 0.0075, 0.005, 0.0025], rtol=1e-6)
@@ -306,6 +310,7 @@ def test_networks_with_memory_and_noise_replay_exactly(torch_engine, make):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("jax", "functional"), ("torch", "host")])
+@pytest.mark.nightly_if("jax")
 def test_evaluating_changes_nothing(name, kind):
     _, run = base(name, kind)
     with mp.use_backend(name):

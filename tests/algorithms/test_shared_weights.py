@@ -84,6 +84,7 @@ def test_what_is_shared_has_one_name_on_every_engine(engine: Any):
     assert set(names) == set(renamed(mp.to_portable(at_one_place())))
 
 
+@pytest.mark.nightly_if("jax")
 def test_it_is_trained_as_one_place_would_be(engine: Any):
     shared, single = at_two_places(), at_one_place()
     before = mp.to_portable(shared)

@@ -52,6 +52,7 @@ def test_target_kl_stops_the_epochs(torch_engine):
     assert count == expected_count == 1
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_minibatch_without_a_sample_moves_nothing(engine):
     # One environment of 1-step episodes with a step for each reset, one step a minibatch: every second one is empty.
     network = TableNet([0.0] * 2)
@@ -102,6 +103,7 @@ class Offset(Goal):
         return 1000 * super()._observe() + 5
 
 
+@pytest.mark.nightly_if("jax")
 def test_statistics_rest_on_every_valid_step_once(engine):
     env, network = Spy(Offset(4, length=3, autoreset="next_step")), statistics_net()
     run = training.train(env, network, rollout_length=6, num_epochs=3, num_minibatches=4, iterations=3)

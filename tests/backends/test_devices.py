@@ -212,7 +212,7 @@ def test_a_device_chosen_on_jax_binds_what_is_made_for_it(jax_engine: Any):
     assert not jax_engine.zeros((2,)).committed
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["host", "functional"])
 def test_a_run_on_the_second_device_is_there_and_the_same_bit_for_bit(kind: str):
     program = Path(__file__).with_name("two_devices.py")

@@ -156,6 +156,7 @@ def test_a_step_of_a_recurrent_layer(bfloat16: Any, cell: str):
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "rnn"])
+@pytest.mark.nightly_if("jax")
 def test_over_time_it_is_the_step_by_step_scan_with_its_gradients(bfloat16: Any, name: str):
     layer, _ = made(LAYERS[name])
     xs, done = bfloat16.asarray(inputs()), bfloat16.asarray(DONE)
@@ -269,6 +270,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.nightly_if("jax")
 def test_replay_repeats_the_rollout(bfloat16: Any, name: str):
     env, network = Clock([2, 3], "truncated", 2), NETWORKS[name]()
     support.fill_randomly(network, scale=0.3)
@@ -281,6 +283,7 @@ def test_replay_repeats_the_rollout(bfloat16: Any, name: str):
     np.testing.assert_allclose(again.value_estimates, stored.value_estimates, atol=2 * UNIT)
 
 
+@pytest.mark.nightly_if("jax")
 def test_training_keeps_the_first_ratio_at_1_and_everything_in_float32(bfloat16: Any):
     env, network = Goal(8), mp.make_mlp_actor_critic(1, 1, (16, 16), (16,), mp.Rngs(0))
     support.fill_randomly(network, scale=0.3)
@@ -296,6 +299,7 @@ def test_training_keeps_the_first_ratio_at_1_and_everything_in_float32(bfloat16:
     assert all(np.abs(after[key] - before[key]).max() > 0 for key in before if key.endswith("kernel"))
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_run_that_was_saved_goes_on_bit_for_bit(bfloat16: Any, tmp_path: Any):
     env = mp.make_env(FunctionalClock(3, "truncated"), num_envs=2)
     make = lambda: mp.make_recurrent_actor_critic(4, ACTIONS, 5, mp.Rngs(0), encoder_sizes=(4,))  # noqa: E731

@@ -73,7 +73,7 @@ def test_traced_but_not_generated(torch_engine: Any, monkeypatch: pytest.MonkeyP
     check(cell)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("cell", CELLS)
 def test_compiled(torch_engine: Any, cell: str):
     check(cell)

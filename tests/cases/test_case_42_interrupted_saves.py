@@ -148,7 +148,7 @@ with mp.use_backend("torch"):
 """
 
 
-@pytest.mark.parametrize("moment", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2, 3))])
+@pytest.mark.parametrize("moment", [0, *(pytest.param(number, marks=pytest.mark.nightly) for number in (1, 2, 3))])
 def test_killed_while_saving(tmp_path: Path, moment: int):
     # Killed at any moment of a process that does nothing but save, over an earlier checkpoint or beside it.
     process = subprocess.Popen(

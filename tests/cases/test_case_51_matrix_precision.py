@@ -84,7 +84,7 @@ def test_on_a_gpu_with_default_settings(name: str):
         assert worst_deviation() <= TOLERANCE["gpu"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", support.ENGINES)
 def test_the_conformance_suite_on_a_gpu_passes_and_restores_the_settings(name: str, capsys: pytest.CaptureFixture[str]):
     if not has_gpu(name):

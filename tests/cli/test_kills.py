@@ -272,14 +272,13 @@ def go(lives: Lives, tmp_path: Path, kills: int, saves: int, iterations: int) ->
     check(killed)
 
 
-@pytest.mark.slow
-@pytest.mark.once
+@pytest.mark.nightly
 def test_a_run_killed_fifty_times_ends_as_one_that_was_not(tmp_path: Path):
     with forked(tmp_path) as lives:
         go(lives, tmp_path, kills=50, saves=5, iterations=300)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_in_processes_of_their_own(tmp_path: Path):
     with spawned(tmp_path) as lives:
         go(lives, tmp_path, kills=3, saves=2, iterations=40)

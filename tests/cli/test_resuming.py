@@ -40,6 +40,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, iteration: int) -> None:
     monkeypatch.setattr(JsonlWriter, "write", interrupted)
 
 
+@pytest.mark.nightly
 def test_a_functional_run_goes_on_as_if_nothing_had_happened(command: Any, monkeypatch: pytest.MonkeyPatch):
     options = ("--total-steps", 128, "--final-eval-episodes", 0, "--checkpoint-every-steps", 64)
     fast = {"env": "brax/fast", "backend": "torch"}

@@ -28,6 +28,7 @@ def holding(kind: str) -> int:
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "PopulationGraph", "BernoulliSampler"])
+@pytest.mark.nightly_if("BernoulliSampler")
 def test_little_is_left_around_a_fault(kind: str):
     number = holding(kind)
     tried: list[str] = []

@@ -60,8 +60,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.slow
-@pytest.mark.once
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["numpy", "tiny"])
 def test_the_installed_suite_decides_on_an_engine(site: Path, tmp_path: Path, backend: str):
     # Not one word of the repository is within reach, but for what its editable install adds at the end of the path.

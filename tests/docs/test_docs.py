@@ -27,6 +27,7 @@ def elsewhere(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "page", [path for path in PAGES if any(b.language == "python" for b in blocks(path))], ids=lambda path: path.stem
 )
+@pytest.mark.nightly_if("jax")
 def test_a_page_runs(page: Path, engine):
     run_page(page, engine.name)
 

@@ -70,6 +70,7 @@ def test_the_rows_are_read(name: str):
     assert set(rows()[name]) == {"module", "carry, reset", "emits", "in replay", "after `eval()`", "over time"}
 
 
+@pytest.mark.nightly_if("jax")
 def test_the_columns_are_so(engine):
     said = rows()
     x = engine.asarray(np.linspace(-1, 1, 3 * F).reshape(3, F).astype(np.float32))

@@ -88,6 +88,7 @@ class Choosing:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("torch", "mlp"), ("torch", "lstm"), ("jax", "lstm")])
+@pytest.mark.nightly_if("jax")
 def test_masks_bytes_tuples_and_dicts_of_actions(name: str, kind: str):
     with mp.use_backend(name) as engine:
         env = mp.make_env(Choosing(), num_envs=3)

@@ -11,6 +11,7 @@ PATH = Path(__file__).resolve().parents[2] / "examples" / "distillation.py"
 
 
 @pytest.mark.parametrize("backends", [("jax", "torch"), ("torch", "jax")])
+@pytest.mark.nightly_if("backends0")
 def test_a_few_steps(backends, capsys):
     spec = importlib.util.spec_from_file_location("distillation", PATH)
     module = importlib.util.module_from_spec(spec)

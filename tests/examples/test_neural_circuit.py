@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import multippo as mp
 
@@ -19,6 +20,7 @@ def example():
     return module
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_few_steps(engine, capsys):
     env = mp.make_env("multippo/PendulumNoVel-v0", num_envs=1)
     before = mp.to_portable(example().make_network(env, 0))

@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import multippo as mp
 
@@ -19,6 +20,7 @@ def example():
     return module
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_few_steps(engine, capsys):
     before = mp.to_portable(example().make_network(2, 2, 0))
     network, metrics = example().train(total_steps=128, num_envs=4, rollout_length=16)

@@ -166,6 +166,7 @@ def test_each_port_feels_its_own_part_of_the_observation_alone(engine):
     assert (critic["privileged"] != 0).all() and (critic["policy"] == 0).all()
 
 
+@pytest.mark.nightly_if("jax")
 def test_an_asymmetric_network_trains(engine):
     network = asymmetric()
     env = ScriptedEnv({"policy": (3,), "privileged": (5,)}, gymnasium.spaces.Box(-1.0, 1.0, (2,)))
@@ -208,6 +209,7 @@ def heads_after(kind, combine):
 
 
 @pytest.mark.parametrize("combine", ["separate", "sum"])
+@pytest.mark.nightly_if("jax")
 def test_each_head_learns_from_the_reward_of_its_key(engine, combine):
     if engine.name == "jax" and combine == "sum":
         pytest.skip("the same arithmetic; compiling it takes long")

@@ -61,6 +61,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+@pytest.mark.nightly_if("jax")
 def test_every_length_against_the_definition(engine, ends):
     rng = np.random.default_rng(0)
     for time, k in ((5, 1), (5, 3), (5, 5), (5, 8), (1, 1), (1, 2)):

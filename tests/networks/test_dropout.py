@@ -35,6 +35,7 @@ def test_the_mask_is_drawn_from_the_key_of_the_environment_and_step(engine):
         assert to_numpy(out.rollout_extras).tolist() == (uniform >= 0.4).tolist()
 
 
+@pytest.mark.nightly_if("jax")
 def test_the_mean_is_kept_and_the_rate_met(engine):
     layer = mp.Dropout(0.25, mp.Rngs(0))
     out = to_numpy(layer(layer.initialize_state(100), engine.zeros((100, 400)) + 3).output)
@@ -122,6 +123,7 @@ def test_engines_draw_the_same_masks():
     assert 0.1 < (~found["jax"]).mean() < 0.5
 
 
+@pytest.mark.nightly_if("jax")
 def test_the_gradient_goes_where_nothing_was_dropped(engine):
     net = mp.Sequential([mp.Dense(1, 8, mp.Rngs(0)), mp.Dropout(0.5, mp.Rngs(1))])
     state, x = net.initialize_state(1), engine.zeros((1, 1)) + 1
@@ -145,6 +147,7 @@ def test_what_is_wrong_is_refused(engine):
         layer(layer.initialize_state(1), {"x": engine.zeros((1, 2))})
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_network_with_dropout_and_a_gru_trains(engine):
     observation, action = spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2)
     rngs = mp.Rngs(0)

@@ -188,6 +188,7 @@ def test_observations_in_a_recurrent_network(engine):
         run_once(engine, mp.make_recurrent_actor_critic, OBSERVATIONS["dict"], 2, shared=shared)
 
 
+@pytest.mark.nightly_if("jax")
 def test_an_image_is_divided_once_and_not_normalised(engine):
     net = mp.make_mlp_actor_critic(IMAGE, 2, (), (), mp.Rngs(0))
     kernel = mp.to_portable(net)["layers.2.value.layers.0.kernel"]
@@ -407,6 +408,7 @@ EVERYTHING = (
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
+@pytest.mark.nightly_if("jax")
 def test_networks_of_everything_train(engine, kind):
     if kind == "mlp":
         network = mp.make_mlp_actor_critic(*EVERYTHING, (8,), (8,), mp.Rngs(0), entropy_weight=0.01)

@@ -101,6 +101,7 @@ def test_the_gradient_is_that_of_the_steps(engine):
         np.testing.assert_allclose(fast[name], grad, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.nightly
 def test_an_optimiser_step_is_the_same_on_both_engines():
     # A second bias of r and z, trained, would move their sum twice as far on the engine that has one.
     def stepped():

@@ -40,6 +40,7 @@ def test_the_smallest_image_of_the_default(engine):
         mp.make_cnn_actor_critic(image(35 - 4, 36, 1), 2)
 
 
+@pytest.mark.nightly_if("jax")
 def test_bytes_are_divided_by_255_and_floats_are_not(engine):
     bytes_net = mp.make_cnn_actor_critic(image(6, 7, 3), 2, mp.Rngs(0), **SMALL)
     floats_net = mp.make_cnn_actor_critic(image(6, 7, 3, dtype=np.float32), 2, mp.Rngs(0), **SMALL)
@@ -51,6 +52,7 @@ def test_bytes_are_divided_by_255_and_floats_are_not(engine):
     np.testing.assert_allclose(to_numpy(one.value_estimates), to_numpy(other.value_estimates), atol=1e-5)
 
 
+@pytest.mark.nightly_if("jax")
 def test_it_trains(engine):
     observation, action = image(6, 7, 3), spaces.Discrete(3)
     network = mp.make_cnn_actor_critic(observation, action, mp.Rngs(0), entropy_weight=0.01, **SMALL)

@@ -29,6 +29,7 @@ def test_merge_joins_what_its_children_yield(engine):
     assert list(out.output) == ["y", "b", "c"]
 
 
+@pytest.mark.nightly_if("jax")
 def test_merge_routes_carry_loss_metrics_snapshots_statistics_and_time(engine):
     rngs = mp.Rngs(0)
     memory = mp.Sequential([mp.Normalizer(2), mp.LSTM(2, 2, rngs), mp.Splitter(h=2)])

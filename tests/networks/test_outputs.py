@@ -117,6 +117,7 @@ def test_how_many_rows_a_module_inside_another_gets_is_no_affair_of_the_check(to
 
 
 @pytest.mark.parametrize("carries", [False, True], ids=["folded", "scanned"])
+@pytest.mark.nightly_if("jax")
 def test_numbers_are_every_environments(engine, carries):
     made = metric(lambda net, x: {"a": 0.5, "in": {"b": 3, "c": np.float32(0.25)}, "d": net.xp.mean(x * 0 + 2.0)})
     net = network(Returns(lambda *args: made(*args).replace(regularization_loss=0.75), carries))

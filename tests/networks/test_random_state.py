@@ -53,6 +53,7 @@ def test_the_same_samples_with_and_without_a_tape(engine, make, held):
 
 
 @samplers
+@pytest.mark.nightly_if("jax")
 def test_unroll_reads_a_tape_wherever_the_rows_stand(engine, make):
     sampler, xs = make(), engine.asarray(PARAMETERS)
     state = sampler.initialize_state(B)
@@ -77,6 +78,7 @@ def test_a_replay_draws_ahead_only_for_an_entropy_estimate(engine):
         assert (drawn.tape is not None) == draws
 
 
+@pytest.mark.nightly_if("jax")
 def test_containers_pass_it_on(engine):
     net = mp.Sequential(
         [mp.Dense(2, 4, mp.Rngs(0)), mp.Parallel(a=SAMPLERS["normal_tanh"](), b=SAMPLERS["categorical"]())]

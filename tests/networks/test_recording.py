@@ -90,6 +90,7 @@ def test_every_layer_by_its_key(engine):
     assert isinstance(recordable[1].components["left"], mp.LSTM)
 
 
+@pytest.mark.nightly_if("jax")
 def test_over_time_in_parallel_and_step_by_step(engine):
     net = mp.with_recording(network())
     xs, done = engine.asarray(X), engine.asarray(DONE)

@@ -36,6 +36,7 @@ def test_the_carry_is_the_modules(engine):
     assert_trees_close(net.reset_state(out.next_state), [inner.initialize_state(2)], 1e-6)
 
 
+@pytest.mark.nightly_if("jax")
 def test_statistics_noise_and_losses_are_the_modules(engine):
     inner = mp.Sequential([mp.Normalizer(3), mp.Dropout(0.5, mp.Rngs(0))])
     net = mp.Residual(inner)

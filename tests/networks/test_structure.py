@@ -129,6 +129,7 @@ def inputs(time, batch):
     }
 
 
+@pytest.mark.nightly_if("jax")
 def test_unroll_is_the_scan_and_statistics_reach_the_child(engine):
     net, (time, batch) = structured(), (5, 3)
     xs = _asarray(engine, inputs(time, batch))

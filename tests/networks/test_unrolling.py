@@ -104,6 +104,7 @@ def assert_results_close(got, expected, tolerance, what):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("engine_name", ENGINES)
+@pytest.mark.nightly_if("jax", "torch-leaves, sampled")
 def test_unroll_is_the_scan(case, engine_name):
     found = results(case)
     for ends in EPISODE_ENDS:
@@ -114,6 +115,7 @@ def test_unroll_is_the_scan(case, engine_name):
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.nightly_if("leaves, sampled")
 def test_engines_agree(case):
     found = results(case)
     for ends in EPISODE_ENDS:

@@ -159,6 +159,7 @@ def test_the_gradient_goes_through_the_sample(engine, make):
 
 
 @pytest.mark.usefixtures("float64")
+@pytest.mark.nightly_if("jax")
 def test_the_step_before_learns_only_if_asked(engine):
     # Two steps of one episode, no divergence: loss_1 = 2 mean((z_1 - z_0)**2), and z_t = mean_t + std_t noise_t, so
     # d loss_1 / d mean_0 = -2 (z_1 - z_0) = -d loss_1 / d mean_1 with two latents.
@@ -176,6 +177,7 @@ EXTREMES = (0.0, 1e-30, -1e4, 1e4, -1e30, 1e30, -3e38, 3e38)
 
 @both
 @pytest.mark.parametrize("min_std", [0.0, 1e-6])
+@pytest.mark.nightly_if("jax")
 def test_extremes_stay_finite(engine, precision, make, min_std):
     module = make()
     module.min_std = min_std
@@ -215,6 +217,7 @@ def test_what_is_no_bottleneck_is_refused(engine):
 
 
 @pytest.mark.parametrize("mode", ["same_step", "next_step"])
+@pytest.mark.nightly_if("jax")
 def test_a_replay_repeats_a_rollout_with_codes_and_delays(engine, mode):
     env, rngs = Clock([3, 5], num_envs=2, autoreset=mode), mp.Rngs(0)
     size = env.observation_space.shape[0]

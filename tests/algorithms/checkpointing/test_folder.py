@@ -133,7 +133,7 @@ def test_what_can_not_be_asked_for(network: Any, tmp_path: Path, options: Any, m
 # -- with the training
 
 
-@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.nightly)])
 def test_a_training_saves_at_its_evaluations(backend: str, tmp_path: Path):
     with mp.use_backend(backend):
         training_saves_at_its_evaluations(tmp_path)

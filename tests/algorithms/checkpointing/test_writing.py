@@ -27,6 +27,7 @@ OTHER = {"jax": "torch", "torch": "jax"}
 # -- writing
 
 
+@pytest.mark.nightly_if("jax")
 def test_saving_does_not_write_to_the_network_even_for_a_moment(engine, tmp_path: Path):
     network = mp.Sequential([mp.Normalizer(4), TableNet([0.5] * 4)])
     run = training.train(
@@ -82,6 +83,7 @@ with mp.use_backend(backend):
 
 
 @pytest.mark.parametrize("backend", support.ENGINES)
+@pytest.mark.nightly_if("jax", "torch")
 def test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit(backend: str, tmp_path: Path):
     # The second process takes what XLA compiled for the first from the disk, which halves the time of this test.
     cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "xla"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -175,6 +177,7 @@ def test_a_host_environment_starts_new_episodes_from_a_derived_seed(tmp_path: Pa
     assert not np.array_equal(first.resets[0], second.resets[0])
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_checkpoint_of_one_engine_is_the_same_on_the_other(engine: Any, tmp_path: Path):
     def make_env() -> Any:
         return Goal(num_envs=4) if engine.name == "torch" else mp.make_env(FunctionalGoal(), num_envs=4)

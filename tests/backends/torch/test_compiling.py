@@ -140,7 +140,7 @@ def check(kind: str) -> None:
     np.testing.assert_allclose(done.column("losses/total"), reference.column("losses/total"), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_compiled_without_cuda_it_is_eager(torch_engine: Any, kind: str):
     check(kind)

@@ -104,6 +104,7 @@ def test_a_native_module_held_beside_neutral_ones_is_tracked(torch_engine):
     assert all(p.grad is not None for p in net.parameters())
 
 
+@pytest.mark.nightly
 def test_a_whole_recurrent_network_compiles_without_a_graph_break(torch_engine):
     net = mp.make_recurrent_actor_critic(3, 2, 8, shared=True, entropy_weight=0.01, trainable_initial_state=True)
     with torch.no_grad():

@@ -43,7 +43,7 @@ def test_traced_but_not_generated(torch_engine: Any, name: str):
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", LAYERS)
 def test_compiled(torch_engine: Any, name: str):
     for got, expected in zip(results(LAYERS[name], backend="inductor"), results(LAYERS[name]), strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from support import assert_trees_close, compiled, fill_randomly, gradients, to_numpy, total
 
 import multippo as mp
@@ -118,6 +119,7 @@ def everything():
     return graph
 
 
+@pytest.mark.nightly_if("jax")
 def test_every_kind_of_module_over_time_and_its_gradients(engine):
     with engine.precision("float64"):
         graph = everything()

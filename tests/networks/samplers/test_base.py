@@ -18,6 +18,7 @@ def inputs(rows, features):
 
 
 @samplers
+@pytest.mark.nightly_if("jax")
 def test_replay_repeats_the_rollout_and_every_step_draws_anew(engine, make, features):
     time, batch = 4, 50
     # One distribution everywhere, so that only the noise tells steps and environments apart.
@@ -81,6 +82,7 @@ def test_eval_gives_the_mode_and_train_samples_again(engine, make, features):
         assert (drawn["log_likelihood"] < out["log_likelihood"] - 1e-3).any()
 
 
+@pytest.mark.nightly
 def test_one_key_gives_the_same_actions_on_both_engines():
     for name, (make, features) in SAMPLERS.items():
         x = inputs(500, features)

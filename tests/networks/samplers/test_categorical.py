@@ -157,6 +157,7 @@ def test_each_choice_has_its_own_mask(engine, nvec):
     np.testing.assert_allclose(to_numpy(out.metrics["entropy"]), 0.0, atol=1e-6)
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_row_that_allows_nothing_allows_everything(engine, precision):
     logits = (RNG.normal(size=(4, 3)) * 2).astype(precision)
     nothing = np.zeros((4, 3), np.int8)
