@@ -66,6 +66,8 @@ class WatchedVectorEnv(AsyncVectorEnv):
         self.timeout_s, self._began, self._is_starting = min(timeout_s, _LONGEST_S), time.monotonic(), True
         # Not forked, since JAX and torch run threads that a fork would break.
         context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        if context == "forkserver":
+            multiprocessing.get_context(context).set_forkserver_preload(["multippo.envs.preloaded"])
         try:
             with self.naming_the_dead(_START):
                 # No copies of observations: the adapter copies.

@@ -65,6 +65,17 @@ def test_steps_and_ends(make):
     assert not is_alive(base)
 
 
+def test_workers_share_no_random_state():
+    class Drawing(make_class()):
+        def reset(self, *, seed=None, options=None):
+            return np.random.rand(1).astype(np.float32), {}  # noqa: NPY002
+
+    env = make_env([Drawing, Drawing], vectorization="async")
+    first, second = env.reset(0).obs
+    assert first != second
+    env.close()
+
+
 @pytest.mark.parametrize("make", [ours, users])
 def test_a_worker_that_dies_is_named(make):
     env, base = make(lambda: os._exit(7))
