@@ -109,27 +109,20 @@ def _changed(stored: Mapping[str, Any], given: Mapping[str, Any]) -> RunSettings
     Raises:
         UsageError: If it would be another run then.
     """
-    for name in _FIXED:
-        if name in given and given[name] != stored.get(name, given[name]):
+    began = {name: stored.get(name, given.get(name)) for name in _FIXED}
+    _refuse_another(began, {name: given[name] for name in _FIXED if name in given})
+    before, settings = RunSettings.of(stored), RunSettings.of(stored, given)
+    _refuse_another(*({"precision": of.precision, **of.env_kwargs, **of.network_options} for of in (before, settings)))
+    return settings
+
+
+def _refuse_another(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    for name, value in new.items():
+        if value != old.get(name):
             raise UsageError(
-                f"{name}={given[name]!r} can't be changed in a run that began with {stored[name]!r}: leave it out, or "
+                f"{name} can't become {shown(value)} in a run that began with {shown(old.get(name))}: leave it out, or "
                 "start another run."
             )
-    before, settings = RunSettings.of(stored), RunSettings.of(stored, given)
-    for attribute in ("env_kwargs", "network_options"):
-        old, new = getattr(before, attribute), getattr(settings, attribute)
-        for name in new:
-            if old.get(name) != new[name]:
-                raise UsageError(
-                    f"{name} can't become {shown(new[name])} in a run that began with {shown(old.get(name))}: leave it "
-                    "out, or start another run."
-                )
-    if settings.precision != before.precision:
-        raise UsageError(
-            f"precision can't become {settings.precision} in a run that began with {before.precision}: leave it out, "
-            "or start another run."
-        )
-    return settings
 
 
 class _Training:
