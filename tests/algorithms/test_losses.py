@@ -84,6 +84,7 @@ def evaluate(
     )
 
 
+@pytest.mark.nightly_if("jax")
 def test_two_samples_by_hand(engine):
     # Ratios 1.5 and 0.9. Sample 1, A = 2: min(1.5 * 2, 1.2 * 2) = 2.4. Sample 2, A = -1: min(-0.9, -0.9) = -0.9.
     # Actor -(2.4 - 0.9) / 2 = -0.75. Critic ((3 - 1)^2 + (0 - 1)^2) / 2 = 2.5. Regularisation (0.1 + 0.3) / 2 = 0.2.
@@ -121,6 +122,7 @@ def test_two_samples_by_hand(engine):
         (0.5, -1.0, -0.8, 0.0),
     ],
 )
+@pytest.mark.nightly_if("jax")
 def test_the_clip_is_pessimistic_on_both_sides(engine, ratio, advantage, term, slope):
     _, metrics, grads, _ = evaluate(engine, [math.log(ratio)], [0.0], [advantage], [0.0], [0.0], PPOConfig(**PLAIN))
     assert metrics["losses/actor"] == pytest.approx(-term, rel=1e-5)
@@ -156,6 +158,7 @@ def test_a_value_at_the_bound_has_its_derivative(engine):
     np.testing.assert_allclose(grads["values"][0], [1.5, -2.5], rtol=1e-6)
 
 
+@pytest.mark.nightly_if("jax")
 def test_value_clipping_takes_the_larger_error(engine):
     # Old value 0, clipped to within 0.5. (V, R): (2, 3): (2 - 3)^2 = 1 against (0.5 - 3)^2 = 6.25.
     # (2, 0): 4 against 0.25. (0.2, 1): both 0.64.

@@ -156,6 +156,7 @@ def test_what_the_network_makes_of_it(backend, cls, name):
     assert_last_good_state(found, network, 0, before)
 
 
+@pytest.mark.nightly
 def test_inside_a_compiled_call_of_several_iterations(jax_engine):
     class Rotten(FunctionalClock):
         """Its observations rot away after 18 steps of the run, in the fifth iteration of 4."""

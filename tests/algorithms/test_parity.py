@@ -63,6 +63,7 @@ def run(name: str, env_id: str, precision: str, kind: str, iterations: int) -> t
         pytest.param("brax/inverted_pendulum", "lstm", marks=LONG),
     ],
 )
+@pytest.mark.nightly
 def test_twenty_iterations_in_double_precision(env_id, kind):
     found = {name: run(name, env_id, "float64", kind, 20) for name in support.ENGINES}
     weights = {name: mp.to_portable(network) for name, (network, _) in found.items()}

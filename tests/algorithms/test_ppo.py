@@ -323,6 +323,7 @@ def test_evaluating_changes_nothing(name, kind):
     assert len({line["eval/episode_reward/mean"] for line in evaluated.result.eval_history}) == ITERATIONS
 
 
+@pytest.mark.nightly
 def test_engines_agree_after_one_iteration():
     # In single precision; test_parity.py follows them for longer, in double.
     (jax_network, jax_run), (torch_network, torch_run) = (base(name, "functional") for name in ("jax", "torch"))

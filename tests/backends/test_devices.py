@@ -189,6 +189,7 @@ def test_random_numbers_lie_where_their_key_lies(elsewhere: Any):
     assert all(leaf.is_meta for leaf in drawn)
 
 
+@pytest.mark.nightly
 def test_a_device_chosen_on_jax_binds_what_is_made_for_it(jax_engine: Any):
     import jax
     from flax import nnx

@@ -52,6 +52,7 @@ def test_cond_takes_one_branch(engine, holds):
     assert to_numpy(found["x"]).tolist() == [1.0 if holds else 2.0]
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_snapshot_is_not_written_to(engine):
     net = mp.Normalizer(1)
     before = engine.snapshot(engine.split(net).variables)

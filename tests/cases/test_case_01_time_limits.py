@@ -81,6 +81,7 @@ def test_gymnasium_in_every_autoreset_mode(engine: Any, mode: str, end: str):
 
 
 @pytest.mark.parametrize("end", ["truncated", "terminated"])
+@pytest.mark.nightly_if("jax")
 def test_a_functional_environment(engine: Any, end: str):
     # Its first observation is the same in every episode, so the next episode's is worth 10 as well, never 20.
     env = mp.make_env(FunctionalClock(3, end), num_envs=2)

@@ -78,6 +78,7 @@ def test_every_step_is_repeated(engine: Any, make: Any, autoreset: str):
     # Each of these compiles for seconds.
     + [("jax", noisy_net, 4), ("jax", dropout_net, 1)],
 )
+@pytest.mark.nightly_if("jax")
 def test_without_learning_no_ratio_ever_moves(name: str, make: Any, minibatches: int, tmp_path: Path):
     with mp.use_backend(name):
         check_ratios(make, minibatches, tmp_path)

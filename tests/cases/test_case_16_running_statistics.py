@@ -92,6 +92,7 @@ def assert_statistics(normalizer: Any, samples: np.ndarray) -> None:
     ],
     indirect=["engine"],
 )
+@pytest.mark.nightly_if("jax")
 def test_at_the_front(engine: Any, autoreset: str):
     rngs = mp.Rngs(0)
     network = mp.Sequential([mp.Normalizer(FEATURES), actor_critic(FEATURES, rngs)])
@@ -120,6 +121,7 @@ def test_the_number_of_epochs_does_not_matter(torch_engine: Any):
     support.assert_trees_close(found[1], found[0], 0.0)
 
 
+@pytest.mark.nightly_if("jax")
 def test_behind_an_encoder_and_a_delay(engine: Any):
     rngs = mp.Rngs(0)
     encoder = mp.Dense(FEATURES, 3, rngs)

@@ -42,6 +42,7 @@ def assert_same_run(a: training.Run, b: training.Run, networks: tuple[Any, Any])
 
 
 @pytest.mark.parametrize(("name", "deterministic"), [("jax", False), ("torch", False), ("torch", True)])
+@pytest.mark.nightly
 def test_on_a_functional_environment(name: str, deterministic: bool):
     with mp.use_backend(name):
         check_functional(deterministic)
@@ -58,6 +59,7 @@ def check_functional(deterministic: bool) -> None:
     assert len(runs[1].result.eval_history) == ITERATIONS
 
 
+@pytest.mark.nightly_if("jax")
 def test_on_a_host_environment(engine: Any):
     runs, networks, spies = [], [], []
     for config, eval_env in (({}, None), (evaluation(), None), (evaluation(), Clock(3, "truncated", 3))):

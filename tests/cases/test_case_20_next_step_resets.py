@@ -73,6 +73,7 @@ def test_memory_starts_afresh_at_the_first_real_step(engine: Any, mode: str):
 @pytest.mark.parametrize(
     ("name", "mode"), [("jax", "next_step"), ("torch", "next_step"), ("torch", "same_step"), ("torch", "disabled")]
 )
+@pytest.mark.nightly_if("jax")
 def test_training_rests_on_the_real_steps(name: str, mode: str):
     with mp.use_backend(name):
         check_training(mode)

@@ -84,6 +84,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.nightly_if("jax")
 def test_the_bootstrap_of_the_one_that_was_cut(engine: Any, form: str):
     env, network = make_env(*FORMS[form]), WhereNet(VALUES)
     state = network.initialize_state(3)
@@ -100,6 +101,7 @@ def test_the_bootstrap_of_the_one_that_was_cut(engine: Any, form: str):
     np.testing.assert_array_equal(where[:, 2].argmax(-1), [20, 21, 22, 23])
 
 
+@pytest.mark.nightly_if("jax")
 def test_training_on_dicts(engine: Any):
     env, network = make_env("dict"), WhereNet(VALUES)
     run = training.train(env, network, rollout_length=STEPS, **probing.ONE_STEP)

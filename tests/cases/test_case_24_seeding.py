@@ -61,6 +61,7 @@ def goals(env: Any, seed: int, episodes: int = 4) -> np.ndarray:
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+@pytest.mark.nightly
 def test_environments_and_episodes_differ_and_a_seed_repeats(make: Any):
     found = goals(make(), 0)
     assert len(np.unique(found)) == found.size, found

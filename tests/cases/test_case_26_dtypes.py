@@ -103,6 +103,7 @@ def assert_float32(transition: Any) -> None:
         assert flag.dtype == np.bool_
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_careless_environment(bits: str):
     env = mp.make_env([Careless, Careless])
     transition = roll(env, TableNet(np.arange(float(SIZE))))
@@ -117,6 +118,7 @@ def test_a_careless_environment(bits: str):
     [("torch", "as it is"), ("jax", "64-bit"), ("jax", "as it is")],
     indirect=True,
 )
+@pytest.mark.nightly_if("jax")
 def test_training_in_it(bits: str):
     env, network = mp.make_env([Careless, Careless]), TableNet(np.linspace(0.5, 1.0, SIZE))
     run = training.train(env, network, **{**probing.ONE_STEP, "learning_rate": 0.01}, rollout_length=4)
@@ -128,6 +130,7 @@ def test_training_in_it(bits: str):
     assert support.to_numpy(run.state.episodes.reward).dtype == np.float32
 
 
+@pytest.mark.nightly_if("jax")
 def test_images_stay_bytes_and_are_scaled_once(bits: str):
     env = mp.make_env([Camera])
     transition = roll(env, ImageNet(), 3)
@@ -165,6 +168,7 @@ class Loose:
         return State(jnp.eye(SIZE)[time], 2.0, over, info, {"metric": time * 1.5})
 
 
+@pytest.mark.nightly
 def test_a_functional_environment_whose_reset_and_step_disagree(bits: str):
     env = mp.make_env(Loose(), num_envs=2)
     transition = roll(env, TableNet(np.arange(float(SIZE))))

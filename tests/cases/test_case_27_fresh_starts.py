@@ -35,12 +35,14 @@ def goals(env: Any, rollouts: int, length: int) -> np.ndarray:
     return np.concatenate(shown)
 
 
+@pytest.mark.nightly
 def test_every_episode_of_one_rollout_has_its_own(engine: Any):
     found = goals(mp.make_env(FunctionalGoal(LENGTH), num_envs=1), 1, LENGTH * EPISODES)
     assert len(np.unique(found)) == EPISODES
 
 
 @pytest.mark.parametrize("pool_size", [None, 1])
+@pytest.mark.nightly
 def test_over_rollouts_even_from_the_smallest_pool(engine: Any, pool_size: int | None):
     # A pool of one start serves every end within a rollout, and is drawn anew for the next; the documentation says so.
     env = mp.make_env(FunctionalGoal(LENGTH), num_envs=1, pool_size=pool_size)
@@ -49,6 +51,7 @@ def test_over_rollouts_even_from_the_smallest_pool(engine: Any, pool_size: int |
     assert "pool_size: Number of fresh starts" in (FunctionalEnv.__doc__ or "")
 
 
+@pytest.mark.nightly_if("jax")
 def test_in_training(engine: Any):
     # The goal is shown as it is: what the normaliser has seen has the spread of many goals, not of one.
     network = mp.Sequential([mp.Normalizer(1), make_network()])

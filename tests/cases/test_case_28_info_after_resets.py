@@ -80,6 +80,7 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("make", WRAPPED.values(), ids=WRAPPED)
+@pytest.mark.nightly
 def test_time_limits_are_cuts_and_episodes_start_at_phase_0(engine: Any, make: Any):
     env, network = make(), TableNet([0.5 * number for number in range(10)])
     state = network.initialize_state(2)

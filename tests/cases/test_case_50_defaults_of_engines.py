@@ -53,6 +53,7 @@ def one_iteration(name: str) -> tuple[dict[str, np.ndarray], training.Run, Any]:
         return mp.to_portable(network), run, training.portable_moments(network, run.state)
 
 
+@pytest.mark.nightly
 def test_one_iteration_gives_the_same_parameters_and_moments():
     (weights, _, moments), (others, _, other_moments) = (one_iteration(name) for name in support.ENGINES)
     support.assert_trees_close(weights, others, 1e-5)

@@ -62,6 +62,7 @@ def parts(values: dict[str, Any]) -> set[str]:
     return {name.replace("again.", "shared.") for name in names}
 
 
+@pytest.mark.nightly_if("jax")
 def test_every_parameter_is_found_has_a_gradient_and_changes(engine: Any):
     network = make_network()
     before = mp.to_portable(network)

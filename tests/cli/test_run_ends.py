@@ -178,6 +178,7 @@ def test_what_train_ppo_refuses_leaves_no_run_behind(command: Any, monkeypatch: 
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_ctrl_c_in_a_process_of_its_own(tmp_path: Path):
     line = ["CartPole-v1", "--backend", "torch", "--run-dir", tmp_path / "run", "--total-steps", "1e7", *SMALL]
     arguments = [sys.executable, "-m", "multippo.cli", "train", *map(str, line)]

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(("backend", "other"), [("jax", "torch"), ("torch", "jax")])
+@pytest.mark.nightly_if("jax")
 def test_a_run_is_written_and_evaluates_alike_on_every_engine(command: Any, backend: str, other: str):
     done = train(command, "--run-dir", "run", "--final-eval-episodes", 6, "--seed", 2, backend=backend)
     assert done.code == 0, done.err
@@ -79,6 +80,7 @@ def test_a_run_evaluates_where_neither_framework_is_installed_and_none_is_traine
     assert "pip install 'multippo[jax]'" in done.stderr
 
 
+@pytest.mark.nightly
 def test_a_gru_is_trained_on_one_engine_and_goes_on_on_the_other(command: Any):
     options = ("--network", "gru", "--hidden-features", 4, "--encoder-sizes", 4)
     done = train(command, "--run-dir", "run", "--final-eval-episodes", 0, *options)

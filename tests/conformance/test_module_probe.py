@@ -174,6 +174,7 @@ def test_what_a_container_forgets_is_an_error_on_jax(engine, which):
 
 
 @pytest.mark.parametrize("engine", ["jax"], indirect=True)
+@pytest.mark.nightly_if("jax")
 def test_nothing_is_said_on_jax(engine):
     inner = mp.Sequential([mp.Normalizer(3), mp.Dropout(0.4, mp.Rngs(1))])
     assert str(check_module(CallsUnroll(inner), X)) == "Nothing is wrong with it."

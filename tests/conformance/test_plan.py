@@ -194,6 +194,7 @@ def test_the_command_returns_an_exit_code(capsys: pytest.CaptureFixture[str], mo
     assert '"passed": false' in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_without_hypothesis_the_suite_runs_without_random_networks_and_says_so():
     program = (
         "import sys; sys.modules['hypothesis'] = None\n"

@@ -38,6 +38,7 @@ def kinds_of(*networks: RandomNetwork) -> set[str]:
     return {kind for network in networks for kind, *_ in parts(network.composition.network)}
 
 
+@pytest.mark.nightly
 def test_two_hundred_networks_have_every_module_every_end_and_every_size(drawn: list[Composition]):
     networks = drawn[:200]
     kinds = [kind for network in networks for kind in {part[0] for part in parts(network.network)}]
@@ -189,6 +190,7 @@ def test_an_unknown_kind_is_refused():
 @pytest.mark.parametrize(
     ("wrong", "caught_by"), [("ResetsOneStepLate", "unroll/step_by_step"), ("MixesEnvironments", "call/rows_apart")]
 )
+@pytest.mark.nightly
 def test_a_planted_fault_is_found_in_a_large_network_and_cut_out_of_it(wrong: str, caught_by: str):
     evidence, check = Evidence(), CHECKS[caught_by]
     large = (n for n in random_networks(40, wrong=wrong) if len(list(parts(n.composition.network))) >= 7)
