@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import math
@@ -20,6 +19,7 @@ from multippo.arguments import check_number, check_size, did_you_mean, refuse_sw
 from multippo.envs import novel
 from multippo.envs.api import Env
 from multippo.envs.host import GymnasiumEnv
+from multippo.envs.members import Wrapper
 from multippo.envs.other_interfaces import refuse_other_interface
 from multippo.envs.registry import is_installed, unknown_env
 from multippo.envs.vectorize import Vectorization, first_made, vectorize, vectorize_id
@@ -239,7 +239,7 @@ def _make_gymnasium(
     num_envs: int,
     *,
     vectorization: Vectorization = "auto",
-    wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
+    wrappers: Sequence[Wrapper] = (),
     action_repeat: int = 1,
     observation_keys: Sequence[str] | None = None,
     reward_dtype: Any = np.float32,
@@ -315,8 +315,7 @@ def _make_constructed(
     def remake(count: int) -> VectorEnv[Any, Any, Any]:
         # Another batch size repeats the list, so that a mixture of tasks stays one.
         chosen = [constructors[index % len(constructors)] for index in range(count)]
-        members = [_Wrapped(make, wrappers) for make in chosen] if wrappers else chosen
-        return vectorize(members, vectorization, worker_timeout)
+        return vectorize(chosen, vectorization, worker_timeout, wrappers)
 
     vector_env = remake(len(constructors))
     made = first_made(vector_env)
@@ -334,22 +333,7 @@ def _adapted(vector_env: VectorEnv[Any, Any, Any], **kwargs: Any) -> GymnasiumEn
         raise
 
 
-@dataclasses.dataclass(frozen=True)
-class _Wrapped:
-    """Makes an environment and wraps it; a class, so that it reaches a worker process."""
-
-    make: Callable[[], Any]
-    wrappers: Sequence[Callable[[Any], Any]]
-
-    def __call__(self) -> Any:
-        env = self.make()
-        if isinstance(env, gymnasium.Env):  # else refused where the member is made
-            for wrapper in self.wrappers:
-                env = wrapper(env)
-        return env
-
-
-def _changes(action_repeat: int, keys: Sequence[str] | None) -> list[Callable[[Any], Any]]:
+def _changes(action_repeat: int, keys: Sequence[str] | None) -> list[Wrapper]:
     """Wrappers of a single environment that do what is asked of it."""
     repeating = [] if action_repeat == 1 else [functools.partial(ActionRepeat, repeats=action_repeat)]
     return [*repeating, *([] if keys is None else [functools.partial(FilterSingleObservation, keys=keys)])]

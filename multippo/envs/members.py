@@ -7,6 +7,7 @@ import dataclasses
 import pickle
 import signal
 import traceback
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,9 +18,11 @@ from multippo.envs.other_interfaces import refuse_other_interface
 from multippo.envs.returned import RESET_AND_STEP, Observations, split_reset, split_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-__all__ = ["MadeMember", "Member", "MemberConstructor", "run_member"]
+__all__ = ["MadeMember", "Member", "MemberConstructor", "Wrapper", "run_member"]
+
+Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 
 
 class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -93,12 +96,14 @@ class MemberConstructor:
     Attributes:
         make: Makes the environment.
         index: Its place in the batch.
+        wrappers: Applied to the environment in turn.
         first: Shared by the constructors of a batch: the first member that was made, which a vector environment makes
             in this process even if workers run all of them.
     """
 
     make: Callable[[], gymnasium.Env[Any, Any]]
     index: int
+    wrappers: Sequence[Wrapper]
     first: list[MadeMember]
 
     def __call__(self) -> Member:
@@ -116,6 +121,8 @@ class MemberConstructor:
                 f"The constructor of environment {self.index} returned a {type(env).__name__}, expected a "
                 "gymnasium.Env: pass functions without arguments that make one environment each."
             )
+        for wrapper in self.wrappers:
+            env = wrapper(env)
         name = type(env.unwrapped).__name__
         if not self.first:
             limit = env.spec.max_episode_steps if env.spec else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import logging
@@ -13,7 +12,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from multippo.envs.members import MadeMember, MemberConstructor
+from multippo.envs.members import MadeMember, MemberConstructor, Wrapper
 from multippo.envs.workers import WORKER_TIMEOUT_S, WatchedVectorEnv
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ def vectorize(
     constructors: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
     vectorization: Vectorization = "auto",
     worker_timeout: float = WORKER_TIMEOUT_S,
+    wrappers: Sequence[Wrapper] = (),
 ) -> VectorEnv[Any, Any, Any]:
     """One environment from each constructor, side by side, reset in the step in which an episode ends.
 
@@ -39,13 +39,14 @@ def vectorize(
             afresh instead of forked, since JAX and torch run threads that a fork would break; as always with Python's
             ``multiprocessing``, a script then needs ``if __name__ == "__main__":``.
         worker_timeout: Seconds that a worker may take for an answer; see ``WatchedVectorEnv``.
+        wrappers: Applied to each environment in turn.
 
     Raises:
         ValueError: If their spaces differ.
         RuntimeError: If a worker dies meanwhile, or they take longer. No process is left behind.
     """
     first: list[MadeMember] = []
-    members = [MemberConstructor(make, index, first) for index, make in enumerate(constructors)]
+    members = [MemberConstructor(make, index, wrappers, first) for index, make in enumerate(constructors)]
     if vectorization == "async":
         return WatchedVectorEnv(members, worker_timeout)
     # No copy: the adapter copies.
@@ -62,7 +63,7 @@ def vectorize_id(
     spec: EnvSpec,
     num_envs: int,
     vectorization: Vectorization = "auto",
-    wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
+    wrappers: Sequence[Wrapper] = (),
     worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> VectorEnv[Any, Any, Any]:
@@ -93,23 +94,9 @@ def vectorize_id(
             return native
         native.close()
         _report_difference(spec.id, difference)
-    return vectorize([_IdConstructor(spec, tuple(wrappers), kwargs)] * num_envs, vectorization, worker_timeout)
-
-
-@dataclasses.dataclass(frozen=True)
-class _IdConstructor:
-    """Makes a registered environment; holds the registration itself, which a worker process does not know."""
-
-    spec: EnvSpec
-    wrappers: tuple[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]], ...]
-    kwargs: dict[str, Any]
-
-    def __call__(self) -> gymnasium.Env[Any, Any]:
-        # Member checks what gymnasium's checker would, and costs nothing per step.
-        env = gymnasium.make(self.spec, **{"disable_env_checker": True, **self.kwargs})
-        for wrapper in self.wrappers:
-            env = wrapper(env)
-        return env
+    # Member checks what gymnasium's checker would, and costs nothing per step.
+    make = functools.partial(gymnasium.make, spec, **{"disable_env_checker": True, **kwargs})
+    return vectorize([make] * num_envs, vectorization, worker_timeout, wrappers)
 
 
 def _obstacle_to_native(spec: EnvSpec, wrappers: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
