@@ -30,6 +30,7 @@ __all__ = [
     "framework_of",
     "is_integer",
     "is_number",
+    "is_the_librarys",
     "known_keywords",
     "refuse_swallowed",
     "refuse_unknown",
@@ -215,6 +216,11 @@ def framework_of(function: Any) -> str | None:
     known = (inner, getattr(inner, "__objclass__", None), type(inner))
     packages = ((getattr(one, "__module__", None) or "").partition(".")[0] for one in known)
     return next((_FRAMEWORKS[package] for package in packages if package in _FRAMEWORKS), None)
+
+
+def is_the_librarys(kind: type) -> bool:
+    """True for a class of this library, bound or not; False for a user's, though it may be derived from one."""
+    return kind.__module__.partition(".")[0] == "multippo"
 
 
 def did_you_mean(wanted: str, known: Iterable[str]) -> str:

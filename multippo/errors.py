@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "PLACE",
     "DamagedCheckpointError",
     "MultippoError",
     "NonFiniteError",
@@ -24,6 +25,7 @@ __all__ = [
     "UnexpectedFileError",
     "UsageError",
     "one_line",
+    "place_of",
 ]
 
 _MOST_SHOWN = 2000
@@ -75,8 +77,19 @@ class Terminated(SystemExit):
         self.message = message
 
 
+PLACE = "In the network at "
+"""Beginning of the note that says in which module an error arose."""
+
+
+def place_of(error: BaseException) -> str | None:
+    """The path in a network of the module in which an error arose, from its note; None without one."""
+    notes = (note for note in getattr(error, "__notes__", []) if note.startswith(PLACE))
+    return next((note.removeprefix(PLACE).removesuffix(".") for note in notes), None)
+
+
 def one_line(error: BaseException) -> str:
-    """An error's message without line breaks, and without its middle where it is endless."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """An error's message without line breaks, behind its place in a network, and without its middle if endless."""
+    place = place_of(error)
+    text = (f"{place}: " if place else "") + (" ".join(str(error).split()) or type(error).__name__)
     # What was received comes first, the remedy last.
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]} … {text[-_MOST_SHOWN // 2 :]}"

@@ -6,15 +6,15 @@ import dataclasses
 import inspect
 from typing import Any
 
-from multippo.algorithms.action_checks import check_actions, whose
+from multippo.algorithms.action_checks import check_actions
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, PPOConfig, TrainConfig
 from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
-from multippo.arguments import describe
+from multippo.arguments import describe, is_the_librarys
 from multippo.envs.api import Env, EnvState
 from multippo.networks.captured_weights import refuse_captured
-from multippo.networks.locating import all_modules, is_the_librarys, message_of, path_of, where_it_failed
-from multippo.networks.outputs import examined, returned
+from multippo.networks.core.error_paths import all_modules, message_of, path_of, where_it_failed
+from multippo.networks.outputs import check_scalars, drawing
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.trees import named_leaves, tree_leaves, tree_structure
 
@@ -131,11 +131,11 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
         TypeError: If the network or its output is of the wrong type, or a function in it captures weights that would
             not be trained.
     """
-    drawn: list[Any] = []
-    out = run_once(network, network_state, obs, drawn=drawn)
+    draws: list[Any] = []
+    out = run_once(network, network_state, obs, draws=draws)
     check_acts(out.output, "training")
     if _takes_known_actions(env):
-        check_actions(network, out.output.actions, drawn[0], env.action_space, env.num_envs)
+        check_actions(network, out.output.actions, draws, env.action_space, env.num_envs)
     _check_values(out.output, env_state, env.num_envs)
     _check_likelihoods(out.output, env.num_envs, config)
     _check_entropies(network, out.output, env.num_envs, config)
@@ -172,37 +172,44 @@ def check_acts(output: Any, purpose: str) -> None:
 
 
 def run_once(
-    network: Any, network_state: Any, obs: Any, role: str = "network", drawn: list[Any] | None = None
+    network: Any, network_state: Any, obs: Any, role: str = "network", draws: list[Any] | None = None
 ) -> StatefulModuleOutput:
-    """What comes out of a network on the first observation: shapes, or something that has them.
+    """Runs a network on the first observation, and returns its output as shapes, or something that has them.
 
     Args:
-        network: Who.
+        network: A bound module.
         network_state: Its carry.
         obs: ``[B, ...]`` in its arrays.
-        role: What an error calls it.
-        drawn: What becomes a list of one: which samplers its actions are from, as ``whose`` finds them.
+        role: Its name in an error.
+        draws: A list to which is added where the actions come from: a ``Draw`` for each leaf, or None.
 
     Raises:
-        ValueError: If it fails, with the place where it did.
+        ValueError: If it fails, with the place where it did; or its loss or a metric is not one number for each
+            environment.
     """
+
+    def call(s: Any, x: Any) -> Any:
+        with drawing() as made:
+            out = network(s, x)
+        if not isinstance(out, StatefulModuleOutput):
+            raise TypeError(
+                f"{type(network).__name__} returned {describe(out)}; expected a StatefulModuleOutput: "
+                "return multippo.StatefulModuleOutput(next_state, output)."
+            )
+        check_scalars(network, x, out)
+        if draws is not None:  # here, where the actions are the very arrays that were drawn
+            by_action = {id(draw.action): draw._replace(action=None) for draw in made}
+            draws[:] = [by_action.get(id(leaf)) for leaf in tree_leaves(getattr(out.output, "actions", ()))]
+        return tuple(out)
+
     try:
-        with examined(network, tree_leaves(obs)[0].shape[0]) as draws:
-
-            def call(s: Any, x: Any) -> Any:
-                out = returned(network, network(s, x))
-                if drawn is not None:  # here, where they are the very arrays that were drawn
-                    drawn[:] = [whose(out.output, draws)]
-                return tuple(out)
-
-            out = network.engine.shapes(call, network_state, obs)
+        return StatefulModuleOutput(*network.engine.shapes(call, network_state, obs))
     except Exception as error:
         shapes = {name or "obs": tuple(leaf.shape) for name, leaf in named_leaves(obs)}
         raise ValueError(
             f"The {role} failed on the environment's first observation {shapes} at "
             f"{where_it_failed(network, error)}: {message_of(error)}"
         ) from error
-    return StatefulModuleOutput(*out)
 
 
 def check_initial_state(network: Any, initial: TrainingState, env: Env, ppo: PPOConfig) -> None:

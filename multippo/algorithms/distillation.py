@@ -11,7 +11,7 @@ from multippo.algorithms.run import CheckpointFn, Run
 from multippo.algorithms.teacher import TargetFn, Teacher, distillation_loss
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.envs.api import Env
-from multippo.networks.locating import all_modules
+from multippo.networks.core.error_paths import all_modules
 from multippo.networks.types import StatefulModule
 
 __all__ = [

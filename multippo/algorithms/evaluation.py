@@ -15,7 +15,7 @@ from multippo.algorithms.rollout import Actor, collect, is_traced
 from multippo.envs.api import Env
 from multippo.envs.guard import restart_unsound
 from multippo.envs.keys import key_words
-from multippo.networks.locating import all_modules
+from multippo.networks.core.error_paths import all_modules
 from multippo.networks.random_state import reseed
 from multippo.networks.types import StatefulModule
 from multippo.trees import tree_leaves, tree_map

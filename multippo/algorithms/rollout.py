@@ -10,6 +10,7 @@ ended, the carry is reset; where the step was not valid, the carry stays what it
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from multippo.envs.api import Env, EnvState
 from multippo.envs.guard import restart_broken
 from multippo.networks.carries import check_batch
 from multippo.networks.random_state import forget_drawn
-from multippo.networks.types import StatefulModule
+from multippo.networks.types import PPONetworkOutput, StatefulModule
 from multippo.networks.unrolling import reset_where
 from multippo.trees import select, tree_leaves, tree_map
 
@@ -128,7 +129,8 @@ class Actor:
     def act_untraced(self, params: Any, variables: Any, state: Any, obs: Any) -> tuple[Any, Any, Any]:
         """One step of the network, for callers that compile it themselves: next carry, output, snapshots."""
         out = self.engine.merge(self.definition, params, variables)(state, obs)
-        check_acts(out.output, "acting in an environment")
+        if not isinstance(out.output, PPONetworkOutput):
+            check_acts(out.output, "acting in an environment")
         return out.next_state, out.output, out.rollout_extras
 
     def draw_ahead(self, params: Any, variables: Any, state: Any, obs: Any, num_steps: int) -> Any:
@@ -267,10 +269,10 @@ def _exchange(engine: Any, env: Env) -> tuple[Any, Any, Any]:
     if env.functional:
         return engine.from_jax, engine.from_jax, engine.to_jax
     return (
-        lambda tree: tree_map(engine.asarray, tree),
+        functools.partial(tree_map, engine.asarray),
         # On the host: what the network does not read now goes to its device at the end, all steps in one copy.
-        lambda tree: tree_map(np.array, tree),
-        lambda tree: tree_map(engine.to_numpy, tree),
+        functools.partial(tree_map, np.array),
+        functools.partial(tree_map, engine.to_numpy),
     )
 
 

@@ -18,7 +18,7 @@ from multippo.algorithms.lessons import Route, plan_route
 from multippo.algorithms.losses import LossOutput, mean_metrics, mean_over
 from multippo.algorithms.minibatches import has_memory
 from multippo.algorithms.types import Sequences, Transition
-from multippo.networks.locating import message_of, where_it_failed
+from multippo.networks.core.error_paths import message_of, where_it_failed
 from multippo.networks.measuring import is_lesson, measured
 from multippo.networks.outputs import per_environment
 from multippo.networks.random_state import reseed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
-from multippo.networks.locating import located_call
+from multippo.networks.core.error_paths import located_call
 from multippo.networks.types import StatefulModule
 from multippo.networks.variables import Param, Variable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from multippo.errors import RunError, UsageError, one_line
-from multippo.networks.locating import thrower
+from multippo.networks.core.error_paths import thrower
 
 __all__ = ["RunError", "UsageError", "is_users_mistake", "one_line"]
 

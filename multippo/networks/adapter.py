@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 import optree
 
 from multippo.arguments import describe
-from multippo.networks.containers import Container, Run, check_child
+from multippo.networks.containers import Container, Pass, check_child
 from multippo.networks.types import PPONetworkOutput, StatefulModule
-from multippo.trees import tree_leaves, tree_map
 
 __all__ = ["PPOAdapter"]
 
@@ -72,23 +73,25 @@ class PPOAdapter(Container):
         """The two ports."""
         return {"action": self.action, "value": self.value}
 
-    def _route(self, run: Run, x: Any) -> PPONetworkOutput:
-        samples = run("action", x).output
-        values = run("value", x).output
-        if not tree_leaves(samples) or not all(map(_is_sample, _samples(samples))):
+    def _route(self, children: Pass, x: Any) -> PPONetworkOutput:
+        samples = children.run("action", x)
+        values = children.run("value", x)
+        leaves, structure = optree.tree_flatten(samples, is_leaf=_is_sample)
+        if not leaves or not all(map(_is_sample, leaves)):
             raise ValueError(
                 f"PPOAdapter's action port yielded {describe(samples)}; expected "
                 "{'action', 'log_likelihood'}, or a tree of such dicts. End it with a sampler."
             )
+        entropies = [sample["entropy"] for sample in leaves if "entropy" in sample]
+        squeeze = functools.partial(self._squeeze, leaves[0]["log_likelihood"].ndim)
         return PPONetworkOutput(
-            actions=_pick(samples, "action"),
-            loglikelihoods=_pick(samples, "log_likelihood"),
-            value_estimates=tree_map(lambda v: self._squeeze(v, samples), values),
-            entropies=_pick(samples, "entropy") if all("entropy" in s for s in _samples(samples)) else None,
+            actions=structure.unflatten(map(operator.itemgetter("action"), leaves)),
+            loglikelihoods=structure.unflatten(map(operator.itemgetter("log_likelihood"), leaves)),
+            value_estimates=optree.tree_map(squeeze, values),
+            entropies=structure.unflatten(entropies) if len(entropies) == len(leaves) else None,
         )
 
-    def _squeeze(self, value: Any, samples: Any) -> Any:
-        batch_axes = tree_leaves(_pick(samples, "log_likelihood"))[0].ndim
+    def _squeeze(self, batch_axes: int, value: Any) -> Any:
         if not hasattr(value, "shape") or not self.xp.isdtype(value.dtype, "real floating"):
             of = f" of {str(value.dtype).removeprefix('torch.')}" if hasattr(value, "shape") else ""
             raise TypeError(
@@ -108,11 +111,3 @@ class PPOAdapter(Container):
 def _is_sample(node: Any) -> bool:
     # The keys of an action space are the user's: two of them may be called like a sample's, but hold samples then.
     return isinstance(node, dict) and set(node) >= _SAMPLER_KEYS and hasattr(node["log_likelihood"], "shape")
-
-
-def _samples(tree: Any) -> list[Any]:
-    return optree.tree_leaves(tree, is_leaf=_is_sample)
-
-
-def _pick(tree: Any, key: str) -> Any:
-    return optree.tree_map(lambda sample: sample[key], tree, is_leaf=_is_sample)

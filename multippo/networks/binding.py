@@ -13,9 +13,7 @@ from __future__ import annotations
 import abc
 from typing import Any
 
-import numpy as np
-
-__all__ = ["StatefulMeta", "VariableMeta"]
+__all__ = ["StatefulMeta"]
 
 
 _TAKEN = ("self", "cls")
@@ -45,43 +43,3 @@ class StatefulMeta(abc.ABCMeta):
         from multippo.backends import active_engine
 
         return active_engine().bind(cls)(*args, **kwargs)
-
-
-class VariableMeta(abc.ABCMeta):
-    """Metaclass of ``Param`` and ``Variable``: a call makes the active engine's native variable."""
-
-    def __call__(cls, value: Any) -> Any:
-        """Makes a variable of the kind the class names.
-
-        Raises:
-            TypeError: If the value is no array of numbers, or for a ``Param`` one of complex numbers.
-        """
-        from multippo.backends import active_engine
-
-        _check_value(cls.__name__, value)
-        return active_engine().make_variable(cls.__name__, value)
-
-
-def _check_value(kind: str, value: Any) -> None:
-    from multippo.networks.variables import Param, Variable
-
-    if isinstance(value, Param | Variable):
-        held = "Param" if isinstance(value, Param) else "Variable"
-        raise TypeError(f"{kind} got a {held} itself; read its value first: {kind}(other[...]).")
-    dtype = getattr(value, "dtype", None)
-    if dtype is None or not hasattr(value, "shape"):
-        try:
-            dtype = np.asarray(value).dtype
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(
-                f"{kind} got a {type(value).__name__} that can't be read as an array of numbers ({error}); expected "
-                "one, such as np.zeros(3)."
-            ) from error
-    if getattr(dtype, "kind", "") in ("O", "U", "S", "M", "m"):
-        of = f" of {dtype}" if isinstance(value, np.ndarray | list | tuple) else ""
-        raise TypeError(f"{kind} got a {type(value).__name__}{of}; expected an array of numbers, such as np.zeros(3).")
-    if kind == "Param" and "complex" in str(dtype):
-        raise TypeError(
-            f"Param got numbers of type {str(dtype).removeprefix('torch.')}; expected real ones, since no other are "
-            "trained. Keep real and imaginary parts in two Params."
-        )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multippo.networks.captures import captures_of
-from multippo.networks.locating import path_of
+from multippo.networks.core.error_paths import path_of
 from multippo.networks.types import StatefulModule
 from multippo.networks.variables import Param
 from multippo.trees import tree_leaves

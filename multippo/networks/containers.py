@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from multippo.arguments import check_size, describe
-from multippo.networks.parent import Parent, Run
+from multippo.networks.parent import Parent, Pass
 from multippo.networks.structure import Filter, Flattener, Scale
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
@@ -63,24 +63,21 @@ class Container(Parent):
     @property
     def children_by_key(self) -> dict[Any, StatefulModule]:
         """The children in order."""
-        held = getattr(self, self.attribute)
-        return {key: held[key] for key in self.keys}
+        return dict(zip(self.keys, map(getattr(self, self.attribute).__getitem__, self.keys), strict=True))
 
     @abc.abstractmethod
-    def _route(self, run: Run, x: Any) -> Any:
-        """Runs every child once, and returns the container's output."""
+    def _route(self, children: Pass, x: Any) -> Any:
+        """Runs every child once, by ``children.run(key, x)``, and returns the container's output."""
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Runs the children on one step."""
-        run, outs = self._start(lambda child, *args: child(*args), state, rollout_extras)
-        output = self._route(run, x)
-        return self._collect(outs, output)
+        children = Pass(self, state, rollout_extras)
+        return children.finish(self._route(children, x))
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Runs each child over all steps before the next one."""
-        run, outs = self._start(lambda child, s, x, extras: child.unroll(s, x, done, extras), state, rollout_extras)
-        output = self._route(run, xs)
-        return self._collect(outs, output)
+        children = Pass(self, state, rollout_extras, done)
+        return children.finish(self._route(children, xs))
 
 
 def check_child(engine: Any, where: str, child: Any) -> None:
@@ -159,9 +156,9 @@ class Sequential(Container):
             )
         self._adopt(list(layers), "layers")
 
-    def _route(self, run: Run, x: Any) -> Any:
+    def _route(self, children: Pass, x: Any) -> Any:
         for key in self.keys:
-            x = run(key, x).output
+            x = children.run(key, x)
         return x
 
     def __getitem__(self, index: int) -> Any:
@@ -185,8 +182,8 @@ class Parallel(Container):
     ) -> None:
         self._adopt(named_children("Parallel", modules, more, keywords), "components")
 
-    def _route(self, run: Run, x: Any) -> Any:
-        return {key: run(key, x).output for key in self.keys}
+    def _route(self, children: Pass, x: Any) -> Any:
+        return {key: children.run(key, x) for key in self.keys}
 
 
 class Merge(Container):
@@ -204,11 +201,11 @@ class Merge(Container):
     ) -> None:
         self._adopt(named_children("Merge", modules, more, keywords), "components")
 
-    def _route(self, run: Run, x: Any) -> Any:
+    def _route(self, children: Pass, x: Any) -> Any:
         merged: dict[Any, Any] = {}
         origin: dict[Any, Any] = {}
         for key in self.keys:
-            output = run(key, x).output
+            output = children.run(key, x)
             if not isinstance(output, Mapping):
                 raise TypeError(
                     f"Merge.components[{key!r}] yielded {describe(output)}; expected a dict, such as a Splitter makes."
@@ -239,9 +236,9 @@ class Concat(Container):
     ) -> None:
         self._adopt(named_children("Concat", modules, more, keywords), "components")
 
-    def _route(self, run: Run, x: Any) -> Any:
+    def _route(self, children: Pass, x: Any) -> Any:
         check_entries("Concat", self.keys, x)
-        outputs = [run(key, x[key]).output for key in self.keys]
+        outputs = [children.run(key, x[key]) for key in self.keys]
         for key, output in zip(self.keys, outputs, strict=True):
             if not hasattr(output, "shape") or output.shape[:-1] != outputs[0].shape[:-1]:
                 raise ValueError(
@@ -267,9 +264,9 @@ class Map(Container):
     ) -> None:
         self._adopt(named_children("Map", modules, more, keywords), "components")
 
-    def _route(self, run: Run, x: Any) -> Any:
+    def _route(self, children: Pass, x: Any) -> Any:
         check_entries("Map", self.keys, x)
-        return {key: run(key, x[key]).output for key in self.keys}
+        return {key: children.run(key, x[key]) for key in self.keys}
 
 
 def check_entries(kind: str, keys: Iterable[Any], x: Any) -> None:

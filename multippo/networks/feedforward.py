@@ -61,8 +61,10 @@ class Dense(StatefulModule):
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, in]`` to ``[B, out]``."""
-        check_features("Dense", x, self.in_features)
-        return StatefulModuleOutput(state, activate("Dense", self.activation, self.core(x)))
+        if getattr(x, "shape", ())[-1:] != (self.in_features,):
+            check_features("Dense", x, self.in_features)
+        y = self.core(x)
+        return StatefulModuleOutput(state, y if self.activation is None else activate("Dense", self.activation, y))
 
 
 class LayerNorm(StatefulModule):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from multippo.arguments import framework_of, unwrapped
-from multippo.networks.calling import call_foreign
+from multippo.networks.core.error_paths import call_foreign
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 __all__ = ["Lift"]

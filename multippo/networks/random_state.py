@@ -101,7 +101,7 @@ def _taped(module: Any, state: RandomState, steps: int, shape: tuple[int, ...]) 
     place = (state.count - state.tape_start)[:, None] + module.random.words_to(steps, state.key)
     if place.dtype != xp.int64:
         place = xp.astype(place, xp.int32)
-    place = xp.broadcast_to(xp.reshape(place, (*place.shape, *(1 for _ in shape))), (*place.shape, *shape))
+    place = xp.broadcast_to(xp.reshape(place, (*place.shape, *(1,) * len(shape))), (*place.shape, *shape))
     return xp.moveaxis(xp.take_along_axis(state.tape, place, axis=1), 0, 1)
 
 

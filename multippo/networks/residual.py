@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from multippo.arguments import describe
-from multippo.networks.containers import Container, Run
+from multippo.networks.containers import Container, Pass
 from multippo.networks.types import StatefulModule
 
 __all__ = ["Residual"]
@@ -27,10 +27,10 @@ class Residual(Container):
     def __init__(self, module: StatefulModule) -> None:
         self._adopt([module], "layers")
 
-    def _route(self, run: Run, x: Any) -> Any:
+    def _route(self, children: Pass, x: Any) -> Any:
         if not hasattr(x, "shape"):
             raise TypeError(f"Residual got {describe(x)}; expected an array, to which it can add.")
-        y = run(0, x).output
+        y = children.run(0, x)
         if not hasattr(y, "shape") or y.shape != x.shape:
             raise ValueError(
                 f"Residual got an input of shape {tuple(x.shape)}, of which its module made {describe(y)}; expected "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from multippo.arguments import check_leaves, check_size, describe, is_number
-from multippo.networks.calling import call_foreign
+from multippo.networks.core.error_paths import call_foreign
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.trees import canonical_leaves, map_named
 

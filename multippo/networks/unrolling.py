@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from multippo.networks.carries import check_batch, check_steps
-from multippo.networks.outputs import is_constant, per_environment, returned
+from multippo.networks.outputs import is_constant, per_environment
 from multippo.trees import select, tree_leaves, tree_map
-
-if TYPE_CHECKING:
-    from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 __all__ = ["fold_time", "fold_unroll", "reset_where", "scan_unroll", "shift_in_time", "step_unroll", "unfold_time"]
 
 
-def reset_where(module: StatefulModule, done: Any, state: Any) -> Any:
+def reset_where(module: Any, done: Any, state: Any) -> Any:
     """``module.reset_state(state)`` for the environments where ``done`` holds, ``state`` for the others."""
     if not tree_leaves(state):
         return state
@@ -22,7 +19,7 @@ def reset_where(module: StatefulModule, done: Any, state: Any) -> Any:
     return select(module.xp, done, module.reset_state(module.engine.writable(state)), state)
 
 
-def scan_unroll(module: StatefulModule, state: Any, xs: Any, done: Any, rollout_extras: Any) -> StatefulModuleOutput:
+def scan_unroll(module: Any, state: Any, xs: Any, done: Any, rollout_extras: Any) -> Any:
     """The default of ``StatefulModule.unroll``: folded where there is no carry, else step by step."""
     kind = type(module).__name__
     check_steps(kind, xs, done)
@@ -32,37 +29,35 @@ def scan_unroll(module: StatefulModule, state: Any, xs: Any, done: Any, rollout_
     return step_unroll(module, state, xs, done, rollout_extras)
 
 
-def step_unroll(module: StatefulModule, state: Any, xs: Any, done: Any, rollout_extras: Any) -> StatefulModuleOutput:
+def step_unroll(module: Any, state: Any, xs: Any, done: Any, rollout_extras: Any) -> Any:
     """The reference that every parallel ``unroll`` is held to: call, reset where done, next step."""
 
     def body(carry: Any, inputs: Any) -> tuple[Any, Any]:
         x, done_t, extras_t = inputs
-        out = returned(module, module(carry, x, extras_t))
+        out = module(carry, x, extras_t)
         loss = out.regularization_loss
         if not hasattr(loss, "shape") or tuple(loss.shape) != tuple(done_t.shape):
             loss = per_environment("regularization_loss", loss, module.engine.zeros(done_t.shape))
-        stacked = (out.output, loss, _with_arrays(module, out.metrics), out.rollout_extras)
+        metrics = _with_arrays(module, out.metrics)
+        stacked = out._replace(next_state=(), regularization_loss=loss, metrics=metrics)
         return reset_where(module, done_t, out.next_state), stacked
 
     carry, stacked = module.engine.scan(body, state, (xs, done, rollout_extras), done.shape[0])
-    output, regularization_loss, metrics, extras = stacked
-    return _output(carry, output, regularization_loss, metrics, extras)
+    return stacked._replace(next_state=carry)
 
 
-def fold_unroll(
-    module: StatefulModule, state: Any, xs: Any, rollout_extras: Any, time_batch: tuple[int, int]
-) -> StatefulModuleOutput:
+def fold_unroll(module: Any, state: Any, xs: Any, rollout_extras: Any, time_batch: tuple[int, int]) -> Any:
     """Runs a module without a carry once, on all ``T * B`` rows."""
     time, batch = time_batch
     xp = module.xp
-    out = returned(module, module(state, fold_time(xp, xs), fold_time(xp, rollout_extras)))
+    out = module(state, fold_time(xp, xs), fold_time(xp, rollout_extras))
     loss = out.regularization_loss
-    return _output(
-        state,
-        unfold_time(xp, out.output, time, batch),
-        unfold_time(xp, loss, time, batch) if hasattr(loss, "shape") else loss,
-        unfold_time(xp, _with_arrays(module, out.metrics), time, batch),
-        unfold_time(xp, out.rollout_extras, time, batch),
+    return out._replace(
+        next_state=state,
+        output=unfold_time(xp, out.output, time, batch),
+        regularization_loss=unfold_time(xp, loss, time, batch) if hasattr(loss, "shape") else loss,
+        metrics=unfold_time(xp, _with_arrays(module, out.metrics), time, batch),
+        rollout_extras=unfold_time(xp, out.rollout_extras, time, batch),
     )
 
 
@@ -101,12 +96,6 @@ def shift_in_time(xp: Any, past: Any, xs: Any, done: Any, start: Any = None) -> 
     return xp.where(kept, values, xp.zeros_like(values) if start is None else start)
 
 
-def _with_arrays(module: StatefulModule, metrics: Any) -> Any:
+def _with_arrays(module: Any, metrics: Any) -> Any:
     """Metrics with scalar arrays in the place of numbers, which can't be stacked."""
     return tree_map(lambda x: module.engine.zeros(()) + float(x) if is_constant(x) else x, metrics)
-
-
-def _output(*fields: Any) -> StatefulModuleOutput:
-    from multippo.networks.types import StatefulModuleOutput
-
-    return StatefulModuleOutput(*fields)

@@ -41,7 +41,7 @@ def inspect_output(engine: Any, out: Any, batch: int) -> str | None:
             if not is_engine_array(engine, leaf) or tuple(leaf.shape[:1]) != (batch,):
                 what = f"{field}{f' {name!r}' if name else ''}"
                 return f"The {what} is {describe(leaf)}; expected an array [B, ...] with B = {batch}."
-    return wrong_scalars(engine, out, batch)
+    return wrong_scalars(engine, out.regularization_loss, out.metrics, batch)
 
 
 def untracked_arrays(own: list[tuple[str, Any]], engine: Any) -> Iterator[tuple[str, str]]:

@@ -53,9 +53,7 @@ def test_a_class(torch_engine):
 def test_what_only_a_call_can_tell(engine):
     foreign = jnp.tanh if engine.name == "torch" else torch.tanh
     net = mp.Sequential([mp.Dense(2, 3, mp.Rngs(0)), mp.Dense(3, 3, mp.Rngs(1), lambda x: foreign(x))])
-    with pytest.raises(
-        TypeError, match=r"^Sequential.layers\[1\]: Dense\(activation=<lambda>\) failed on an array of "
-    ):
+    with pytest.raises(TypeError, match=r"^Dense\(activation=<lambda>\) failed on an array of "):
         net(net.initialize_state(1), engine.zeros((1, 2)))
 
 
@@ -92,5 +90,5 @@ def test_an_error_of_the_functions_own_stays(engine):
 )
 def test_what_is_not_of_the_same_shape(engine, function, error, said):
     net = mp.Sequential([mp.Scale(1.0), mp.Dense(2, 3, mp.Rngs(1), function)])
-    with pytest.raises(error, match=rf"^Sequential.layers\[1\]: Dense\(activation=<lambda>\) {said}"):
+    with pytest.raises(error, match=rf"^Dense\(activation=<lambda>\) {said}"):
         net(net.initialize_state(1), engine.zeros((1, 2)))

@@ -224,8 +224,8 @@ class Mean(Container):
     def __init__(self, *children):
         self._adopt(list(children), "parts")
 
-    def _route(self, run, x):
-        return sum(run(key, x).output for key in self.keys) / len(self.keys)
+    def _route(self, children, x):
+        return sum(children.run(key, x) for key in self.keys) / len(self.keys)
 
 
 def test_a_new_container_routes_everything_else_by_itself(engine):

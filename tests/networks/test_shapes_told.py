@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flax import nnx
 
 import multippo as mp
+from multippo.errors import one_line
 
 PATH = "Sequential.layers[1].layers[0]"
 
@@ -59,7 +59,6 @@ MODULES: dict[str, tuple[Any, str, str, str]] = {
     "Sequential": (lambda r: mp.Sequential([mp.Dense(3, 2, r)]), ".layers[0]", ARRAY, "3 features"),
     "PPOAdapter": (adapter, ".action", ARRAY, "6 on the last axis"),
     "PopulationGraph": (graph, ".populations['a']", ARRAY, "3 features"),
-    "Lift": (lambda r: mp.Lift(torch.nn.Linear(3, 2)), "", ARRAY, "3 features"),
 }
 
 
@@ -74,8 +73,7 @@ def told(module: Any, x: Any) -> str:
     net = mp.Sequential([mp.Lift(lambda x: x), mp.Sequential([module])])
     with pytest.raises((ValueError, TypeError)) as caught:
         net(net.initialize_state(5), x)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return one_line(caught.value)
 
 
 def check(engine: Any, module: Any, below: str, received: str, expected: str) -> None:
@@ -93,10 +91,10 @@ def test_a_wrong_shape_is_told(torch_engine, name):
     check(torch_engine, make(mp.Rngs(0)), *parts)
 
 
-@pytest.mark.parametrize("name", ["Dense", "Splitter", "CategoricalSampler", "Lift"])
+@pytest.mark.parametrize("name", ["Dense", "Splitter", "CategoricalSampler"])
 def test_a_wrong_shape_is_told_on_jax_too(jax_engine, name):
     make, *parts = MODULES[name]
-    module = mp.Lift(nnx.Linear(3, 2, rngs=nnx.Rngs(0))) if name == "Lift" else make(mp.Rngs(0))
+    module = make(mp.Rngs(0))
     check(jax_engine, module, *parts)
 
 
@@ -128,12 +126,11 @@ def test_samplers_of_what_is_no_batch_of_features(torch_engine, make):
 def test_what_a_lifted_module_was_given(torch_engine):
     zeros, linear = torch_engine.zeros, torch.nn.Linear
     stack = mp.Lift(torch.nn.Sequential(linear(3, 2), linear(2, 1)))
-    expected = "expected an array with 3 features on the last axis."
-    assert told(stack, zeros((5, 7))) == f"{PATH}: Lift(Sequential) got an array of shape (5, 7); {expected}"
+    said = "mat1 and mat2 shapes cannot be multiplied (5x7 and 3x2)."
+    assert told(stack, zeros((5, 7))) == f"{PATH}: Lift(Sequential) failed on an array of shape (5, 7): {said}"
     of_leaves = "arrays of shapes {'a': (5, 3), 'b': (5,)}"
     given = {"a": zeros((5, 3)), "b": zeros((5,))}
-    assert told(stack, given) == f"{PATH}: Lift(Sequential) got {of_leaves}; {expected}"
-    # What fits the first layer is not what is wrong: the framework's own words.
+    assert told(stack, given).startswith(f"{PATH}: Lift(Sequential) failed on {of_leaves}: ")
     broken = mp.Lift(torch.nn.Sequential(linear(3, 2), linear(4, 1)))
     said = "mat1 and mat2 shapes cannot be multiplied (5x2 and 4x1)."
     assert told(broken, zeros((5, 3))) == f"{PATH}: Lift(Sequential) failed on an array of shape (5, 3): {said}"

@@ -261,6 +261,8 @@ class TorchEngine(Engine):
         return torch.zeros(shape, dtype=self._float_dtype, device=self.device)
 
     def stop_gradient(self, tree: Any) -> Any:
+        if isinstance(tree, torch.Tensor):
+            return tree.detach()
         return tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, tree)
 
     def tree_map(self, function: Callable[..., Any], tree: Any, *rest: Any) -> Any:

@@ -72,7 +72,8 @@ class LinearCore(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``[..., in]`` to ``[..., out]``."""
         linear = products.linear_bfloat16 if self.bfloat16_operands else products.linear
-        return linear(_typed(input, self.weight.dtype), self.weight, self.bias)
+        fits = isinstance(input, torch.Tensor) and input.dtype == self.weight.dtype
+        return linear(input if fits else _typed(input, self.weight.dtype), self.weight, self.bias)
 
 
 PORTABLE_NAMES[LinearCore] = PORTABLE_NAMES[nn.Linear]

@@ -6,7 +6,7 @@ from typing import Any
 
 from multippo.networks.graph.population import Population
 from multippo.networks.graph.wrapper import Wrapper, check_name, check_output, check_yields
-from multippo.networks.parent import Run
+from multippo.networks.parent import Pass
 from multippo.networks.types import StatefulModule
 
 __all__ = ["Connection", "Readout", "connection_name"]
@@ -39,8 +39,8 @@ class Connection(Wrapper):
                 "expected equal sizes, or a module such as Dense; the default transform is one."
             )
 
-    def _route(self, run: Run, x: Any) -> Any:
-        y = run("transform", x).output if self.keys else x
+    def _route(self, children: Pass, x: Any) -> Any:
+        y = children.run("transform", x) if self.keys else x
         check_output(f"Connection {self.name!r}", y, self.output_size)
         return y
 
@@ -62,8 +62,8 @@ class Readout(Wrapper):
         if head is not None:
             check_yields(f"Output {self.name!r}, head=...,", head, source.output_size, None)
 
-    def _route(self, run: Run, x: Any) -> Any:
-        return run("head", x).output if self.keys else x
+    def _route(self, children: Pass, x: Any) -> Any:
+        return children.run("head", x) if self.keys else x
 
 
 def connection_name(source: str, target: str, delay: int) -> str:

@@ -9,8 +9,7 @@ from multippo.networks.graph.building import Builder
 from multippo.networks.graph.drawing import draw, summary
 from multippo.networks.graph.loop import Loop, add, advance
 from multippo.networks.graph.plan import Component, Plan
-from multippo.networks.locating import locate
-from multippo.networks.parent import Outs, Run
+from multippo.networks.parent import Pass
 from multippo.networks.recording import ACTIVATION_KEY
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import step_unroll
@@ -96,7 +95,7 @@ class PopulationGraph(Builder):
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """An observation, tree of ``[B, ...]``, to a dict of ``[B, ...]``."""
         plan, populations = self._ready(), self._held("populations")
-        run, outs = self._start(lambda child, *args: child(*args), state, rollout_extras)
+        children = Pass(self, state, rollout_extras)
 
         def recall(source: str, delay: int) -> Any:
             return populations[source].recall(state["populations"][source], delay)
@@ -105,13 +104,13 @@ class PopulationGraph(Builder):
         for seen in given.values():
             self._check_buffers(state, seen.shape[0])
         for component in plan.components:
-            advance(component.steps, given, outputs, recall, run)
-        return self._finish(run, outs, outputs)
+            advance(component.steps, given, outputs, recall, children)
+        return self._finish(children, outputs)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Many steps: component by component, of which only those with feedback are scanned."""
         plan, populations = self._ready(), self._held("populations")
-        run, outs = self._start(lambda child, s, x, extras: child.unroll(s, x, done, extras), state, rollout_extras)
+        children = Pass(self, state, rollout_extras, done)
         given: dict[str, Any] = self._observed(plan, xs)
         check_steps(type(self).__name__, given, done)
         self._check_buffers(state, done.shape[1])
@@ -125,29 +124,27 @@ class PopulationGraph(Builder):
                     if edge.delay:
                         carry = state["populations"][edge.source]
                         source = populations[edge.source].recall_over_time(carry, source, done, edge.delay)
-                    term = run(f"connections.{edge.key}", source).output
+                    term = children.run(f"connections.{edge.key}", source)
                     given[step.population] = add(given.get(step.population), term)
             if component.feedback:
                 entering = {name: given.get(name) for name in component.populations}
-                outputs.update(self._scan(component, state, entering, done, rollout_extras, outs))
+                outputs.update(self._scan(component, children, entering))
             else:
                 (name,) = component.populations
-                outputs[name] = run(f"populations.{name}", given[name]).output
-        return self._finish(run, outs, outputs)
+                outputs[name] = children.run(f"populations.{name}", given[name])
+        return self._finish(children, outputs)
 
-    def _scan(self, component: Component, state: Any, given: Any, done: Any, extras: Any, outs: Outs) -> Any:
-        """The outputs of a component with feedback over all steps; what else came out is left in ``outs``."""
-        loop: Any = Loop(component, self.children_by_key, self.engine)
-        carry = {key: self._part(state, key) for key in loop.children}
-        inside = None if extras is None else {key: self._part(extras, key) for key in loop.children}
-        try:
-            out = step_unroll(loop, carry, given, done, inside)
-        except Exception as error:
-            locate(self, error)
-            raise
+    def _scan(self, component: Component, children: Pass, given: Any) -> Any:
+        """Runs a component with feedback over all steps; returns its outputs, leaves the rest with ``children``."""
+        loop: Any = Loop(self, component)
+        states, extras = children.states, children.extras
+        carry = {key: states[key] for key in loop.keys}
+        inside = None if extras is None else {key: extras[key] for key in loop.keys}
+        out = step_unroll(loop, carry, given, children.done, inside)
         loss = out.regularization_loss
-        for key in loop.children:
-            outs[key] = StatefulModuleOutput(out.next_state[key], None, loss, out.metrics[key], out.rollout_extras[key])
+        for key in loop.keys:
+            metrics = out.metrics.get(key, {})
+            children.outs[key] = StatefulModuleOutput(out.next_state[key], None, loss, metrics, out.rollout_extras[key])
             loss = 0.0  # that of all of them, counted once
         return out.output
 
@@ -162,28 +159,26 @@ class PopulationGraph(Builder):
         populations = self._held("populations")
         return {name: populations[name].observe(x, len(plan.inputs) == 1) for name in plan.inputs}
 
-    def _finish(self, run: Run, outs: Outs, outputs: dict[str, Any]) -> StatefulModuleOutput:
+    def _finish(self, children: Pass, outputs: dict[str, Any]) -> StatefulModuleOutput:
         """Runs the heads, and collects."""
         heads = self._held("outputs").items()
-        entries = {name: run(f"outputs.{name}", outputs[head.source]).output for name, head in heads}
-        result = self._collect(outs, entries)
+        result = children.finish({name: children.run(f"outputs.{name}", outputs[head.source]) for name, head in heads})
         if not self.record_activations:
             return result
         return result._replace(metrics={**result.metrics, ACTIVATION_KEY: outputs})
 
-    def _part(self, tree: Any, key: Any) -> Any:
-        kind, _, name = key.partition(".")
-        return tree[kind][name]
+    def _split(self, tree: Any, what: str = "state") -> dict[Any, Any]:
+        try:
+            return {key: tree[kind][name] for key in self.keys for kind, _, name in (key.partition("."),)}
+        except (KeyError, IndexError, TypeError):
+            raise ValueError(self._unfitting(tree, what)) from None
 
-    def _gather(self, by_key: dict[Any, Any]) -> Any:
+    def _join(self, by_key: dict[Any, Any]) -> Any:
         tree: dict[str, dict[str, Any]] = {"populations": {}, "connections": {}, "outputs": {}}
-        for key in self.keys:
+        for key, entry in by_key.items():
             kind, _, name = key.partition(".")
-            tree[kind][name] = by_key[key]
+            tree[kind][name] = entry
         return tree
-
-    def _form(self) -> str:
-        return f"the dict {self._gather(dict.fromkeys(self.keys, ...))}".replace("Ellipsis", "...")
 
     def _ready(self) -> Plan:
         if self.plan is None:

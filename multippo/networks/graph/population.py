@@ -8,7 +8,7 @@ from typing import Any
 from multippo.arguments import check_features, check_size
 from multippo.networks.activations import Activation, activate, resolve_activation
 from multippo.networks.graph.wrapper import Wrapper, check_name, check_output, check_yields
-from multippo.networks.parent import Run
+from multippo.networks.parent import Pass
 from multippo.networks.structure import Filter
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.unrolling import shift_in_time
@@ -64,9 +64,9 @@ class Population(Wrapper):
         self.entry = None if input_from is None else Filter(input_from)
         self.max_outgoing_delay = 0
 
-    def _route(self, run: Run, x: Any) -> Any:
+    def _route(self, children: Pass, x: Any) -> Any:
         check_features(f"Population {self.name!r}", x, self.input_size)
-        y = run("compute", x).output if self.keys else x
+        y = children.run("compute", x) if self.keys else x
         y = activate(f"Population {self.name!r}", self.activation, y)
         check_output(f"Population {self.name!r}", y, self.output_size)
         return y

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from multippo.arguments import check_number, describe, is_integer, require
+from multippo.arguments import check_number, describe, is_integer, is_the_librarys, require
 from multippo.networks import random_state
 from multippo.networks.carries import check_steps
-from multippo.networks.locating import is_the_librarys
-from multippo.networks.outputs import note_draw
+from multippo.networks.outputs import Draw, recorders
 from multippo.networks.random_state import RandomState
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
@@ -93,8 +92,10 @@ class ActionSampler(StatefulModule):
         if self._needs_noise(state, rollout_extras):
             noise = random_state.noise(self, self._draw, state, self._noise_shape(rollout_extras, parameters))
         out = self._finish(random_state.advance(state), parameters, noise, rollout_extras)
-        # With a mask some choices may never be there.
-        note_draw(self, out.output["action"], None if isinstance(x, Mapping) else parameters)
+        for draws in recorders:
+            # With a mask some choices may never be there; what a user's class makes of its input is its own.
+            known = is_the_librarys(type(self)) and not isinstance(x, Mapping)
+            draws.append(Draw(self, out.output["action"], self.num_choices(parameters) if known else None))
         return out
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
@@ -165,20 +166,22 @@ def check_action_shape(kind: str, shape: Any) -> tuple[int, ...] | None:
     return tuple(int(n) for n in sizes)
 
 
-def check_parameters(kind: str, x: Any, expected: str, fits: Callable[[int], bool]) -> None:
-    """Refuses an input of a sampler that is no array, or whose last axis does not fit.
+def check_parameters(kind: str, x: Any, expected: str, size: int | None, multiple: int = 1) -> None:
+    """Raises unless the input of a sampler is an array whose last axis fits.
 
     Args:
         kind: The sampler.
         x: Its input.
         expected: What it takes, for the error.
-        fits: Whether a last axis of this size will do.
+        size: Size of the last axis; None for any that is not 0.
+        multiple: What any size is a multiple of.
 
     Raises:
-        TypeError: If it is no array.
+        TypeError: If it is not an array.
         ValueError: If its last axis is of another size.
     """
     if not hasattr(x, "shape"):
         raise TypeError(f"{kind} got {describe(x)}; expected {expected}.")
-    if not x.shape or not fits(x.shape[-1]):
+    last = x.shape[-1] if x.shape else 0
+    if not last or last % multiple or last != (size or last):
         raise ValueError(f"{kind} got an input of shape {tuple(x.shape)}; expected {expected}.")

@@ -43,10 +43,11 @@ class BernoulliSampler(ActionSampler):
 
     def distribution(self, x: Any) -> Bernoulli:
         """The log-odds ``[..., K]``."""
-        shape, expected = self.action_shape, "an array [B, K] of log-odds"
+        shape, size, expected = self.action_shape, None, "an array [B, K] of log-odds"
         if shape is not None:
-            expected = f"{math.prod(shape)} features on the last axis, for actions of shape {shape}"
-        check_parameters("BernoulliSampler", x, expected, lambda size: shape is None or size == math.prod(shape))
+            size = math.prod(shape)
+            expected = f"{size} features on the last axis, for actions of shape {shape}"
+        check_parameters("BernoulliSampler", x, expected, size)
         return Bernoulli(x)
 
     def num_choices(self, parameters: Bernoulli) -> int:

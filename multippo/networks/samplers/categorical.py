@@ -45,8 +45,8 @@ class CategoricalSampler(ActionSampler):
 
     def distribution(self, x: Any) -> Categorical:
         """Log-probabilities ``[..., N]``."""
-        logits, mask = _logits_and_mask("CategoricalSampler", x)
-        check_parameters("CategoricalSampler", logits, "an array [B, N] of logits", lambda size: size > 0)
+        logits, mask = _logits_and_mask("CategoricalSampler", x) if isinstance(x, Mapping) else (x, None)
+        check_parameters("CategoricalSampler", logits, "an array [B, N] of logits", None)
         masked = logits if mask is None else mask_logits(self.xp, logits, mask)
         return Categorical(log_softmax(self.xp, self.engine, masked))
 
@@ -113,10 +113,10 @@ class MultiCategoricalSampler(CategoricalSampler):
 
     def distribution(self, x: Any) -> Categorical:
         """Log-probabilities ``[..., K, max(nvec)]`` of K choices; -inf beyond a choice's options."""
-        logits, mask = _logits_and_mask("MultiCategoricalSampler", x)
+        logits, mask = _logits_and_mask("MultiCategoricalSampler", x) if isinstance(x, Mapping) else (x, None)
         total = sum(self.sizes)
         expected = f"{total} logits on the last axis, a block for each of its choices of {list(self.sizes)} options"
-        check_parameters("MultiCategoricalSampler", logits, expected, lambda size: size == total)
+        check_parameters("MultiCategoricalSampler", logits, expected, total)
         return Categorical(log_softmax(self.xp, self.engine, self._blocks(logits, mask)))
 
     def num_choices(self, parameters: Categorical) -> Any:
@@ -156,9 +156,7 @@ class MultiCategoricalSampler(CategoricalSampler):
         return action, xp.sum(log_likelihood, axis=-1), xp.sum(entropy, axis=-1)
 
 
-def _logits_and_mask(kind: str, x: Any) -> tuple[Any, Any]:
-    if not isinstance(x, Mapping):
-        return x, None
+def _logits_and_mask(kind: str, x: Mapping[str, Any]) -> tuple[Any, Any]:
     if set(x) != {"logits", "mask"}:
         raise ValueError(f"{kind} got {describe(x)}; expected logits, or 'logits' and 'mask'.")
     logits, mask = x["logits"], x["mask"]

@@ -54,9 +54,7 @@ class _GaussianSampler(ActionSampler):
         total = None if self.action_shape is None else 2 * math.prod(self.action_shape)
         many = "an even number of features" if total is None else f"{total}"
         expected = f"mean and standard deviation concatenated, {many} on the last axis"
-        check_parameters(
-            type(self).__name__, x, expected, lambda n: n == total if total is not None else n > 0 and n % 2 == 0
-        )
+        check_parameters(type(self).__name__, x, expected, total, multiple=2)
         size = x.shape[-1] // 2
         std = self.std_scale * (softplus(self.xp, x[..., size:]) + self.min_std)
         if self.std_scale * self.min_std < _LEAST_STD:  # softplus itself underflows to 0
@@ -151,7 +149,7 @@ class NormalSampler(_GaussianSampler):
         xp, log_std = self.xp, self.log_std[...]
         (size,) = log_std.shape
         expected = f"the mean alone, {size} features on the last axis (the standard deviation is a parameter)"
-        check_parameters("NormalSampler", x, expected, lambda features: features == size)
+        check_parameters("NormalSampler", x, expected, size)
         held = xp.clip(log_std, math.log(max(self.min_std, _LEAST_STD)), _LARGEST_LOG_STD)
         log_std = log_std + self.engine.stop_gradient(held - log_std)
         return Gaussian(x, xp.broadcast_to(self.std_scale * xp.exp(log_std), x.shape))

@@ -1,4 +1,4 @@
-"""An error from within a network says where in it: once, in front of its message, whoever called the network."""
+"""An error from within a network says where in it: once, in a note, whoever called the network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import multippo as mp
-from multippo.networks.locating import message_of, path_of, where_it_failed
+from multippo.errors import PLACE, one_line, place_of
+from multippo.networks.core.error_paths import message_of, path_of, where_it_failed
 from multippo.testing import Clock, FunctionalClock
 
 SAID = "Dense got an input of shape (2, 4); expected 3 features on the last axis."
@@ -44,7 +45,8 @@ def inputs(engine: Any, *shape: int) -> Any:
 def refusal(run: Any) -> str:
     with pytest.raises(ValueError, match="Dense got an input") as caught:
         run()
-    return str(caught.value)
+    assert sum(note.startswith(PLACE) for note in getattr(caught.value, "__notes__", ())) <= 1
+    return one_line(caught.value)
 
 
 def test_paths(engine):
@@ -188,18 +190,19 @@ def test_the_error_stays_what_it_was(engine):
         network([[()]], inputs(engine, 2, 4))
     assert caught.value is original
     assert caught.value.args == ("why", 3)
-    assert caught.value.__notes__ == ["In Sequential.layers[0].layers[0]."]
+    assert caught.value.__notes__ == ["In the network at Sequential.layers[0].layers[0]."]
     with pytest.raises(KeyError) as missing:
         mp.Sequential([Raises(KeyError("hidden"))])([()], inputs(engine, 2, 4))
     assert missing.value.args == ("hidden",)
-    assert "In Sequential.layers[0]." in "".join(traceback.format_exception(missing.value))
+    assert "In the network at Sequential.layers[0]." in "".join(traceback.format_exception(missing.value))
 
 
 def test_the_message_alone(engine):
     network = mp.Sequential([Raises(RuntimeError("two\n  lines"))])
     with pytest.raises(RuntimeError) as caught:
         network([()], inputs(engine, 2, 4))
-    assert str(caught.value) == "Sequential.layers[0]: two\n  lines"
+    assert str(caught.value) == "two\n  lines"
+    assert one_line(caught.value) == "Sequential.layers[0]: two lines"
     assert message_of(caught.value) == "two lines"
     assert where_it_failed(network, caught.value) == "Sequential.layers[0]"
     assert message_of(ValueError("as it is")) == "as it is"
@@ -213,7 +216,8 @@ def test_a_state_that_is_none(engine):
             ValueError, match=f"^Sequential got {what} as its state; expected a list of 1, one for each"
         ):
             network(state, x)
-        with pytest.raises(ValueError, match=rf"^Sequential.layers\[0\]: Parallel got {what} as its state; .*'a', 'b'"):
+        with pytest.raises(ValueError, match=f"^Parallel got {what} as its state; .*'a': ..., 'b': ...") as caught:
             network([state], x)
+        assert place_of(caught.value) == "Sequential.layers[0]"
     with pytest.raises(ValueError, match=r"Parallel got a dict with the entries \['a'\] as its rollout_extras"):
         network(network.initialize_state(2), x, [{"a": None}])

@@ -1,0 +1,1 @@
+"""The running of modules: what their authors and users need not read."""

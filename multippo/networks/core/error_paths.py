@@ -1,0 +1,168 @@
+"""Places in a network: paths of modules, and errors with a note of the module in which they arose."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from multippo.arguments import describe, is_the_librarys, unwrapped
+from multippo.errors import PLACE, place_of
+from multippo.networks.types import StatefulModule
+from multippo.trees import named_leaves
+
+__all__ = [
+    "all_modules",
+    "call_foreign",
+    "located_call",
+    "message_of",
+    "note_place",
+    "path_of",
+    "thrower",
+    "where_it_failed",
+]
+
+
+def all_modules(module: Any) -> Iterator[Any]:
+    """A bound module and everything below it, native modules included."""
+    engine, ahead = module.engine, [module]
+    while ahead:
+        yield (node := ahead.pop())
+        ahead += reversed([child for _, child in engine.children(node)])
+
+
+def path_of(network: Any, module: Any) -> str | None:
+    """The path of a module in a network, such as ``Sequential.layers[1].action``; None if it is not there."""
+    if network is module:
+        return type(network).__name__
+    for name, child in network.engine.children(network):
+        inner = path_of(child, module) if isinstance(child, StatefulModule) else None
+        if inner is not None:
+            return type(network).__name__ + _step(name) + inner[len(type(child).__name__) :]
+    return None
+
+
+def _step(name: str) -> str:
+    """A child's name as Python writes it: ``.layers[0]``, ``.components['left arm']``, ``.body``."""
+    attribute, _, index = name.partition(".")
+    return f".{attribute}[{index if index.isdigit() else repr(index)}]" if index else f".{attribute}"
+
+
+def where_it_failed(network: Any, error: BaseException) -> str:
+    """The path in the network of the innermost module in an error's traceback.
+
+    Of a module in several places it is that from which it was called, where a container called it; of one in several
+    places of one list or dict of a user's own module, all of these.
+    """
+    paths, innermost, key = [type(network).__name__], network, None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        held = frame.f_locals.get("self")
+        if isinstance(held, StatefulModule) and held is not innermost:
+            steps = _steps(innermost, held, key)
+            innermost = held
+            # A module that no attribute holds has no path; the last one that has is the place then.
+            elsewhere = path_of(network, held) if not steps else None
+            paths = [elsewhere] if elsewhere else [path + step for path in paths for step in steps or ("",)]
+            key = None
+        # A container's ``Pass`` knows which of its children it runs.
+        key = frame.f_locals["key"] if "child_input" in frame.f_locals else key
+    if key is not None:  # the container refused what a child returned
+        container: Any = innermost
+        paths = [path + _steps(container, container.children_by_key[key], key)[0] for path in paths]
+    return " and ".join(paths)
+
+
+def _steps(parent: Any, child: Any, key: Any) -> list[str]:
+    """Ways from a module to one that it holds itself: to the place of a key, or to all places in one attribute."""
+    names = [name for name, held in parent.engine.children(parent) if held is child]
+    of_key = [name for name in names if key is not None and str(key) in (name, name.partition(".")[2])]
+    attributes = [name.partition(".")[0] for name in names]
+    same = [name for name, attribute in zip(names, attributes, strict=True) if attribute == attributes[0]]
+    return [_step(name) for name in of_key[:1] or same]
+
+
+def note_place(network: Any, error: Exception) -> None:
+    """Adds a note of the place where an error arose, as a path from a module that ran others.
+
+    Called from the inside out: each module's note takes the place of that from the module below.
+    """
+    place = where_it_failed(network, error)
+    if place_of(error) or place != type(network).__name__:  # else the error's own message names the module
+        error.__notes__ = [note for note in getattr(error, "__notes__", []) if not note.startswith(PLACE)]
+        error.add_note(f"{PLACE}{place}.")
+
+
+def message_of(error: BaseException) -> str:
+    """An error's message on one line."""
+    return " ".join(str(error).split())
+
+
+def located_call(neutral: Any) -> Callable[..., Any]:
+    """The ``__call__`` that a class of the user's is bound with: errors from below it get a note of their place."""
+    call = neutral.__call__
+    if is_the_librarys(neutral):  # whose containers add notes themselves
+        return call
+
+    @functools.wraps(call)
+    def located(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(self, *args, **kwargs)
+        except Exception as error:
+            note_place(self, error)
+            raise
+
+    return located
+
+
+def thrower(error: BaseException) -> str | None:
+    """Name of the module whose ``raise`` statement raised the error; None if compiled code did."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is None or innermost.tb_frame.f_code.co_code[innermost.tb_lasti] != dis.opmap["RAISE_VARARGS"]:
+        return None
+    return str(innermost.tb_frame.f_globals.get("__name__"))
+
+
+_OF_INPUTS = (
+    AssertionError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    np.exceptions.AxisError,
+)
+"""Errors that frameworks raise for inputs that do not fit. Classes derived from them say something else."""
+
+_FRAMEWORKS = ("torch", "jax", "jaxlib", "flax", "numpy", "array_api_compat", "array_api_extra")
+
+
+def call_foreign(kind: str, function: Callable[[Any], Any], x: Any) -> Any:
+    """Returns ``function(x)``; its errors say what it was given.
+
+    Args:
+        kind: The layer that calls, for the error.
+        function: A native module, or a function.
+        x: A tree of arrays.
+
+    Raises:
+        ValueError: If it fails in a way in which inputs of a wrong shape make functions fail.
+    """
+    try:
+        return function(x)
+    except Exception as error:
+        if type(error) not in _OF_INPUTS or (thrower(error) or "numpy").partition(".")[0] not in _FRAMEWORKS:
+            raise
+        inner, received = unwrapped(function), describe(x)
+        if isinstance(x, dict | tuple | list):
+            shapes = {name: tuple(getattr(leaf, "shape", ())) for name, leaf in named_leaves(x)}
+            received = f"arrays of shapes {shapes}"
+        said = f"no entry {error}" if isinstance(error, KeyError) else message_of(error).removesuffix(".")
+        name = getattr(inner, "__name__", type(inner).__name__)
+        raise ValueError(f"{kind}({name}) failed on {received}: {said or type(error).__name__}.") from error
