@@ -30,9 +30,8 @@ class Keyed(Env):
 
 
 def reader(arrays: dict[str, np.ndarray]) -> SavedEnvState:
-    def read(shapes: Any) -> dict[str, np.ndarray]:
-        assert shapes is not None
-        assert {name: tuple(array.shape) for name, array in arrays.items()} == dict(shapes)
+    def read(expected: Any) -> dict[str, np.ndarray]:
+        assert {name: array.shape for name, array in arrays.items()} == {name: e.shape for name, e in expected.items()}
         return arrays
 
     return SavedEnvState(read)
