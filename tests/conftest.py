@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -97,6 +98,11 @@ class Done(NamedTuple):
     out: str
     err: str
 
+    def assert_refused(self, *words: str, code: int = 2) -> None:
+        """It ended with nothing but one line, and these words in it."""
+        assert (self.code, self.out, self.err.count("\n")) == (code, "", 1), self.err
+        assert [word for word in words if word not in self.err] == [], self.err
+
 
 Command = Callable[..., Done]
 
@@ -116,3 +122,22 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         return Done(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the command with a checkpoint after each of five iterations, for reading only."""
+    import short_runs
+
+    from multippo.cli import main
+
+    path = tmp_path_factory.mktemp("runs") / "run"
+    arguments = ("train", "CartPole-v1", "--backend", "torch", *short_runs.SHORT, *short_runs.SMALL, *short_runs.FIVE)
+    assert main([str(argument) for argument in (*arguments, "--run-dir", path)]) == 0
+    return path
+
+
+@pytest.fixture
+def run(five: Path, tmp_path: Path) -> Path:
+    """A copy of ``five``, in ``run`` where the command is called."""
+    return Path(shutil.copytree(five, tmp_path / "run"))

@@ -21,61 +21,50 @@ import support
 import training
 
 import multippo as mp
+from multippo.algorithms.checkpointing.steps import step_directories
 from multippo.algorithms.metrics import read_metrics
+from multippo.atomic_files import remove_leftovers
 from multippo.testing import Clock, TableNet
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("--actor-hidden-sizes", "8", "--critic-hidden-sizes", "8")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), *sys.path]))}
-
-
-class Process:
-    """``multippo train CartPole-v1`` in a process group of its own, as a terminal starts it."""
-
-    def __init__(self, run_dir: Path, *arguments: str) -> None:
-        command = [sys.executable, "-m", "multippo.cli", "train", "CartPole-v1", "--run-dir", str(run_dir)]
-        self.process = subprocess.Popen(
-            [*command, "--total-steps", "1e7", "--progress", "plain", *SMALL, *arguments],
-            cwd=ROOT,
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def wait_for(self, start: str) -> None:
-        assert self.process.stderr is not None
-        while not (line := self.process.stderr.readline()).startswith(start):
-            assert line, f"the run ended before it wrote {start!r}"
-
-    def interrupt(self, whole_group: bool, number: int = signal.SIGINT) -> tuple[int, str, float]:
-        """Exit code, last words and seconds after Ctrl-C, sent as a terminal does to the whole group or to it alone."""
-        began = time.monotonic()
-        if whole_group:
-            os.killpg(self.process.pid, number)
-        else:
-            self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=60)
-        return self.process.returncode, err, time.monotonic() - began
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.communicate()
+PATHS = os.pathsep.join(filter(None, [str(ROOT), *sys.path]))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
-    started: list[Process] = []
+    """Starts ``multippo train CartPole-v1`` in a process group of its own, as a terminal does."""
+    started: list[subprocess.Popen[str]] = []
 
-    def begin(*arguments: str) -> Process:
-        started.append(Process(tmp_path / "run", *arguments))
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "multippo.cli", "train", "CartPole-v1", "--run-dir", str(tmp_path / "run")]
+        command += ["--total-steps", "1e7", "--progress", "plain", *SMALL, *arguments]
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, start_new_session=True, **pipes))
         return started[-1]
 
     yield begin
     for process in started:
-        process.end()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def wait_for(process: Any, start: str) -> None:
+    while not (line := process.stderr.readline()).startswith(start):
+        assert line, f"the run ended before it wrote {start!r}"
+
+
+def last_words(process: Any, number: int = signal.SIGINT, *, group: bool = True) -> str:
+    """What it ends with after a signal, sent as a terminal sends Ctrl-C, to the whole group; or to it alone."""
+    began = time.monotonic()
+    (os.killpg if group else os.kill)(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert time.monotonic() - began < 10
+    assert out == "" and "Traceback" not in err
+    return err.splitlines()[-1]
 
 
 def assert_last_iteration_is_loadable(run: Path) -> None:
@@ -85,86 +74,128 @@ def assert_last_iteration_is_loadable(run: Path) -> None:
     assert state.weights()
 
 
+WORKERS = ("--backend", "torch", "--vectorization", "async", "--num-envs", "2", "--num-minibatches", "1")
+
+
+# SIGTERM is what a batch system sends before the time is up, to one process or to all: the workers then die of it.
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "number", "group"),
     [
-        ("--backend", "torch"),
-        ("--backend", "torch", "--vectorization", "async", "--num-envs", "2", "--num-minibatches", "1"),
-        ("--backend", "jax"),
+        (("--backend", "torch"), signal.SIGINT, True),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in [
+                (WORKERS, signal.SIGINT, True),
+                (("--backend", "jax"), signal.SIGINT, True),
+                (("--backend", "torch"), signal.SIGTERM, False),
+                (WORKERS, signal.SIGTERM, True),
+            ]
+        ),
     ],
-    ids=["torch", "worker processes", "jax"],
 )
-def test_ctrl_c_in_the_middle_of_an_iteration(start: Any, tmp_path: Path, arguments: tuple[str, ...]):
+def test_a_signal_in_the_middle_of_an_iteration(start: Any, tmp_path: Path, arguments: Any, number: int, group: bool):
     process = start(*arguments, "--rollout-length", "256")
-    process.wait_for("step ")
-    code, err, seconds = process.interrupt(whole_group=True)
-    assert code == 130, err
-    assert seconds < 10
-    assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("multippo: interrupted. Saved: "), err
+    wait_for(process, "step ")
+    word = "interrupted" if number == signal.SIGINT else "terminated"
+    assert last_words(process, number, group=group).startswith(f"multippo: {word}. Saved: ")
     assert_last_iteration_is_loadable(tmp_path / "run")
 
 
-@pytest.mark.parametrize("whole_group", [False, True])
-def test_sigterm_in_the_middle_of_an_iteration(start: Any, tmp_path: Path, whole_group: bool):
-    # As a batch system sends it before the time is up, to one process or to all: the workers then die of it.
-    workers = ("--vectorization", "async", "--num-envs", "2", "--num-minibatches", "1") if whole_group else ()
-    process = start("--backend", "torch", *workers, "--rollout-length", "256")
-    process.wait_for("step ")
-    code, err, seconds = process.interrupt(whole_group, signal.SIGTERM)
-    assert code == 143, err
-    assert seconds < 10
-    assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("multippo: terminated. Saved: "), err
-    assert_last_iteration_is_loadable(tmp_path / "run")
-
-
+@pytest.mark.nightly
 def test_ctrl_c_while_the_first_iteration_compiles(start: Any, tmp_path: Path):
     process = start("--backend", "jax", "--num-epochs", "1", "--rollout-length", "8")
-    process.wait_for("Training ")
+    wait_for(process, "Training ")
     time.sleep(1.0)
-    code, err, seconds = process.interrupt(whole_group=True)
-    assert code == 130, err
-    assert seconds < 10
-    assert "Traceback" not in err
+    last = last_words(process)
     if (tmp_path / "run/checkpoints").exists():
         assert_last_iteration_is_loadable(tmp_path / "run")
     else:
-        assert "Nothing was saved yet" in err.splitlines()[-1]
+        assert "Nothing was saved yet" in last
 
 
-SAVER = """
-import sys
+# Saves over an earlier checkpoint and beside it, with a removal after it: once for each call of the system that this
+# takes, in a child killed right before that call. NumPy alone is imported, so that a child is quickly made.
+MOMENTS = """
+import dataclasses, os, signal, sys
+from pathlib import Path
 import multippo as mp
-from multippo.testing import Clock, TableNet
-with mp.use_backend("torch"):
-    network = TableNet([0.0] * 4)
-    run = mp.train_ppo(Clock(3, num_envs=4), network, mp.TrainConfig(ppo=mp.PPOConfig(
-        rollout_length=4, total_steps=16, num_epochs=1, num_minibatches=1)))
-    for number in range(10**9):
-        for name in ("latest", f"step_{number % 50}"):
-            mp.save_checkpoint(f"{sys.argv[1]}/{name}", run.training_state, network, extra={"number": number})
-        print(number, flush=True)
+from multippo import atomic_files
+from multippo.algorithms.types import EpisodeState
+from multippo.testing import TableNet
+
+root, left = Path(sys.argv[1]), 0
+with mp.use_backend("numpy") as engine:
+    network = TableNet([0.5, 0.25])
+    split = engine.split(network)
+    moments = {leaf.native_path: leaf.read() + 1.5 for leaf in engine.leaves(network).values() if leaf.trained}
+    state = mp.TrainingState(
+        definition=split.definition, params=engine.snapshot(split.params), variables=engine.snapshot(split.variables),
+        optimizer_state=(moments, moments, 8), network_state=network.initialize_state(2), env_state=None,
+        episodes=EpisodeState(engine.zeros((2,)), engine.zeros((2,))), key=engine.random.key(3), iteration=0, step=0,
+    )
+
+def save(folder, iteration):
+    folder.save(dataclasses.replace(state, iteration=iteration, step=iteration), iteration)
+
+def count(event="", arguments=()):
+    global left
+    if event and not event.startswith(("open", "os.", "shutil.", "ctypes.dlsym")):
+        return
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.fsync = lambda descriptor: None  # for the machine's sake, which is not stopped
+def counted(call):
+    def wrapped(*arguments, **options):
+        count()
+        return call(*arguments, **options)
+    return wrapped
+
+for kind in ("beside", "over"):
+    moment = code = 0
+    while moment == 0 or code != 0:
+        moment += 1
+        path = root / kind / str(moment)
+        save(mp.CheckpointFolder(path, network), 1)
+        pid = os.fork()
+        if pid == 0:
+            os.fsync, os.close = counted(os.fsync), counted(os.close)
+            folder = mp.CheckpointFolder(path, network, keep_last=1)
+            left = moment
+            sys.addaudithook(count)
+            save(folder, 2 if kind == "beside" else 1)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert code in (0, -signal.SIGKILL), code
+    print(kind, moment)
 """
 
 
-@pytest.mark.parametrize("moment", [0, *(pytest.param(number, marks=pytest.mark.nightly) for number in (1, 2, 3))])
-def test_killed_while_saving(tmp_path: Path, moment: int):
-    # Killed at any moment of a process that does nothing but save, over an earlier checkpoint or beside it.
-    process = subprocess.Popen(
-        [sys.executable, "-c", SAVER, str(tmp_path)], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+def test_killed_before_any_call_of_the_system_that_saving_takes(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", MOMENTS, str(tmp_path)], env=ENVIRONMENT, capture_output=True, text=True
     )
-    assert process.stdout is not None
-    for _ in range(3 + moment):
-        assert process.stdout.readline()
-    time.sleep(0.0013 * (moment + 1))
-    process.kill()
-    process.communicate()
-    with mp.use_backend("torch"):
-        for path in (tmp_path / "latest", tmp_path):  # the one replaced again and again; the latest step
-            state = mp.load_checkpoint(path, TableNet([1.0] * 4))
-            assert (state.iteration, state.step) == (1, 16)
-        assert mp.load_checkpoint(tmp_path / "latest").manifest.extra["number"] >= 2 + moment
+    assert done.returncode == 0, done.stderr
+    for kind, results in (("beside", [1, 2]), ("over", [1])):
+        found: list[int] = []
+        leftovers: list[list[str]] = []
+        for moment in range(1, len(os.listdir(tmp_path / kind)) + 1):
+            path = tmp_path / kind / str(moment)
+            for checkpoint in step_directories(path):
+                mp.load_checkpoint(checkpoint).arrays()  # whole
+            latest = mp.load_checkpoint(path)
+            found.append(latest.manifest.iteration)
+            leftovers.append([entry.name for entry in path.iterdir() if entry.name.startswith(".")])
+            assert latest.manifest.iteration == max(int(entry.name[5:]) for entry in step_directories(path))
+        assert found == sorted(found) and sorted({*found}) == results  # the old one up to some moment, then the new
+        assert len(found) > 30
+        assert not leftovers[-1]  # that child was not killed
+        assert sum(map(bool, leftovers)) > 10
+    # What each left is gone after the next save.
+    for path in [*(tmp_path / "beside").iterdir(), *(tmp_path / "over").iterdir()]:
+        remove_leftovers(path)
+        assert all(entry.name.startswith("step_") for entry in path.iterdir())
 
 
 def test_a_disk_that_is_full(tmp_path: Path):
@@ -172,29 +203,14 @@ def test_a_disk_that_is_full(tmp_path: Path):
     limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
     limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16)); import sys;"
     limit += "from multippo.cli import main; sys.exit(main(sys.argv[1:]))"
-    arguments = [
-        "train",
-        "CartPole-v1",
-        "--backend",
-        "torch",
-        "--run-dir",
-        str(tmp_path / "run"),
-        "--total-steps",
-        "32",
-    ]
-    sizes = ["--num-envs", "2", "--rollout-length", "8", "--num-minibatches", "1", "--actor-hidden-sizes", "256,256"]
-    done = subprocess.run(
-        [sys.executable, "-c", limit, *arguments, *sizes, "--progress", "plain"],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    sizes = "--total-steps 32 --num-envs 2 --rollout-length 8 --num-minibatches 1 --actor-hidden-sizes 256,256"
+    arguments = ["train", "CartPole-v1", "--backend", "torch", "--run-dir", str(tmp_path / "run"), *sizes.split()]
+    command = [sys.executable, "-c", limit, *arguments, "--progress", "plain"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode not in (0, 130), done.stderr
     assert "Traceback" not in done.stderr
     assert "File too large" in done.stderr.splitlines()[-1]
-    left = list((tmp_path / "run").rglob("*.safetensors"))
-    assert left == []
+    assert list((tmp_path / "run").rglob("*.safetensors")) == []
 
 
 def saved_at(path: Path, network: Any, iterations: int) -> training.Run:

@@ -1,6 +1,4 @@
-"""A run killed at any moment, again and again, ends as if nothing had happened; and at any moment its latest checkpoint
-is whole.
-"""
+"""A run killed at any moment, again and again, ends as if nothing had happened, and its latest checkpoint is whole."""
 
 from __future__ import annotations
 
@@ -14,13 +12,12 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
+from short_runs import numbers
 
 import multippo as mp
 from multippo.algorithms.checkpointing.steps import latest_checkpoint, step_directories
-from multippo.algorithms.metrics import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,33 +44,6 @@ PATIENCE_S = 120.0
 """With a life that ended by itself, or does nothing: this test would wait for ever."""
 
 
-class Lives(Protocol):
-    """Starts processes that call the command, one after another."""
-
-    def start(self, arguments: Sequence[str]) -> int:
-        """The process's number."""
-        ...
-
-    def wait(self) -> int:
-        """How it ended: its exit code, or the negative number of the signal."""
-        ...
-
-
-class Spawned:
-    """Processes of their own."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self._environment = environment(tmp_path)
-
-    def start(self, arguments: Sequence[str]) -> int:
-        command = [sys.executable, "-W", "ignore", "-m", "multippo.cli", *arguments]
-        self._process = subprocess.Popen(command, env=self._environment, stdout=subprocess.DEVNULL)
-        return self._process.pid
-
-    def wait(self) -> int:
-        return self._process.wait()
-
-
 # Imports everything once, PyTorch's compiler among it, by a run in an environment that needs no JAX: threads of XLA's
 # would not survive a fork.
 SERVER = """
@@ -95,8 +65,10 @@ for line in sys.stdin:
 """
 
 
-class Forked:
-    """Children of a process that has imported all there is to import, which takes longer than their lives."""
+class Lives:
+    """Processes that call the command, one after another: children of one that has imported all there is to import,
+    which takes longer than their lives.
+    """
 
     def __init__(self, tmp_path: Path) -> None:
         self._server = subprocess.Popen(
@@ -110,38 +82,21 @@ class Forked:
             pass
 
     def start(self, arguments: Sequence[str]) -> int:
-        assert self._server.stdin is not None
+        """The process's number."""
         print(json.dumps(arguments), file=self._server.stdin, flush=True)
         return int(self._read())
 
     def wait(self) -> int:
+        """How it ended: its exit code, or the negative number of the signal."""
         return int(self._read())
 
     def close(self) -> None:
-        assert self._server.stdin is not None and self._server.stdout is not None
-        self._server.stdin.close()
-        self._server.stdout.close()
-        self._server.wait()
+        self._server.communicate()
 
     def _read(self) -> str:
-        assert self._server.stdout is not None
         line = self._server.stdout.readline()
         assert line, "the server has ended"
         return line.strip()
-
-
-@contextlib.contextmanager
-def forked(tmp_path: Path) -> Generator[Lives]:
-    lives = Forked(tmp_path)
-    try:
-        yield lives
-    finally:
-        lives.close()
-
-
-@contextlib.contextmanager
-def spawned(tmp_path: Path) -> Generator[Lives]:
-    yield Spawned(tmp_path)
 
 
 def latest_iteration(run: Path) -> int:
@@ -228,14 +183,6 @@ def kill_amid_a_save(lives: Lives, arguments: Sequence[str], run: Path) -> int:
     return latest_iteration(run) - before
 
 
-def numbers(run: Path) -> list[dict[str, Any]]:
-    """What was logged, without what the clock says."""
-    return [
-        {name: value for name, value in record.items() if not name.startswith(("time/", "throughput/"))}
-        for record in read_metrics(run / "metrics.jsonl")
-    ]
-
-
 def go(lives: Lives, tmp_path: Path, kills: int, saves: int, iterations: int) -> None:
     """Kills a run ``kills`` times at random moments and ``saves`` times amid a save, lets it end, and compares it with
     one that was not killed.
@@ -274,98 +221,5 @@ def go(lives: Lives, tmp_path: Path, kills: int, saves: int, iterations: int) ->
 
 @pytest.mark.nightly
 def test_a_run_killed_fifty_times_ends_as_one_that_was_not(tmp_path: Path):
-    with forked(tmp_path) as lives:
+    with contextlib.closing(Lives(tmp_path)) as lives:
         go(lives, tmp_path, kills=50, saves=5, iterations=300)
-
-
-@pytest.mark.nightly
-def test_the_same_in_processes_of_their_own(tmp_path: Path):
-    with spawned(tmp_path) as lives:
-        go(lives, tmp_path, kills=3, saves=2, iterations=40)
-
-
-# Saves over an earlier checkpoint and beside it, with a removal after it: once for each call of the system that this
-# takes, in a child killed right before that call. NumPy alone is imported, so that a child is quickly made.
-MOMENTS = """
-import dataclasses, os, signal, sys
-from pathlib import Path
-import multippo as mp
-from multippo import atomic_files
-from multippo.algorithms.types import EpisodeState
-from multippo.testing import TableNet
-
-root, left = Path(sys.argv[1]), 0
-with mp.use_backend("numpy") as engine:
-    network = TableNet([0.5, 0.25])
-    split = engine.split(network)
-    moments = {leaf.native_path: leaf.read() + 1.5 for leaf in engine.leaves(network).values() if leaf.trained}
-    state = mp.TrainingState(
-        definition=split.definition, params=engine.snapshot(split.params), variables=engine.snapshot(split.variables),
-        optimizer_state=(moments, moments, 8), network_state=network.initialize_state(2), env_state=None,
-        episodes=EpisodeState(engine.zeros((2,)), engine.zeros((2,))), key=engine.random.key(3), iteration=0, step=0,
-    )
-
-def save(folder, iteration):
-    folder.save(dataclasses.replace(state, iteration=iteration, step=iteration), iteration)
-
-def count(event="", arguments=()):
-    global left
-    if event and not event.startswith(("open", "os.", "shutil.", "ctypes.dlsym")):
-        return
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-os.fsync = lambda descriptor: None  # for the machine's sake, which is not stopped
-def counted(call):
-    def wrapped(*arguments, **options):
-        count()
-        return call(*arguments, **options)
-    return wrapped
-
-for kind in ("beside", "over"):
-    moment = code = 0
-    while moment == 0 or code != 0:
-        moment += 1
-        path = root / kind / str(moment)
-        save(mp.CheckpointFolder(path, network), 1)
-        pid = os.fork()
-        if pid == 0:
-            os.fsync, os.close = counted(os.fsync), counted(os.close)
-            folder = mp.CheckpointFolder(path, network, keep_last=1)
-            left = moment
-            sys.addaudithook(count)
-            save(folder, 2 if kind == "beside" else 1)
-            os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        assert code in (0, -signal.SIGKILL), code
-    print(kind, moment)
-"""
-
-
-def test_a_save_killed_before_any_of_its_calls_of_the_system(tmp_path: Path):
-    done = subprocess.run(
-        [sys.executable, "-c", MOMENTS, str(tmp_path)], env=environment(tmp_path), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    for kind, results in (("beside", [1, 2]), ("over", [1])):
-        found: list[int] = []
-        leftovers: list[list[str]] = []
-        for moment in range(1, len(os.listdir(tmp_path / kind)) + 1):
-            path = tmp_path / kind / str(moment)
-            for checkpoint in step_directories(path):
-                mp.load_checkpoint(checkpoint).arrays()  # whole
-            latest = mp.load_checkpoint(path)
-            found.append(latest.manifest.iteration)
-            leftovers.append([entry.name for entry in path.iterdir() if entry.name.startswith(".")])
-            assert latest.manifest.iteration == max(int(entry.name[5:]) for entry in step_directories(path))
-        assert found == sorted(found) and sorted({*found}) == results  # the old one up to some moment, then the new
-        assert len(found) > 30
-        assert not leftovers[-1]  # that child was not killed
-        assert sum(map(bool, leftovers)) > 10
-    # What each left is gone after the next save.
-    from multippo.atomic_files import remove_leftovers
-
-    for path in [*(tmp_path / "beside").iterdir(), *(tmp_path / "over").iterdir()]:
-        remove_leftovers(path)
-        assert all(entry.name.startswith("step_") for entry in path.iterdir())

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from short_runs import SHORT, numbers, train
+from short_runs import SHORT, checkpoints, numbers, train
 
 from multippo.cli import train as train_module
 from multippo.runs.directory import RunDirectory
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(("backend", "other"), [("jax", "torch"), ("torch", "jax")])
@@ -69,13 +67,13 @@ assert codes == (0, 2), codes
 """
 
 
-def test_a_run_evaluates_where_neither_framework_is_installed_and_none_is_trained_there(command: Any):
-    assert train(command, "--run-dir", "run", "--final-eval-episodes", 4).code == 0
+def test_a_run_evaluates_where_neither_framework_is_installed_and_none_is_trained_there(command: Any, run: Path):
+    expected = json.loads(command("eval", run, "--episodes", 4, "--json").out)
     done = subprocess.run([sys.executable, "-c", WITHOUT_FRAMEWORKS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["backend"] == "numpy"
-    assert report["episode_reward_mean"] == pytest.approx(numbers(Path("run"))[-1]["eval/episode_reward/mean"])
+    assert report["episode_reward_mean"] == pytest.approx(expected["episode_reward_mean"])
     assert done.stderr.count("\n") == 1 and "can't train: it has no gradients" in done.stderr
     assert "pip install 'multippo[jax]'" in done.stderr
 
@@ -91,21 +89,6 @@ def test_a_gru_is_trained_on_one_engine_and_goes_on_on_the_other(command: Any):
     logged = numbers(Path("run"))
     assert [record["iteration"] for record in logged] == [1, 2, 3]
     assert max(record["ratio/first_max_dev"] for record in logged) <= 1e-5
-
-
-def test_one_seed_is_one_run(command: Any):
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        assert train(command, "--run-dir", name, "--seed", seed, "--final-eval-episodes", 0).code == 0
-    assert numbers(Path("a")) == numbers(Path("b"))
-    assert numbers(Path("a"))[0]["losses/critic"] != numbers(Path("c"))[0]["losses/critic"]
-
-
-def test_a_directory_is_found_for_a_run_that_names_none(command: Any):
-    done = train(command, "--final-eval-episodes", 0)
-    (path,) = Path("runs/CartPole-v1").iterdir()
-    assert f"Run: {path}" in done.out
-    assert (path / "config.json").exists()
-    assert command("eval", path, "--episodes", 2).out.startswith("Evaluation: return ")
 
 
 def test_runs_begun_in_one_second_get_directories_of_their_own(command: Any, monkeypatch: pytest.MonkeyPatch):
@@ -124,7 +107,8 @@ def test_runs_begun_in_one_second_get_directories_of_their_own(command: Any, mon
     first, second = chosen
     assert not list(first.iterdir())
     assert f"Run: {second}" in done.out
-    assert (second / "config.json").exists()
+    assert second.parent == Path("runs/CartPole-v1") and (second / "config.json").exists()
+    assert command("eval", second, "--episodes", 2).out.startswith("Evaluation: return ")
 
 
 def test_flags_override_the_file(command: Any):
@@ -150,14 +134,12 @@ def test_evaluation_during_training(command: Any):
     assert "evaluation: return" in done.err
 
 
-def test_eval_refuses_what_is_no_run_and_takes_a_step(command: Any):
-    train(command, "--run-dir", "run", "--final-eval-episodes", 0, "--checkpoint-every-steps", 1)
-    steps = sorted(int(path.name.removeprefix("step_")) for path in Path("run/checkpoints").iterdir())
-    assert len(steps) == 2
-    for which in (steps[0], f"step_{steps[0]:012d}", f"run/checkpoints/step_{steps[0]:012d}"):
+def test_eval_refuses_what_is_no_run_and_takes_a_step(command: Any, run: Path):
+    path = checkpoints(run)[1]
+    step = int(path.name.removeprefix("step_"))
+    for which in (step, path.name, path):
         found = command("eval", "run", "--checkpoint", which, "--json", "--episodes", 2, "--stochastic", "--seed", 3)
-        assert json.loads(found.out)["step"] == steps[0]
-        assert json.loads(found.out)["deterministic"] is False
+        assert (json.loads(found.out)["step"], json.loads(found.out)["deterministic"]) == (step, False)
     for arguments, message in (
         (("run", "--checkpoint", 7), "no checkpoint '7'"),
         (("run", "--episodes", 0), "episodes=0"),
@@ -167,7 +149,4 @@ def test_eval_refuses_what_is_no_run_and_takes_a_step(command: Any):
         (("run/config.json",), "it is a file"),
         ((), "a run is missing"),
     ):
-        done = command("eval", *arguments)
-        assert (done.code, done.out) == (2, "")
-        assert message in done.err
-        assert done.err.count("\n") == 1
+        command("eval", *arguments).assert_refused(message)
