@@ -47,16 +47,16 @@ from multippo.networks.variational import AR1VariationalBottleneck, VariationalB
 from multippo.rngs import Rngs
 
 if TYPE_CHECKING:
+    from multippo.algorithms.activation_records import record_activations_rollout
     from multippo.algorithms.checkpointing.checkpoint import load_checkpoint
     from multippo.algorithms.checkpointing.folder import CheckpointFolder
     from multippo.algorithms.checkpointing.writing import save_checkpoint
     from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
-    from multippo.algorithms.distillation import train_distillation
-    from multippo.algorithms.distillation_config import DistillationConfig, DistillationTrainConfig
+    from multippo.algorithms.distillation.distillation_config import DistillationConfig, DistillationTrainConfig
+    from multippo.algorithms.distillation.training import train_distillation
     from multippo.algorithms.evaluation import eval_rollout
     from multippo.algorithms.losses import ppo_loss
     from multippo.algorithms.ppo import train_ppo
-    from multippo.algorithms.recording import record_activations_rollout
     from multippo.algorithms.replay import replay
     from multippo.algorithms.rollout import unroll_env
     from multippo.algorithms.types import TrainingState, TrainResult, Transition
@@ -74,8 +74,8 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "CheckpointFolder": "multippo.algorithms.checkpointing.folder",
-    "DistillationConfig": "multippo.algorithms.distillation_config",
-    "DistillationTrainConfig": "multippo.algorithms.distillation_config",
+    "DistillationConfig": "multippo.algorithms.distillation.distillation_config",
+    "DistillationTrainConfig": "multippo.algorithms.distillation.distillation_config",
     "EvalConfig": "multippo.algorithms.config",
     "PPOConfig": "multippo.algorithms.config",
     "TrainConfig": "multippo.algorithms.config",
@@ -87,10 +87,10 @@ _LAZY = {
     "Run": "multippo.runs.loading",
     "load_run": "multippo.runs.loading",
     "ppo_loss": "multippo.algorithms.losses",
-    "record_activations_rollout": "multippo.algorithms.recording",
+    "record_activations_rollout": "multippo.algorithms.activation_records",
     "replay": "multippo.algorithms.replay",
     "save_checkpoint": "multippo.algorithms.checkpointing.writing",
-    "train_distillation": "multippo.algorithms.distillation",
+    "train_distillation": "multippo.algorithms.distillation.training",
     "train_ppo": "multippo.algorithms.ppo",
     "unroll_env": "multippo.algorithms.rollout",
     "make_env": "multippo.envs",

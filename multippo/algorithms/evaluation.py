@@ -13,8 +13,8 @@ import numpy as np
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, EvalConfig, TrainConfig
 from multippo.algorithms.rollout import Actor, collect, is_traced
 from multippo.envs.api import Env
-from multippo.envs.guard import restart_unsound
 from multippo.envs.keys import key_words
+from multippo.envs.nonfinite import restart_unsound
 from multippo.networks.core.error_paths import all_modules
 from multippo.networks.random_state import reseed
 from multippo.networks.types import StatefulModule

@@ -19,7 +19,7 @@ from multippo.algorithms.checks import check_acts
 from multippo.algorithms.types import Transition
 from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
-from multippo.envs.guard import restart_broken
+from multippo.envs.nonfinite import restart_broken
 from multippo.networks.carries import check_batch
 from multippo.networks.random_state import forget_drawn
 from multippo.networks.types import PPONetworkOutput, StatefulModule

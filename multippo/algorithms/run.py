@@ -19,16 +19,16 @@ from multippo.algorithms.checks import (
     without_effect,
 )
 from multippo.algorithms.config import TrainConfig
+from multippo.algorithms.distillation.teacher import Teacher
 from multippo.algorithms.evaluation import Evaluator
 from multippo.algorithms.metrics import EVAL_RETURN
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.reports import LogFn, first_not_finite, readable, remedy, replay_warning, with_step
 from multippo.algorithms.schedules import coefficients_at, iterations_left, planned_steps
-from multippo.algorithms.teacher import Teacher
 from multippo.algorithms.trainer import Trainer
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.envs.api import Env
-from multippo.envs.guard import unsound_starts
+from multippo.envs.nonfinite import unsound_starts
 from multippo.errors import NonFiniteError
 from multippo.signals import DeferredInterrupt
 

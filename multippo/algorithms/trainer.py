@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 from multippo.algorithms.checks import check_network
 from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.distillation.teacher import Teacher, TeacherState
 from multippo.algorithms.reward_scaling import clip_rewards, divisors, initial_scale, scale_rewards
 from multippo.algorithms.rollout import Actor, Rollout, collect, is_traced
 from multippo.algorithms.schedules import Coefficients
-from multippo.algorithms.teacher import Teacher, TeacherState
 from multippo.algorithms.types import EpisodeState, TrainingState, Transition
 from multippo.algorithms.update import Learner, LearnerState, fold_episodes
 from multippo.envs.api import Env, EnvState
-from multippo.envs.guard import restart_unsound
-from multippo.envs.saving import SavedEnvState
+from multippo.envs.functional.saving import SavedEnvState
+from multippo.envs.nonfinite import restart_unsound
 from multippo.networks.random_state import reseed
 from multippo.networks.updating import needs_only_valid
 from multippo.trees import named_leaves, tree_map

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 from multippo.algorithms.advantages import linear_recurrence
 from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.distillation.teacher import Teacher, distillation_loss
 from multippo.algorithms.losses import ppo_loss
 from multippo.algorithms.minibatches import cut_rollout, make_sequences, minibatch_indices, take_sequences
 from multippo.algorithms.reports import LIKELIHOOD, NEXT_VALUE, VALUE
 from multippo.algorithms.schedules import Coefficients, adapt_learning_rate
 from multippo.algorithms.targets import current_values, estimate_targets
-from multippo.algorithms.teacher import Teacher, distillation_loss
 from multippo.algorithms.types import EpisodeState, Sequences, Transition
 from multippo.backends.api import OptimizerConfig
-from multippo.envs.guard import guarded_leaves
+from multippo.envs.nonfinite import guarded_leaves
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
 __all__ = ["Learner", "LearnerState", "fold_episodes", "optimizer_config"]

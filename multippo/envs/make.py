@@ -16,14 +16,14 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from multippo.arguments import check_number, check_size, did_you_mean, refuse_swallowed
-from multippo.envs import novel
+from multippo.envs import hidden_velocities
 from multippo.envs.api import Env
-from multippo.envs.host import GymnasiumEnv
-from multippo.envs.members import Wrapper
+from multippo.envs.host.host_env import GymnasiumEnv
+from multippo.envs.host.members import Wrapper
+from multippo.envs.host.vector_forms import Vectorization, first_made, vectorize, vectorize_id
+from multippo.envs.host.workers import WORKER_TIMEOUT_S
 from multippo.envs.other_interfaces import refuse_other_interface
 from multippo.envs.registry import is_installed, unknown_env
-from multippo.envs.vectorize import Vectorization, first_made, vectorize, vectorize_id
-from multippo.envs.workers import WORKER_TIMEOUT_S
 from multippo.envs.wrapper_statistics import report_wrapper_statistics
 from multippo.envs.wrappers import (
     ActionRepeat,
@@ -106,7 +106,7 @@ def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> N
         and callable(getattr(env, "step", None))
         and not isinstance(env, gymnasium.Env | VectorEnv)
     ):
-        from multippo.envs.functional import FunctionalEnv
+        from multippo.envs.functional.functional_env import FunctionalEnv
 
         functions.append(FunctionalEnv)
     else:
@@ -127,11 +127,11 @@ def _makers(env_id: str) -> list[Any]:
     """Functions that take the arguments of an environment made by name."""
     family, _, name = env_id.partition("/")
     if family == "brax":
-        from multippo.envs.brax import make_brax
+        from multippo.envs.functional.brax import make_brax
 
         return [make_brax]
     if family == "playground":
-        from multippo.envs.playground import make_playground
+        from multippo.envs.functional.playground import make_playground
 
         return [make_playground]
     spec = gymnasium.registry[name if family == "gymnasium" else env_id]
@@ -187,8 +187,8 @@ def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: di
     if not inspect.isclass(env) and callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):
         refuse_other_interface(env)
         _require("jax", f"The functional environment {type(env).__name__}", "multippo[jax]")
-        from multippo.envs.brax import without_batching
-        from multippo.envs.functional import FunctionalEnv
+        from multippo.envs.functional.brax import without_batching
+        from multippo.envs.functional.functional_env import FunctionalEnv
 
         return _shown(FunctionalEnv(without_batching(env), num_envs or 1, **kwargs), keys)
     if callable(env):
@@ -210,7 +210,7 @@ def _make_named(env_id: str, num_envs: int, keys: Sequence[str] | None, kwargs: 
         return _shown(_make_brax(env_id, name, num_envs, kwargs), keys)
     if family == "playground":
         _require("mujoco_playground", env_id, "multippo[playground]")
-        from multippo.envs.playground import make_playground, playground_names
+        from multippo.envs.functional.playground import make_playground, playground_names
 
         names = playground_names()
         if name not in names:
@@ -223,7 +223,7 @@ def _make_named(env_id: str, num_envs: int, keys: Sequence[str] | None, kwargs: 
 def _make_brax(env_id: str, name: str, num_envs: int, kwargs: dict[str, Any]) -> Env:
     for package in ("jax", "brax"):
         _require(package, env_id, "multippo[brax]")
-    from multippo.envs.brax import make_brax
+    from multippo.envs.functional.brax import make_brax
 
     try:
         return make_brax(name, num_envs, **kwargs)
@@ -251,7 +251,7 @@ def _make_gymnasium(
     _check_wrappers(wrappers)
     action_repeat = check_size("", "action_repeat", action_repeat)
     wrappers = (*wrappers, *_changes(action_repeat, observation_keys))
-    novel.register()
+    hidden_velocities.register()
     spec = gymnasium.registry.get(gymnasium_id)
     if spec is None:
         if ":" in gymnasium_id:

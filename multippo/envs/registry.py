@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from multippo.envs import novel
+from multippo.envs import hidden_velocities
 
 __all__ = ["BRAX_NAMES", "is_installed", "list_envs", "unknown_env"]
 
@@ -44,7 +44,7 @@ def list_envs() -> list[str]:
     if is_installed("brax"):
         names += [f"brax/{name}" for name in BRAX_NAMES]
     if is_installed("mujoco_playground"):
-        from multippo.envs.playground import playground_names
+        from multippo.envs.functional.playground import playground_names
 
         names += [f"playground/{name}" for name in playground_names()]
     return names
@@ -77,7 +77,7 @@ def is_installed(package: str) -> bool:
 
 
 def _gymnasium_ids() -> list[str]:
-    novel.register()
+    hidden_velocities.register()
     newest: dict[tuple[str | None, str], Any] = {}
     for spec in gymnasium.registry.values():
         # Converters of environments from before gymnasium, no environments themselves.

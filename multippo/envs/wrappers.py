@@ -17,7 +17,7 @@ from gymnasium.utils import RecordConstructorArgs
 from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
 from multippo.envs.observations import at_paths, key_paths
-from multippo.envs.returned import split_step
+from multippo.envs.return_checks import split_step
 from multippo.trees import select, tree_map
 
 __all__ = [

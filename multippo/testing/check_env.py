@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from multippo.envs.api import Env, EnvState
-from multippo.envs.guard import LARGEST, fits, guarded_leaves
+from multippo.envs.nonfinite import LARGEST, fits, guarded_leaves
 from multippo.networks.observation_layers import map_space
 from multippo.testing.random_actions import mask_in, random_action
 from multippo.testing.single_env import gymnasium_findings
@@ -126,7 +126,7 @@ def _play_twice(env: Env, findings: _Findings, states: list[EnvState], num_steps
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         by = f"step {len(again or states)}" if states else "reset"
         # These two name the method, and what was expected of it.
-        plain = frame.f_globals.get("__name__") in ("multippo.envs.returned", "multippo.envs.observations")
+        plain = frame.f_globals.get("__name__") in ("multippo.envs.return_checks", "multippo.envs.observations")
         findings.errors["raised"] = ("" if plain else f"{by} raised {type(error).__name__}: ") + _one_line(error)
 
 

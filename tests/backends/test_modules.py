@@ -9,7 +9,7 @@ from flax import nnx
 from support import each_engine, gradients, to_numpy, total
 
 import multippo as mp
-from multippo.backends.naming import escape, unescape
+from multippo.backends.attributes import escape, unescape
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 KEYS = ("keys", "a.b", "0", "forward", "items", "values", "z", "a", "update", "state_dict", "order", "__len__", "")

@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 import multippo as mp
-from multippo.envs.functional import FunctionalEnv
+from multippo.envs.functional.functional_env import FunctionalEnv
 from multippo.testing import Clock
 from multippo.testing.functional import FunctionalClock
 

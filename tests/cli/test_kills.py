@@ -50,7 +50,7 @@ SERVER = """
 import json, os, sys, tempfile
 import brax.envs, jax, torch
 from multippo.cli import main
-import multippo.envs.brax
+import multippo.envs.functional.brax
 with tempfile.TemporaryDirectory() as folder:
     warm = "--num-envs 2 --rollout-length 4 --num-epochs 1 --num-minibatches 1 --total-steps 8 --final-eval-episodes 0"
     assert main(["train", "CartPole-v1", "--backend", "torch", *warm.split(), "--run-dir", folder + "/warm"]) == 0

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import multippo as mp
-from multippo.envs.guard import restart_broken
+from multippo.envs.nonfinite import restart_broken
 from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, ScaleReward
 from multippo.testing import Clock, FunctionalClock, Goal, Spy
 

@@ -11,7 +11,7 @@ from flax import nnx
 from support import each_engine, to_numpy
 
 import multippo as mp
-from multippo.backends.naming import RESERVED as RESERVED_NAMES
+from multippo.backends.attributes import RESERVED as RESERVED_NAMES
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 NATIVE = {"jax": nnx.Module, "torch": torch.nn.Module}

@@ -17,7 +17,7 @@ from multippo.algorithms.checkpointing.steps import latest_checkpoint
 from multippo.algorithms.checkpointing.tensor_files import ArrayType, check_sha256, read_tensors
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env
-from multippo.envs.saving import SavedEnvState
+from multippo.envs.functional.saving import SavedEnvState
 from multippo.errors import DamagedCheckpointError
 from multippo.networks.portable import load_portable, to_portable
 from multippo.networks.types import StatefulModule

@@ -18,7 +18,7 @@ from multippo.algorithms.checkpointing.tensor_files import write_tensors
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.types import TrainingState
 from multippo.atomic_files import create, replace_directory
-from multippo.envs.saving import SavedEnvState, read_env_state
+from multippo.envs.functional.saving import SavedEnvState, read_env_state
 from multippo.networks.portable import portable_split
 from multippo.networks.random_state import forget_drawn
 

@@ -15,11 +15,11 @@ from flax import nnx
 from jax.core import Tracer
 
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
+from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
 from multippo.backends.devices import check_matmul_precision
 from multippo.backends.jax import devices, layers, products
 from multippo.backends.jax.modules import ModuleDict, bound_class, make_variable, track_all
 from multippo.backends.jax.optimizer import JaxOptimizer
-from multippo.backends.naming import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
 from multippo.random import Random
 from multippo.trees import tree_map
 

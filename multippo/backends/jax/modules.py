@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from multippo.backends.naming import (
+from multippo.backends.attributes import (
     KeyedChildren,
     check_attribute,
     check_class,

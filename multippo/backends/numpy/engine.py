@@ -10,7 +10,7 @@ import array_api_compat.numpy as numpy_namespace
 import numpy as np
 
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
-from multippo.backends.naming import bound_attributes, in_order, refuse_written, unescape
+from multippo.backends.attributes import bound_attributes, in_order, refuse_written, unescape
 from multippo.backends.numpy import layers
 from multippo.backends.numpy.modules import (
     Held,

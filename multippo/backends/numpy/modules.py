@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.backends.naming import (
+from multippo.backends.attributes import (
     NATIVE_CORE,
     KeyedChildren,
     Named,

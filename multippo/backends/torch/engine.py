@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
+from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
 from multippo.backends.devices import check_matmul_precision
-from multippo.backends.naming import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
 from multippo.backends.torch import devices, exchange, layers, products
 from multippo.backends.torch.compiling import compiled
 from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class, track_all

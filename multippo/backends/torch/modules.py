@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from multippo.backends.naming import (
+from multippo.backends.attributes import (
     KeyedChildren,
     ReadFirst,
     check_attribute,

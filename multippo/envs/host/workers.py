@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from multippo.envs.members import run_member
+from multippo.envs.host.members import run_member
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from gymnasium.vector import VectorEnv
 
-    from multippo.envs.members import MemberConstructor
+    from multippo.envs.host.members import MemberConstructor
 
 __all__ = ["WORKER_TIMEOUT_S", "WatchedVectorEnv", "Workers", "watch"]
 
@@ -67,7 +67,7 @@ class WatchedVectorEnv(AsyncVectorEnv):
         # Not forked, since JAX and torch run threads that a fork would break.
         context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         if context == "forkserver":
-            multiprocessing.get_context(context).set_forkserver_preload(["multippo.envs.preloaded"])
+            multiprocessing.get_context(context).set_forkserver_preload(["multippo.envs.host.preloaded"])
         try:
             with self.naming_the_dead(_START):
                 # No copies of observations: the adapter copies.

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from jax.interpreters.batching import register_vmappable
 
-from multippo.envs.functional import FunctionalEnv, _stride
+from multippo.envs.functional.functional_env import FunctionalEnv, _stride
 from multippo.envs.make import make_env
 
 

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from multippo.arguments import refuse_swallowed
-from multippo.envs.functional import FunctionalEnv
-from multippo.envs.wide import precision_of_engine
+from multippo.envs.functional.functional_env import FunctionalEnv
+from multippo.envs.functional.own_precision import precision_of_engine
 
 __all__ = ["BRAX_BACKENDS", "make_brax", "without_batching"]
 

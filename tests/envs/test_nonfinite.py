@@ -8,7 +8,7 @@ import support
 from gymnasium import spaces
 
 import multippo as mp
-from multippo.envs.guard import fits, restart_broken, restart_unsound
+from multippo.envs.nonfinite import fits, restart_broken, restart_unsound
 from multippo.testing import Clock, CountNet, check_env
 
 

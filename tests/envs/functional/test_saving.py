@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from multippo.envs.api import Env, EnvState
-from multippo.envs.saving import SavedEnvState, read_env_state
+from multippo.envs.functional.saving import SavedEnvState, read_env_state
 
 
 class Keyed(Env):

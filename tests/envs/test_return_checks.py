@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 from multippo.envs import make_env
-from multippo.envs.returned import Observations, as_flag, as_reward, split_step
+from multippo.envs.return_checks import Observations, as_flag, as_reward, split_step
 
 ZEROS = np.zeros(2, np.float32)
 BOX = spaces.Box(-1, 1, (2,), np.float32)

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from multippo.envs.trees import conform, select, shared_leaves, strip_weak_types, take
+from multippo.envs.functional.state_trees import conform, select, shared_leaves, strip_weak_types, take
 
 
 def test_weak_types_are_stripped_and_keys_left_alone():

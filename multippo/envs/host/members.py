@@ -15,7 +15,7 @@ import gymnasium
 from gymnasium.vector.async_vector_env import _async_worker  # pyright: ignore[reportPrivateUsage]
 
 from multippo.envs.other_interfaces import refuse_other_interface
-from multippo.envs.returned import RESET_AND_STEP, Observations, split_reset, split_step
+from multippo.envs.return_checks import RESET_AND_STEP, Observations, split_reset, split_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,8 @@ import numpy as np
 import optree
 
 from multippo.algorithms.checks import run_once
+from multippo.algorithms.distillation.pairing import Route, plan_route
 from multippo.algorithms.evaluation import evaluation_mode
-from multippo.algorithms.lessons import Route, plan_route
 from multippo.algorithms.losses import LossOutput, mean_metrics, mean_over
 from multippo.algorithms.minibatches import has_memory
 from multippo.algorithms.types import Sequences, Transition

@@ -4,7 +4,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from multippo.envs.host import GymnasiumEnv
+from multippo.envs.host.host_env import GymnasiumEnv
 
 MODES = list(AutoresetMode)
 
@@ -337,7 +337,7 @@ def test_an_exception_passes_through_unchanged(clock):
     with pytest.raises(ZeroDivisionError, match="in the environment") as caught:
         env.step(env.reset(0), no_action(1))
     assert caught.traceback[-1].name == "step"
-    assert caught.traceback[-1].path.name == "test_host.py"
+    assert caught.traceback[-1].path.name == "test_host_env.py"
 
 
 def test_actions_reach_the_environment_in_bounds_and_the_callers_array_is_untouched(spy):

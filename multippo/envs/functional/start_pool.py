@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from multippo.envs.guard import broken_leaf
+from multippo.envs.nonfinite import broken_leaf
 
 __all__ = ["sound_starts"]
 

@@ -17,18 +17,18 @@ from gymnasium.vector import (
 from multippo.arguments import check_number, check_size
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
-from multippo.envs.autoreset import autoreset_mode as read_autoreset_mode
-from multippo.envs.autoreset import (
+from multippo.envs.host.autoreset import autoreset_mode as read_autoreset_mode
+from multippo.envs.host.autoreset import (
     final_observations,
     keep_final_observations,
     refuse_ignored_mask,
     report_overwritten_finals,
 )
+from multippo.envs.host.members import Member
+from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, Workers, watch
 from multippo.envs.keys import host_seed
-from multippo.envs.members import Member
 from multippo.envs.observations import make_observation_map, take_rows
-from multippo.envs.returned import check_numbers
-from multippo.envs.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, Workers, watch
+from multippo.envs.return_checks import check_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

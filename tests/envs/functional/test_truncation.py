@@ -3,8 +3,8 @@ import warnings
 import jax.numpy as jnp
 import pytest
 
-from multippo.envs.functional import FunctionalEnv
-from multippo.envs.truncation import find_truncation_key, own_episode_limit
+from multippo.envs.functional.functional_env import FunctionalEnv
+from multippo.envs.functional.truncation import find_truncation_key, own_episode_limit
 
 
 class Raw:

@@ -12,8 +12,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from multippo.envs.members import MadeMember, MemberConstructor, Wrapper
-from multippo.envs.workers import WORKER_TIMEOUT_S, WatchedVectorEnv
+from multippo.envs.host.members import MadeMember, MemberConstructor, Wrapper
+from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

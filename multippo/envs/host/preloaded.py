@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from multippo.envs import members
+from multippo.envs.host import members
 
 __all__ = ["members"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from multippo.algorithms.distillation_config import DistillationConfig, DistillationTrainConfig
+from multippo.algorithms.distillation.distillation_config import DistillationConfig, DistillationTrainConfig
+from multippo.algorithms.distillation.teacher import TargetFn, Teacher, distillation_loss
 from multippo.algorithms.reports import LogFn
 from multippo.algorithms.run import CheckpointFn, Run
-from multippo.algorithms.teacher import TargetFn, Teacher, distillation_loss
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.envs.api import Env
 from multippo.networks.core.error_paths import all_modules

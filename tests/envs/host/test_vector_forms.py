@@ -7,7 +7,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 
 from multippo.envs import make_env
-from multippo.envs.vectorize import vectorize, vectorize_id
+from multippo.envs.host.vector_forms import vectorize, vectorize_id
 
 CARTPOLE = gymnasium.spec("CartPole-v1")
 PENDULUM = gymnasium.spec("Pendulum-v1")

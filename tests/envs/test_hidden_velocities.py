@@ -5,21 +5,21 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from multippo.envs import novel
-from multippo.envs.vectorize import vectorize_id
+from multippo.envs import hidden_velocities
+from multippo.envs.host.vector_forms import vectorize_id
 
 
 def test_registering_twice_is_quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        novel.register()
-        novel.register()
+        hidden_velocities.register()
+        hidden_velocities.register()
 
 
 @pytest.mark.parametrize("vectorization", ["native", "sync"])
 def test_cartpole_shows_position_and_angle(vectorization):
-    novel.register()
-    hidden = vectorize_id(gymnasium.spec(novel.CARTPOLE_ID), 3, vectorization)
+    hidden_velocities.register()
+    hidden = vectorize_id(gymnasium.spec(hidden_velocities.CARTPOLE_ID), 3, vectorization)
     full = vectorize_id(gymnasium.spec("CartPole-v1"), 3, vectorization)
     assert hidden.single_observation_space.shape == (2,)
     assert hidden.observation_space.shape == (3, 2)
@@ -34,13 +34,16 @@ def test_cartpole_shows_position_and_angle(vectorization):
 
 
 def test_the_native_form_says_how_it_resets():
-    novel.register()
-    assert vectorize_id(gymnasium.spec(novel.CARTPOLE_ID), 2).metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    hidden_velocities.register()
+    assert (
+        vectorize_id(gymnasium.spec(hidden_velocities.CARTPOLE_ID), 2).metadata["autoreset_mode"]
+        is AutoresetMode.NEXT_STEP
+    )
 
 
 def test_pendulum_shows_cosine_and_sine_and_ends_after_200_steps():
-    novel.register()
-    hidden, full = gymnasium.make(novel.PENDULUM_ID), gymnasium.make("Pendulum-v1")
+    hidden_velocities.register()
+    hidden, full = gymnasium.make(hidden_velocities.PENDULUM_ID), gymnasium.make("Pendulum-v1")
     np.testing.assert_array_equal(hidden.reset(seed=1)[0], full.reset(seed=1)[0][:2])
     for t in range(200):
         action = np.array([np.sin(t)], np.float32)
@@ -50,11 +53,11 @@ def test_pendulum_shows_cosine_and_sine_and_ends_after_200_steps():
         assert reward == full_reward
         assert not terminated
         assert truncated == (t == 199)
-    assert gymnasium.spec(novel.CARTPOLE_ID).max_episode_steps == 500
+    assert gymnasium.spec(hidden_velocities.CARTPOLE_ID).max_episode_steps == 500
 
 
 def test_only_a_flat_observation_has_entries(spy):
     env = spy(gymnasium.spaces.Discrete(2))
     env.observation_space = gymnasium.spaces.Box(0, 1, (2, 2))
     with pytest.raises(ValueError, match="one axis"):
-        novel.KeepEntries(env, (0,))
+        hidden_velocities.KeepEntries(env, (0,))

@@ -6,8 +6,8 @@ import contextlib
 import io
 from typing import Any
 
-from multippo.envs.functional import FunctionalEnv
-from multippo.envs.wide import precision_of_engine
+from multippo.envs.functional.functional_env import FunctionalEnv
+from multippo.envs.functional.own_precision import precision_of_engine
 
 __all__ = ["make_playground", "playground_names"]
 

@@ -15,10 +15,10 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from multippo.envs import workers
-from multippo.envs.host import GymnasiumEnv
+from multippo.envs.host import workers
+from multippo.envs.host.host_env import GymnasiumEnv
+from multippo.envs.host.vector_forms import vectorize
 from multippo.envs.make import make_env
-from multippo.envs.vectorize import vectorize
 
 NO_ACTION = np.zeros(2, int)
 SECOND = np.array([0, 1])

@@ -7,7 +7,7 @@ import pytest
 import training
 
 import multippo as mp
-from multippo.envs.functional import FunctionalEnv
+from multippo.envs.functional.functional_env import FunctionalEnv
 from multippo.testing import FunctionalClock, TableNet, check_env
 
 

@@ -15,14 +15,18 @@ from multippo.arguments import check_size
 from multippo.backends.registry import computes_in_float64
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
-from multippo.envs.functional_spaces import as_declared, functional_action_space, functional_observation_space
-from multippo.envs.guard import broken_leaf
+from multippo.envs.functional.functional_spaces import (
+    as_declared,
+    functional_action_space,
+    functional_observation_space,
+)
+from multippo.envs.functional.own_precision import in_own_precision
+from multippo.envs.functional.start_pool import sound_starts
+from multippo.envs.functional.state_trees import conform, select, shared_leaves, strip_weak_types, take
+from multippo.envs.functional.tracing_errors import while_traced
+from multippo.envs.functional.truncation import find_truncation_key, own_episode_limit
 from multippo.envs.keys import raw_jax_key
-from multippo.envs.starts import sound_starts
-from multippo.envs.traced import while_traced
-from multippo.envs.trees import conform, select, shared_leaves, strip_weak_types, take
-from multippo.envs.truncation import find_truncation_key, own_episode_limit
-from multippo.envs.wide import in_own_precision
+from multippo.envs.nonfinite import broken_leaf
 
 if TYPE_CHECKING:
     import gymnasium

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import multippo as mp
-from multippo.envs.functional import FunctionalEnv
+from multippo.envs.functional.functional_env import FunctionalEnv
 
 
 class State(NamedTuple):

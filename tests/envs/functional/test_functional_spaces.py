@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multippo.envs.functional_spaces import as_declared, functional_action_space, functional_observation_space
+from multippo.envs.functional.functional_spaces import (
+    as_declared,
+    functional_action_space,
+    functional_observation_space,
+)
 
 
 class Bare:

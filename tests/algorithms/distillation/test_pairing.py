@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multippo.algorithms.lessons import plan_route
+from multippo.algorithms.distillation.pairing import plan_route
 from multippo.networks.measuring import Lesson
 from multippo.networks.samplers.distributions import Categorical
 

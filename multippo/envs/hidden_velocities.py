@@ -93,12 +93,14 @@ def register() -> None:
     if CARTPOLE_ID not in gymnasium.registry:
         gymnasium.register(
             CARTPOLE_ID,
-            entry_point="multippo.envs.novel:make_cartpole",
-            vector_entry_point="multippo.envs.novel:make_cartpole_vector",
+            entry_point="multippo.envs.hidden_velocities:make_cartpole",
+            vector_entry_point="multippo.envs.hidden_velocities:make_cartpole_vector",
             max_episode_steps=500,
         )
     if PENDULUM_ID not in gymnasium.registry:
-        gymnasium.register(PENDULUM_ID, entry_point="multippo.envs.novel:make_pendulum", max_episode_steps=200)
+        gymnasium.register(
+            PENDULUM_ID, entry_point="multippo.envs.hidden_velocities:make_pendulum", max_episode_steps=200
+        )
 
 
 def _kept_space(space: gymnasium.Space[Any], entries: list[int]) -> Box:

@@ -1,0 +1,1 @@
+"""Environments traced by JAX: brax, playground, and those of users."""

@@ -1,0 +1,1 @@
+"""Environments stepped from Python: gymnasium, its vector forms, and worker processes."""
