@@ -11,26 +11,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from short_runs import checkpoints, train
 from spaces_env import Spaces
 
 import multippo as mp
-from multippo.cli import main
 from multippo.errors import MultippoError
-
-SMALL = ("--backend", "torch", "--actor-hidden-sizes", 4, "--critic-hidden-sizes", 4, "--num-envs", 4)
-SHORT = ("--rollout-length", 8, "--num-epochs", 1, "--num-minibatches", 1, "--progress", "off")
-SAVED = ("--total-steps", 64, "--final-eval-episodes", 0, "--checkpoint-every-steps", 1)
-
-
-def train(path: Path, *more: object) -> Path:
-    arguments = ("train", "CartPole-v1", *SMALL, *SHORT, *SAVED, *more, "--run-dir", path)
-    assert main([str(argument) for argument in arguments]) == 0
-    return path
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("runs") / "run")
 
 
 def test_a_run_from_before_bytes_were_normalised_keeps_its_network(
@@ -39,15 +24,16 @@ def test_a_run_from_before_bytes_were_normalised_keeps_its_network(
     make = lambda: Spaces(spaces.Box(0, 255, (7, 7, 3), np.uint8), spaces.Discrete(3))  # noqa: E731
     spec = gymnasium.envs.registration.EnvSpec("test/Codes-v0", make)
     monkeypatch.setitem(gymnasium.registry, "test/Codes-v0", spec)
-    new, old = ("train", "test/Codes-v0", *SMALL, *SHORT, *SAVED, "--run-dir", tmp_path / "new"), tmp_path / "old"
-    assert command(*new).code == 0
-    assert command(*new[:-1], old, "--bytes-as-images", "true").code == 0
+    new, old = tmp_path / "new", tmp_path / "old"
+    for path, flags in ((new, ()), (old, ("--bytes-as-images", "true"))):
+        options = ("--final-eval-episodes", 0, "--run-dir", path, *flags)
+        assert train(command, *options, env="test/Codes-v0").code == 0
     config = json.loads((old / "config.json").read_text())
     del config["network"]["options"]["bytes_as_images"]
     (old / "config.json").write_text(json.dumps(config))
     codes = np.random.default_rng(0).integers(0, 9, (1, 7, 7, 3), np.uint8)
     with mp.use_backend("numpy"):
-        for run, first in ((tmp_path / "new", mp.Normalizer), (old, mp.Scale)):
+        for run, first in ((new, mp.Normalizer), (old, mp.Scale)):
             network = mp.load_run(run).network
             assert isinstance(network[0], first)
         output = network(network.initialize_state(1), codes).output
@@ -63,9 +49,9 @@ def test_a_run_from_before_bytes_were_normalised_keeps_its_network(
 
 
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
-def test_network_and_environment_are_those_of_the_run(command: Any, run: Path, backend: str):
+def test_network_and_environment_are_those_of_the_run(command: Any, five: Path, backend: str):
     with mp.use_backend(backend):
-        loaded = mp.load_run(run, num_envs=5)
+        loaded = mp.load_run(five, num_envs=5)
         stored = loaded.checkpoint.weights()
         found = mp.to_portable(loaded.network)
         assert found.keys() == stored.keys()
@@ -76,12 +62,12 @@ def test_network_and_environment_are_those_of_the_run(command: Any, run: Path, b
         key = mp.random.key(3)
         score = mp.eval_rollout(loaded.env, loaded.network, num_episodes=5, key=key)
         loaded.env.close()
-    told = command("eval", run, "--backend", backend, "--episodes", 5, "--seed", 3, "--json")
+    told = command("eval", five, "--backend", backend, "--episodes", 5, "--seed", 3, "--json")
     assert score["eval/episode_reward/mean"] == json.loads(told.out)["episode_reward_mean"]
 
 
 def test_any_of_its_checkpoints_to_go_on_from(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    first, last = (sorted((run / "checkpoints").iterdir())[place] for place in (0, -1))
+    first, last = (checkpoints(run)[place] for place in (0, -1))
     # A number is a step, not the name of what happens to lie here.
     monkeypatch.chdir(tmp_path)
     shutil.copytree(last, str(mp.load_checkpoint(first).manifest.step))
@@ -97,10 +83,10 @@ def test_any_of_its_checkpoints_to_go_on_from(run: Path, tmp_path: Path, monkeyp
     assert result.total_iterations == mp.load_checkpoint(run).manifest.iteration
 
 
-def test_a_run_is_loaded_in_the_active_precision(run: Path):
+def test_a_run_is_loaded_in_the_active_precision(five: Path):
     with mp.use_backend("torch"), mp.precision("float64"):
-        found = mp.to_portable(mp.load_run(run).network)
-    for name, value in mp.load_checkpoint(run).weights().items():
+        found = mp.to_portable(mp.load_run(five).network)
+    for name, value in mp.load_checkpoint(five).weights().items():
         assert found[name].dtype == (np.float64 if value.dtype == np.float32 else value.dtype)
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
@@ -118,26 +104,6 @@ def test_a_run_is_loaded_in_the_active_precision(run: Path):
         (".", {"checkpoint": ""}, "checkpoint='' is not possible"),
     ],
 )
-def test_what_is_not_there_is_told(run: Path, where: str, options: dict[str, Any], message: str):
+def test_what_is_not_there_is_told(five: Path, where: str, options: dict[str, Any], message: str):
     with mp.use_backend("torch"), pytest.raises((MultippoError, ValueError), match=message):
-        mp.load_run(run / where, **options)
-
-
-def test_environments_of_a_run_that_does_not_load_are_closed(run: Path, monkeypatch: pytest.MonkeyPatch):
-    from multippo.runs.settings import RunSettings
-
-    closed: list[bool] = []
-
-    def make_network(_: RunSettings, env: Any) -> Any:
-
-        def close() -> None:
-            closed.append(True)
-            raise OSError("the wrong one")
-
-        monkeypatch.setattr(env, "close", close)
-        raise RuntimeError("no")
-
-    monkeypatch.setattr(RunSettings, "make_network", make_network)
-    with mp.use_backend("torch"), pytest.raises(RuntimeError, match="no"):
-        mp.load_run(run)
-    assert closed == [True]
+        mp.load_run(five / where, **options)
