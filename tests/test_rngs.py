@@ -27,13 +27,7 @@ def test_numpy_integers_will_do():
     np.testing.assert_array_equal(Rngs(np.int64(3)).key(), Rngs(3).key())
 
 
-@pytest.mark.parametrize("seed", [1.0, "1", None, True])
-def test_what_is_no_integer_is_refused(seed):
-    with pytest.raises(TypeError, match="expected an integer"):
-        Rngs(seed)
-
-
-@pytest.mark.parametrize("seed", [-1, 2**64])
-def test_what_is_out_of_range_is_refused(seed):
-    with pytest.raises(ValueError, match=r"expected an integer in \[0, 2\*\*64\)"):
+@pytest.mark.parametrize("seed", [1.0, "1", None, True, -1, 2**64])
+def test_what_is_no_integer_in_range_is_refused(seed):
+    with pytest.raises((TypeError, ValueError), match="expected an integer"):
         Rngs(seed)
