@@ -71,72 +71,35 @@ def test_nothing_is_wrong_with_what_is_right(env):
     assert report.episodes > 0
 
 
-class Wide(Walk):
-    def observe(self) -> Any:
-        return np.zeros(3, np.float32)
+def walk(**changed: Any) -> Any:
+    """A class of walks with other methods or spaces."""
+    return type("Changed", (Walk,), changed)
 
 
-class Outside(Walk):
-    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+def crash(env: Any) -> Any:
+    if env.time == 7:
+        raise RuntimeError("the robot fell apart")
+    return 1.0
 
 
-class Infinite(Walk):
-    def observe(self) -> Any:
-        return np.full(2, np.nan if self.time == 7 else 0.5 + self.place, np.float32)
-
-
-class Costly(Walk):
-    def reward(self) -> Any:
-        return -np.inf if self.time == 7 else 1.0
-
-
-class Free(Walk):
-    def reward(self) -> Any:
-        return 0.0
-
-
-class Endless(Walk):
-    def ends(self) -> tuple[bool, bool]:
-        return False, False
-
-
-class OneStart(Walk):
-    def start(self) -> Any:
-        return np.ones(2)
-
-
-class Unseeded(Walk):
-    rng = np.random.default_rng()
-
-    def start(self) -> Any:
-        return self.rng.normal(size=2)
-
-
-class Texts(Walk):
-    observation_space = spaces.Text(5)
-
-
-class Vectors(Walk):
-    def reward(self) -> Any:
-        return np.ones(2)
-
-
-class Crashing(Walk):
-    def reward(self) -> Any:
-        if self.time == 7:
-            raise RuntimeError("the robot fell apart")
-        return 1.0
+UNSEEDED = np.random.default_rng()
 
 
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (Wide, r"shape \(3,\), expected shape \(2,\)"),
-        (Infinite, "The observation is not finite in step 7"),
-        (Costly, "The reward is not finite in step 7"),
-        (Unseeded, "The same seed and actions gave another run: obs of environment 0 differs first after reset"),
-        (Texts, "can't be made.*of type Text is not supported"),
-        (Crashing, "the robot fell apart"),
+        (walk(observe=lambda _: np.zeros(3, np.float32)), r"shape \(3,\), expected shape \(2,\)"),
+        (
+            walk(observe=lambda env: np.full(2, np.nan if env.time == 7 else 0.5 + env.place, np.float32)),
+            "The observation is not finite in step 7",
+        ),
+        (walk(reward=lambda env: -np.inf if env.time == 7 else 1.0), "The reward is not finite in step 7"),
+        (
+            walk(start=lambda _: UNSEEDED.normal(size=2)),
+            "The same seed and actions gave another run: obs of environment 0 differs first after reset",
+        ),
+        (walk(observation_space=spaces.Text(5)), "can't be made.*of type Text is not supported"),
+        (walk(reward=crash), "the robot fell apart"),
         ("NoSuchEnv-v0", "can't be made"),
         (object(), "can't be made"),
     ],
@@ -151,16 +114,19 @@ def test_errors(env, message):
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (Outside, r"The observation leaves its declared bounds: it reached -"),
-        (Free, "Every reward was 0"),
-        (Endless, "No episode ended within 500 steps"),
-        (OneStart, "Every episode of an environment began with the same observation"),
+        (
+            walk(observation_space=spaces.Box(-1, 1, (2,), np.float32)),
+            r"The observation leaves its declared bounds: it reached -\d+.* to \d",
+        ),
+        (walk(reward=lambda _: 0.0), "Every reward was 0"),
+        (walk(ends=lambda _: (False, False)), "No episode ended within 500 steps"),
+        (walk(start=lambda _: np.ones(2)), "Every episode of an environment began with the same observation"),
     ],
 )
 def test_warnings(env, message):
     report = check_env(env)
     assert report
-    assert [message in warning for warning in report.warnings] == [True], report.warnings
+    assert [bool(re.search(message, text)) for text in report.warnings] == [True], report.warnings
 
 
 def test_a_batch_seeded_alike():
@@ -231,13 +197,10 @@ ZEROS = Returning.zeros
         ),
         ({"first": (ZEROS, None)}, "^error: reset returned a NoneType as info; expected a dict"),
         ({"after": (ZEROS, [1.0], True, False, {})}, "^error: step returned a list .* as reward; expected a number"),
-        ({"after": (ZEROS, "1", True, False, {})}, "^error: step returned a str .* as reward"),
-        ({"after": (ZEROS, 1j, True, False, {})}, "^error: step returned a complex as reward"),
         ({"after": (ZEROS, 1.0, "False", False, {})}, "^error: step returned a str .* as terminated"),
         ({"after": (ZEROS, 1.0, True, False, None)}, "^error: step returned a NoneType as info"),
         ({"after": (None, 1.0, True, False, {})}, "^error: The observation.*received object values"),
         ({"after": None}, "^error: step 1 raised RuntimeError: boom"),
-        ({"after": (ZEROS, None, True, False, {})}, "^error: step returned a NoneType as reward; expected a number"),
         ({"after": (ZEROS, {"a": 1.0}, True, False, {})}, r"^error: step returned a dict .*\['a'\].*multippo.envs.Env"),
     ],
 )
@@ -266,19 +229,6 @@ def test_types_that_are_cast(attributes, message):
     report = check_env(returning(**attributes), num_steps=5)
     assert report
     assert re.search(f"warning: .*{message}", str(report)), str(report)
-
-
-def test_the_whole_range_is_told():
-    class Growing(Returning):
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            self.time = 0
-            return ZEROS, {}
-
-        def step(self, action: Any) -> Any:
-            self.time += 1
-            return np.asarray([self.time, -self.time], np.float32), 1.0, self.time == 7, False, {}
-
-    assert "it reached -7 to 7" in str(check_env(Growing, num_steps=20))
 
 
 class Overwriting(gymnasium.vector.VectorEnv):
