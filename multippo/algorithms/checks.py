@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 from typing import Any
 
 from multippo.algorithms.action_checks import check_actions
@@ -12,7 +13,7 @@ from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.arguments import describe, is_the_librarys
 from multippo.envs.api import Env, EnvState
-from multippo.networks.captured_weights import refuse_captured
+from multippo.networks.captured_weights import captured_weights
 from multippo.networks.core.error_paths import all_modules, message_of, path_of, where_it_failed
 from multippo.networks.outputs import check_scalars, drawing
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
@@ -30,6 +31,8 @@ __all__ = [
     "with_num_envs",
     "without_effect",
 ]
+
+_LOG = logging.getLogger("multippo")
 
 
 def as_env(env: Any, num_envs: int | None) -> Env:
@@ -116,7 +119,7 @@ def check_trains(engine: Any) -> None:
 
 
 def check_network(network: Any, network_state: Any, env: Env, env_state: EnvState, obs: Any, config: PPOConfig) -> None:
-    """Runs the network once on the first observation, and checks what comes out.
+    """Runs the network once on the first observation, and checks what comes out; warns of weights out of reach.
 
     Args:
         network: What the user passed.
@@ -128,8 +131,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
 
     Raises:
         ValueError: If the network fails on the observation, or its output does not fit the environment.
-        TypeError: If the network or its output is of the wrong type, or a function in it captures weights that would
-            not be trained.
+        TypeError: If the network or its output is of the wrong type.
     """
     draws: list[Any] = []
     out = run_once(network, network_state, obs, draws=draws)
@@ -141,7 +143,8 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
     _check_entropies(network, out.output, env.num_envs, config)
     _check_carry("next_state", network_state, out.next_state, env.num_envs)
     _check_reset(network, network_state, env.num_envs)
-    refuse_captured(network, network_state, obs)
+    for text in captured_weights(network):
+        _LOG.warning(text)
 
 
 def _takes_known_actions(env: Env) -> bool:

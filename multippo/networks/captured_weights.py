@@ -1,189 +1,122 @@
-"""Weights that a network computes with, but that training would not reach: those that functions know."""
+"""Weights that a network's functions know and training does not reach: those of closures, defaults and bound objects.
+
+A framework finds the weights in a module's attributes. A layer that only a function knows is in none of them.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Iterator
-from types import FunctionType
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
 
-import numpy as np
-
-from multippo.networks.captures import captures_of
-from multippo.networks.core.error_paths import path_of
+from multippo.networks.core.error_paths import paths_of
 from multippo.networks.types import StatefulModule
 from multippo.networks.variables import Param
-from multippo.trees import tree_leaves
 
-__all__ = ["captured_weights", "refuse_captured"]
+__all__ = ["captured_weights"]
 
-_LIBRARIES = ("multippo", "flax", "jax", "torch", "numpy", "builtins", "abc", "typing")
-"""Whose classes know no layers in their methods."""
+_DEPTH = 6
+"""Functions, containers and objects inside one another that are looked through."""
 
 
-def refuse_captured(network: Any, network_state: Any, x: Any) -> None:
-    """Refuses a network that computes with weights which only a function knows; see ``captured_weights``.
+def captured_weights(network: Any) -> list[str]:
+    """Describes each function in a network that knows trained weights which training would not reach.
 
-    Raises:
-        TypeError: If there is one; the error names the attribute, the variable and its class.
+    These are weights that no module of the network holds. Where training runs on copies of the modules, as on JAX, they
+    are also those that a module does hold, since a function goes on with the modules that it knows. Nothing is called
+    or changed to find out, so a function that knows a layer and does not use it is named as well; what is frozen on
+    torch (``requires_grad_(False)``) is not.
     """
-    for said in captured_weights(network, network_state, x):
-        raise TypeError(said)
-
-
-def captured_weights(network: Any, network_state: Any, x: Any) -> list[str]:
-    """What is wrong with the functions that the modules of a network hold, in words.
-
-    For each module and Param that a function may know, the weights are changed for a moment, and the network called: if
-    something else comes out, it computes with them. It must not if no module of the network holds them. Where training
-    runs on copies of the modules, as on JAX, it must not even if one does: a function goes on with the old ones. What
-    the user has frozen on torch is left alone.
-
-    Args:
-        network: A bound module, which can be called with the next two.
-        network_state: Its carry.
-        x: Its input.
-    """
-    suspects = _suspects(network)
-    if not suspects:
-        return []
-    own = _weights(network, network)
-    # Heads that begin with zeros would hide what is in front of them.
-    with _changed(own, seed=1):
-        return _used(network, network_state, x, suspects, {id(weight.holder) for weight in own})
-
-
-def _used(network: Any, network_state: Any, x: Any, suspects: list[tuple[str, str, Any]], held: set[int]) -> list[str]:
-    """What is wrong with those of some suspects whose weights decide about what comes out."""
-    engine = network.engine
-    split = engine.split(network)
-
-    def network_of_now() -> Any:
-        return engine.merge(split.definition, split.params, split.variables)
-
-    def outputs() -> list[np.ndarray]:
-        with engine.no_grad():
-            out = network_of_now()(engine.writable(network_state), x)
-        return [np.array(engine.to_numpy(leaf)) for leaf in tree_leaves((out.output, out.next_state))]
-
-    copies, expected, found = network_of_now() is not network, None, dict[str, None]()
-    for where, variable, item in suspects:
-        weights = [] if _is_frozen(item) else _weights(network, item)
-        lost = [weight for weight in weights if id(weight.holder) not in held]
-        if not (weights if copies else lost):
-            continue
-        if expected is None:
-            expected = outputs()
-            if not _same(outputs(), expected):  # it draws in ways of its own, and nothing can be told
-                return []
-        with _changed(weights if copies else lost):
-            try:
-                got = outputs()
-            except Exception:  # which did not come before: what comes out is something else
-                got = []
-        if _same(got, expected):
-            continue
-        # A variable's class is the engine's, under a name of its own.
-        kind = type(item).__name__.removeprefix("Torch").removeprefix("Numpy")
-        what = f"{where} captures {variable!r} ({kind})"
-        if lost:
-            found[
-                f"{what}, whose weights no module of this {type(network).__name__} holds: they are neither trained "
-                "nor saved, since a framework finds what is in attributes alone. Assign it as an attribute: self.layer "
-                f"= {variable if variable.isidentifier() else '...'}, and use self.layer in a method of that module. "
-                "If they are to stay as they are, let the function know arrays, not modules and variables; on torch it "
-                "is enough to call requires_grad_(False) of the module."
-            ] = None
-        else:
-            found[
-                f"{what} and computes with its weights: on the engine {engine.name} training runs on copies of the "
-                "network's modules, and a function goes on with the weights that it knows, so they would not be "
-                "trained. Use them in a method of the module, from its own self: def hidden(self, x): return "
-                "self.layer((), x).output, called as self.hidden(x)."
-            ] = None
+    engine, found = network.engine, dict[str, None]()
+    held = _weights(network, network)
+    for path, module in paths_of(network):
+        for attribute, value in vars(module).items() if isinstance(module, StatefulModule) else ():
+            for name, item, used in _captured(value, "", 0) if not attribute.startswith("_") else ():
+                weights = _weights(network, item)
+                # Of its own module a function may want anything; of the weights, those whose names are in its code.
+                reaches = item is not module or any(_weights(network, getattr(item, one, None)) for one in used)
+                what = f"{path}.{attribute} captures {name!r} ({type(item).__name__.removeprefix('Torch')})"
+                if weights - held:
+                    found[
+                        f"{what}, whose weights no module of this {type(network).__name__} holds: they are neither "
+                        f"trained nor saved. Assign it as an attribute, self.{name.rpartition('.')[2]} = ..., and use "
+                        "it in a method of that module; if it is to stay as it is, freeze it (requires_grad_(False) on "
+                        "torch), or capture arrays."
+                    ] = None
+                elif weights and reaches and engine.merge(*engine.split(network)) is not network:
+                    found[
+                        f"{what} and may compute with its weights: on the engine {engine.name} training runs on copies "
+                        "of the modules, and a function goes on with the weights that it knows. Use it in a method of "
+                        "the module, from its own self."
+                    ] = None
     return list(found)
 
 
-class _Weight(NamedTuple):
-    holder: Any
-    read: Callable[[], np.ndarray]
-    write: Callable[[np.ndarray], None]
+def _weights(network: Any, item: Any) -> set[int]:
+    """Identities of the trained arrays of a module of the network's framework, or of a lone parameter."""
+    if any(base.__name__ == "Module" and base in type(network).__mro__ for base in type(item).__mro__):
+        leaves = [leaf for leaf in network.engine.leaves(item).values() if leaf.trained]
+        return {id(leaf.holder) for leaf in leaves if getattr(leaf.holder, "requires_grad", True)}
+    is_parameter = isinstance(item, Param) or (hasattr(item, "requires_grad") and hasattr(item, "detach"))
+    return {id(item)} if is_parameter and getattr(item, "requires_grad", True) else set()
 
 
-def _weights(network: Any, item: Any) -> list[_Weight]:
-    """The trained arrays of a module, of a Param or of a native one; none of another framework's."""
-    engine = item.engine if isinstance(item, StatefulModule) else network.engine
-    # A native module of another framework is one that this engine can't look into.
-    is_ours = any(base.__name__ == "Module" and base in type(network).__mro__ for base in type(item).__mro__)
-    if isinstance(item, StatefulModule) or is_ours:
-        leaves = engine.leaves(item).values()
-        return [_Weight(leaf.holder, leaf.read, leaf.write) for leaf in leaves if leaf.trained]
-    if isinstance(item, Param):
-        return [_Weight(item, lambda: np.array(engine.to_numpy(item[...])), lambda value: _put(engine, item, value))]
-    if hasattr(item, "requires_grad") and hasattr(item, "detach"):
-        plain = item.detach()  # the same memory
-        return [_Weight(item, lambda: np.array(engine.to_numpy(plain)), lambda value: _put(engine, plain, value))]
-    return []
-
-
-def _put(engine: Any, array: Any, value: np.ndarray) -> None:
-    with engine.no_grad():
-        array[...] = engine.asarray(value)
-
-
-@contextlib.contextmanager
-def _changed(weights: list[_Weight], seed: int = 0) -> Generator[None]:
-    before, draw = [weight.read() for weight in weights], np.random.default_rng(seed)
-    try:
-        for weight, value in zip(weights, before, strict=True):
-            weight.write((value + draw.normal(size=value.shape)).astype(value.dtype))
-        yield
-    finally:
-        for weight, value in zip(weights, before, strict=True):
-            weight.write(value)
-
-
-def _same(got: list[np.ndarray], expected: list[np.ndarray]) -> bool:
-    return len(got) == len(expected) and all(
-        np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(got, expected, strict=True)
+def _is_tracked(item: Any) -> bool:
+    """True for a module, a Param, or a module or parameter of a framework."""
+    return isinstance(item, StatefulModule | Param) or any(
+        base.__name__ in ("Module", "Parameter") and base.__module__.startswith(("torch.", "flax.nnx"))
+        for base in type(item).__mro__
     )
 
 
-def _suspects(network: Any) -> list[tuple[str, str, Any]]:
-    """Place, name and module or variable, for all that functions in a network may know; most of it does no harm."""
-    found, seen, ahead = list[tuple[str, str, Any]](), {id(network)}, [network]
-    while ahead:
-        module = ahead.pop(0)
-        for name, function in _functions(module):
-            where = f"{path_of(network, module) or type(module).__name__}.{name}"
-            found += [(where, variable, item) for variable, item in function]
-        for _, child in network.engine.children(module):
-            if id(child) not in seen:
-                seen.add(id(child))
-                ahead.append(child)
-    return found
+def _captured(
+    value: Any, name: str, depth: int, used: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, Any, frozenset[str]]]:
+    """Modules and parameters that functions in a value know.
+
+    Args:
+        value: An attribute of a module, or what is found in it.
+        name: Its name in the function that knows it; "" outside of any.
+        depth: How many functions, containers and objects it is inside.
+        used: Names in the code of that function.
+
+    Yields:
+        Name, module or parameter, and names in the code.
+    """
+    if depth > _DEPTH or value is None or isinstance(value, int | float | str | bytes | type | ModuleType):
+        return
+    below: list[tuple[str, Any]] = []
+    if _is_tracked(value):
+        if name:
+            yield name, value, used
+    elif isinstance(value, Mapping):
+        below = [(name, item) for item in value.values()]
+    elif isinstance(value, list | tuple):
+        below = [(name, item) for item in value]
+    elif isinstance(value, functools.partial):
+        below = [(name, value.func), *((name or "argument", item) for item in value.args), *value.keywords.items()]
+    elif isinstance(value, MethodType):
+        below, used = [(name, value.__func__), ("self", value.__self__)], _names(value.__func__.__code__)
+    elif isinstance(value, FunctionType):
+        used = _names(value.__code__)
+        code, cells, defaults = value.__code__, value.__closure__ or (), value.__defaults__ or ()
+        names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        known = [(free, cell.cell_contents) for free, cell in zip(code.co_freevars, cells, strict=True) if _full(cell)]
+        below = [*known, *zip(names, defaults, strict=True), *(value.__kwdefaults__ or {}).items()]
+    elif name or callable(value):
+        below = [(f"{name}.{key}".lstrip("."), item) for key, item in getattr(value, "__dict__", {}).items()]
+    for inner, item in below:
+        yield from _captured(item, inner, depth + 1, used)
 
 
-def _functions(module: Any) -> Iterator[tuple[str, Iterator[tuple[str, Any]]]]:
-    """What the functions that a module holds may know, and the methods of a user's class."""
-    for name, value in vars(module).items():
-        # A framework's hooks look on, and may know whatever they like.
-        if not (name.startswith("_") and "hooks" in name):
-            yield name, captures_of(value)
-    for cls in type(module).__mro__:
-        if cls.__module__.partition(".")[0] in _LIBRARIES or "engine" in vars(cls):
-            continue
-        for name, method in vars(cls).items():
-            method = method.fget if isinstance(method, property) else getattr(method, "__func__", method)
-            if isinstance(method, FunctionType) and name != "__init__":
-                yield name, captures_of(method)
-            elif not name.startswith("__"):
-                yield name, captures_of(method, name)  # of the class, where no framework looks
+def _names(code: CodeType) -> frozenset[str]:
+    """Names of attributes and globals in a function's code, functions inside it included."""
+    return frozenset(code.co_names).union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 
-def _is_frozen(item: Any) -> bool:
-    """Whether the user has told torch that it is not to be trained, as an encoder that comes trained."""
-    parameters: Any = getattr(item, "parameters", None)
-    if parameters is None:
-        return getattr(item, "requires_grad", True) is False
-    return not any(parameter.requires_grad for parameter in parameters())
+def _full(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # not assigned yet
+        return False

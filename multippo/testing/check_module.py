@@ -171,9 +171,7 @@ class _Checker:
             )
 
     def _captured(self) -> None:
-        with self.evidence.at():
-            state = self.module.initialize_state(self.evidence.num_envs)
-            self.errors += captured_weights(self.module, state, self.evidence.put(self.evidence.at_step(0)))
+        self.errors += captured_weights(self.module)
 
     def _first_call(self) -> None:
         state, x = self.evidence.fresh_state(), self.evidence.at_step(0)

@@ -313,7 +313,7 @@ ERRORS = {
     "captures a layer": (
         Captures,
         r"Captures.hidden captures 'hidden' \(Dense\), whose weights no module of this Captures holds.*"
-        "Assign it as an attribute: self.layer = hidden",
+        "Assign it as an attribute, self.hidden = ...",
     ),
 }
 ON_TORCH = {

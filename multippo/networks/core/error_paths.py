@@ -22,6 +22,7 @@ __all__ = [
     "message_of",
     "note_place",
     "path_of",
+    "paths_of",
     "thrower",
     "where_it_failed",
 ]
@@ -29,21 +30,23 @@ __all__ = [
 
 def all_modules(module: Any) -> Iterator[Any]:
     """A bound module and everything below it, native modules included."""
-    engine, ahead = module.engine, [module]
+    return (held for _, held in paths_of(module))
+
+
+def paths_of(network: Any) -> Iterator[tuple[str, Any]]:
+    """Every module of a network once, native ones included, with its path, such as ``Sequential.layers[1].action``."""
+    engine, seen, ahead = network.engine, set[int](), [(type(network).__name__, network)]
     while ahead:
-        yield (node := ahead.pop())
-        ahead += reversed([child for _, child in engine.children(node)])
+        path, module = ahead.pop()
+        if id(module) not in seen:
+            seen.add(id(module))
+            yield path, module
+            ahead += reversed([(path + _step(name), child) for name, child in engine.children(module)])
 
 
 def path_of(network: Any, module: Any) -> str | None:
-    """The path of a module in a network, such as ``Sequential.layers[1].action``; None if it is not there."""
-    if network is module:
-        return type(network).__name__
-    for name, child in network.engine.children(network):
-        inner = path_of(child, module) if isinstance(child, StatefulModule) else None
-        if inner is not None:
-            return type(network).__name__ + _step(name) + inner[len(type(child).__name__) :]
-    return None
+    """The path of a module in a network; None if it is not there."""
+    return next((path for path, held in paths_of(network) if held is module), None)
 
 
 def _step(name: str) -> str:
