@@ -32,6 +32,24 @@ def both_at(precision: str) -> Iterator[None]:
         yield
 
 
+_jax_compiled: list[str] = []
+
+
+@contextlib.contextmanager
+def compiling_nothing() -> Iterator[None]:
+    """Fails if JAX compiles anything."""
+    import jax
+
+    if not _jax_compiled:
+        _jax_compiled.append("")
+        jax.monitoring.register_event_duration_secs_listener(
+            lambda event, _, fun_name="", **__: _jax_compiled.append(fun_name) if "backend_compile" in event else None
+        )
+    before = len(_jax_compiled)
+    yield
+    assert _jax_compiled[before:] == []
+
+
 def each_engine(make: Callable[[], Any]) -> dict[str, Any]:
     """What ``make`` returns on each engine."""
     made = {}

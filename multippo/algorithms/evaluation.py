@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, EvalConfig, TrainConfig
-from multippo.algorithms.rollout import Actor, collect, is_traced
+from multippo.algorithms.rollout import Rollouts
 from multippo.envs.api import Env
 from multippo.envs.keys import key_words
 from multippo.envs.nonfinite import restart_unsound
@@ -186,14 +186,8 @@ class _Player:
         self._limit = config.max_episode_steps or env.max_episode_steps or _DEFAULT_LIMIT
         engine = network.engine
         with evaluation_mode(network, config.deterministic):
-            self._actor = Actor(engine, env, engine.split(network).definition, mode)
-        length = min(_CHUNK, self._limit)
-
-        def chunk(params: Any, variables: Any, state: Any, env_state: Any) -> Any:
-            state, env_state, transition, _ = collect(self._actor, params, variables, state, env_state, length, length)
-            return state, env_state, (transition.rewards, transition.done, transition.valid, transition.broken)
-
-        self._chunk = engine.jit(chunk) if is_traced(engine, env) else chunk
+            definition = engine.split(network).definition
+            self._rollouts = Rollouts(engine, env, definition, min(_CHUNK, self._limit), mode)
 
     def play(self, params: Any, variables: Any, key: Any) -> dict[str, float]:
         engine, env = self._network.engine, self._env
@@ -209,7 +203,7 @@ class _Player:
             while not tally.complete:
                 round_key = engine.random.fold_in(keys[2], round_number)
                 env_state = env.refresh(env_state, round_key)
-                state, env_state, seen = self._chunk(params, variables, state, env_state)
+                state, env_state, seen = self._rollouts.score(params, variables, state, env_state)
                 tally.add(*(tree_map(engine.to_numpy, part) for part in seen))
                 round_number += 1
         return tally.summary()

@@ -11,6 +11,7 @@ ended, the carry is reset; where the step was not valid, the carry stays what it
 from __future__ import annotations
 
 import functools
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,15 @@ from multippo.algorithms.types import Transition
 from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
 from multippo.envs.nonfinite import restart_broken
+from multippo.envs.structure import stepped_structure, structure
 from multippo.networks.carries import check_batch
 from multippo.networks.random_state import forget_drawn
 from multippo.networks.types import PPONetworkOutput, StatefulModule
 from multippo.networks.unrolling import reset_where
+from multippo.programmes import Programmes, programmes_of
 from multippo.trees import select, tree_leaves, tree_map
 
-__all__ = ["Actor", "Rollout", "collect", "is_traced", "unroll_env"]
+__all__ = ["Actor", "Rollout", "Rollouts", "collect", "is_traced", "structure_for", "unroll_env"]
 
 Rollout = tuple[Any, EnvState, Transition, Any]
 """Carry and environment state after the last step, transition, and the carries ``[T / L, B, ...]`` before every L-th
@@ -67,9 +70,8 @@ def unroll_env(
     engine = network.engine
     definition, params, variables = engine.split(network)
     with engine.activated():
-        state, env_state, transition, _ = _programme(engine, env, definition, unroll_length)(
-            params, variables, network_state, env.refresh(env_state, key)
-        )
+        rollouts = Rollouts(engine, env, definition, unroll_length, "off")
+        state, env_state, transition, _ = rollouts.play(params, variables, network_state, env.refresh(env_state, key))
     return state, env_state, transition
 
 
@@ -85,28 +87,9 @@ def _check_rollout(env: Any, env_state: Any, network: Any) -> None:
         raise TypeError(f"unroll_env got a {type(network).__name__} as its network; expected a StatefulModule.")
 
 
-def _programme(engine: Any, env: Env, definition: Any, length: int) -> Any:
-    """A rollout function, compiled once for each environment, network structure and length."""
-    # Kept by the environment itself: a table of ours, whose entries refer to their environment, would keep it alive.
-    cached: dict[Any, Any] = vars(env).setdefault("_rollouts", {})
-    index = (engine.name, engine.device_name(), _hashable(definition), length)
-    if index not in cached:
-        actor = Actor(engine, env, definition, "off")
-
-        def run(params: Any, variables: Any, network_state: Any, env_state: EnvState) -> Rollout:
-            return collect(actor, params, variables, network_state, env_state, length, length)
-
-        cached[index] = engine.jit(run) if is_traced(engine, env) else run
-    return cached[index]
-
-
-def _hashable(definition: Any) -> Any:
-    """A structure, or where a module holds a list, dict or set of numbers, which have no hash, all of it as text."""
-    try:
-        hash(definition)
-    except TypeError:
-        return repr(definition)
-    return definition
+def structure_for(engine: Any, env: Env) -> Hashable:
+    """A key of all that is compiled in of an environment."""
+    return structure(env) if is_traced(engine, env) else stepped_structure(env)
 
 
 class Actor:
@@ -117,13 +100,16 @@ class Actor:
         env: The environments.
         definition: From ``engine.split``.
         mode: ``TrainConfig.compile``.
+        programmes: Shared with actors of networks and environments of the same structure, and of the same mode.
     """
 
-    def __init__(self, engine: Any, env: Env, definition: Any, mode: str) -> None:
+    def __init__(self, engine: Any, env: Env, definition: Any, mode: str, programmes: Programmes | None = None) -> None:
         self.engine, self.env, self.definition = engine, env, definition
-        self.act = engine.jit(engine.kernel(self.act_untraced, mode))
-        self.settle = engine.jit(self.settle_untraced)
-        self.value = engine.jit(engine.kernel(self.value_untraced, mode))
+        compiled = (programmes or Programmes()).compiled
+        kernel = functools.partial(engine.kernel, mode=mode)
+        self.act = compiled(self, Actor.act_untraced, engine.jit, kernel)
+        self.settle = compiled(self, Actor.settle_untraced, engine.jit)
+        self.value = compiled(self, Actor.value_untraced, engine.jit, kernel)
         self._example_extras: Any = None
 
     def act_untraced(self, params: Any, variables: Any, state: Any, obs: Any) -> tuple[Any, Any, Any]:
@@ -150,6 +136,35 @@ class Actor:
         network = self.engine.merge(self.definition, params, variables)
         state = reset_where(network, done, after)
         return select(self.engine.xp, valid, state, before) if self.env.may_skip else state
+
+
+class Rollouts:
+    """Rollouts of one length by one network in one environment, outside training.
+
+    Args:
+        engine: The network's engine.
+        env: The environments.
+        definition: From ``engine.split``.
+        length: T.
+        mode: ``TrainConfig.compile``.
+    """
+
+    def __init__(self, engine: Any, env: Env, definition: Any, length: int, mode: str) -> None:
+        self._length = length
+        key = engine, engine.float_dtype, engine.structure(definition), structure_for(engine, env), length, mode
+        programmes = programmes_of(Rollouts, *key)
+        self._actor = Actor(engine, env, definition, mode, programmes)
+        jit = engine.jit if is_traced(engine, env) else None
+        self.play = programmes.compiled(self, Rollouts._play, jit)
+        self.score = programmes.compiled(self, Rollouts._score, jit)
+
+    def _play(self, params: Any, variables: Any, network_state: Any, env_state: EnvState) -> Rollout:
+        return collect(self._actor, params, variables, network_state, env_state, self._length, self._length)
+
+    def _score(self, params: Any, variables: Any, network_state: Any, env_state: EnvState) -> tuple[Any, EnvState, Any]:
+        """``_play`` that returns of the transition what an evaluation counts."""
+        network_state, env_state, seen, _ = self._play(params, variables, network_state, env_state)
+        return network_state, env_state, (seen.rewards, seen.done, seen.valid, seen.broken)
 
 
 def collect(

@@ -73,6 +73,7 @@ class Run:
     ) -> None:
         check_call(network, config, log_fn, checkpoint_fn)
         self.engine, self.network = network.engine, network
+        self._compiled_before = self.engine.compile_seconds()
         made.enter_context(self.engine.activated())
         self.env = as_env(env, config.ppo.num_envs)
         if isinstance(env, str):
@@ -186,7 +187,7 @@ class Run:
                 metrics["rollout/nonfinite_steps"] = metrics.get("rollout/nonfinite_steps", 0.0) + self._replaced_starts
                 self._replaced_starts = 0
             metrics |= {"step": self.step, "iteration": self.iteration, "throughput/train_sps": steps / seconds}
-            metrics["time/compile_s"] = self.engine.compile_seconds()
+            metrics["time/compile_s"] = self.engine.compile_seconds() - self._compiled_before
             logged.append(metrics)
         # The state is the one after the last of them, so nothing is logged of the first before all are counted.
         self._consumed = False

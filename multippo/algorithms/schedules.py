@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ __all__ = [
     "Coefficients",
     "adapt_learning_rate",
     "coefficients_at",
+    "compiled_in",
     "entropy_weight_at",
     "iterations_left",
     "learning_rate_at",
@@ -31,6 +33,25 @@ class Coefficients(NamedTuple):
 
     learning_rate: Any
     entropy_weight: Any
+
+
+def compiled_in(config: PPOConfig) -> PPOConfig:
+    """The settings that are part of what is compiled; those of the schedules, which are its arguments, left out.
+
+    >>> short, long = (PPOConfig(total_steps=n, learning_rate=1 / n) for n in (100, 1000))
+    >>> compiled_in(short) == compiled_in(long)
+    True
+    """
+    adaptive = config.lr_schedule == "adaptive_kl"
+    return dataclasses.replace(
+        config,
+        total_steps=1,
+        learning_rate=config.max_learning_rate,
+        learning_rate_warmup=0,
+        lr_schedule="adaptive_kl" if adaptive else "constant",
+        entropy_schedule="constant",
+        entropy_weight=config.entropy_weight and 1.0,
+    )
 
 
 def planned_steps(config: PPOConfig, state: TrainingState | None) -> int:

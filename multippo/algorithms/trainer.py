@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,8 +11,8 @@ from multippo.algorithms.checks import check_network
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.distillation.teacher import Teacher, TeacherState
 from multippo.algorithms.reward_scaling import clip_rewards, divisors, initial_scale, scale_rewards
-from multippo.algorithms.rollout import Actor, Rollout, collect, is_traced
-from multippo.algorithms.schedules import Coefficients
+from multippo.algorithms.rollout import Actor, Rollout, collect, is_traced, structure_for
+from multippo.algorithms.schedules import Coefficients, compiled_in
 from multippo.algorithms.types import EpisodeState, TrainingState, Transition
 from multippo.algorithms.update import Learner, LearnerState, fold_episodes
 from multippo.envs.api import Env, EnvState
@@ -19,6 +20,7 @@ from multippo.envs.functional.saving import SavedEnvState
 from multippo.envs.nonfinite import restart_unsound
 from multippo.networks.random_state import reseed
 from multippo.networks.updating import needs_only_valid
+from multippo.programmes import programmes_of
 from multippo.trees import named_leaves, tree_map
 
 __all__ = ["RunState", "Trainer"]
@@ -71,7 +73,9 @@ class Trainer:
         split = self.engine.split(network)
         self.definition = split.definition
         self._params, self._variables = split.params, split.variables
-        self.actor = Actor(self.engine, env, self.definition, mode)
+        key = None if teacher is None else teacher.structure, iterations_per_call, sequence_length, mode
+        programmes = programmes_of(Trainer, *self._structure(), *key)
+        self.actor = Actor(self.engine, env, self.definition, mode, programmes)
         # A module that takes no mask needs the valid entries alone, whose number no compiled call can know.
         self._statistics_apart = env.may_skip and needs_only_valid(network)
         self.learner = Learner(
@@ -83,16 +87,23 @@ class Trainer:
             mode=mode,
             statistics_apart=self._statistics_apart,
             teacher=teacher,
+            programmes=programmes,
         )
-        if self.traced:
-            self._call = self.engine.jit(self._several, donate=(0,))
-            self._stack = self.engine.jit(self._stacked)
-            # Traced once for its shapes and for its content.
-            self._inlined = self.engine.jit(self._iteration)
-        else:
-            self._finish_call = self.engine.jit(self._finish, donate=(0,))
+        jit, consuming = self.engine.jit, functools.partial(self.engine.jit, donate=(0,))
+        self._call = programmes.compiled(self, Trainer._several, consuming)
+        self._stack = programmes.compiled(self, Trainer._stacked, jit)
+        # Traced once for its shapes and for its content.
+        self._inlined = programmes.compiled(self, Trainer._iteration, jit)
+        self._finish_call = programmes.compiled(self, Trainer._finish, consuming)
         # Compiled by itself where the environment is traced, but the iteration is not.
-        self._act = self.engine.jit(self._rollout) if is_traced(self.engine, env) and not self.traced else self._rollout
+        apart = is_traced(self.engine, env) and not self.traced
+        self._act = programmes.compiled(self, Trainer._rollout, jit) if apart else self._rollout
+
+    def _structure(self) -> tuple[Any, ...]:
+        """A key of all that is compiled in of the network, the settings and the environment."""
+        engine = self.engine
+        network, env = engine.structure(self.definition), structure_for(engine, self.env)
+        return engine, engine.float_dtype, network, env, compiled_in(self.config)
 
     def initial_learner(self) -> LearnerState:
         """The network's weights and statistics, and a fresh optimiser."""

@@ -14,11 +14,12 @@ from multippo.algorithms.distillation.teacher import Teacher, distillation_loss
 from multippo.algorithms.losses import ppo_loss
 from multippo.algorithms.minibatches import cut_rollout, make_sequences, minibatch_indices, take_sequences
 from multippo.algorithms.reports import LIKELIHOOD, NEXT_VALUE, VALUE
-from multippo.algorithms.schedules import Coefficients, adapt_learning_rate
+from multippo.algorithms.schedules import Coefficients, adapt_learning_rate, compiled_in
 from multippo.algorithms.targets import current_values, estimate_targets
 from multippo.algorithms.types import EpisodeState, Sequences, Transition
 from multippo.backends.api import OptimizerConfig
 from multippo.envs.nonfinite import guarded_leaves
+from multippo.programmes import Programmes
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
 __all__ = ["Learner", "LearnerState", "fold_episodes", "optimizer_config"]
@@ -63,6 +64,7 @@ class Learner:
         mode: ``TrainConfig.compile``.
         statistics_apart: Leave the statistics to the caller.
         teacher: In distillation, whose loss takes the place of PPO's.
+        programmes: Shared with learners like this one in all the above.
     """
 
     def __init__(
@@ -76,14 +78,17 @@ class Learner:
         mode: str = "off",
         statistics_apart: bool = False,
         teacher: Teacher | None = None,
+        programmes: Programmes | None = None,
     ) -> None:
-        self.engine, self.definition, self.config = engine, definition, config
+        self.engine, self.definition, self.config = engine, definition, compiled_in(config)
         self.sequence_length, self.may_skip = sequence_length, may_skip
         self._statistics_apart, self._teacher = statistics_apart, teacher
         self._replayed = definition if teacher is None else teacher.replayed
         self.optimizer = engine.optimizer(optimizer_config(config))
-        self._loss: Callable[..., Any] = engine.value_and_grad(engine.kernel(self._evaluate, mode))
-        self._values: Callable[..., Any] = engine.kernel(self._value, mode)
+        kernel = functools.partial(engine.kernel, mode=mode)
+        compiled = (programmes or Programmes()).compiled
+        self._loss: Callable[..., Any] = engine.value_and_grad(compiled(self, Learner._evaluate, kernel=kernel))
+        self._values = compiled(self, Learner._value, kernel=kernel)
 
     def _value(
         self, params: Any, variables: Any, transition: Transition, starts: Any, network_state: Any, obs: Any

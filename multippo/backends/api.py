@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -398,7 +398,22 @@ class Engine:
 
     @abc.abstractmethod
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
-        """Compiles a piece without loops, on engines whose ``jit`` does nothing; ``mode`` is TrainConfig.compile."""
+        """Compiles a piece without loops, on engines whose ``jit`` does nothing; ``mode`` is TrainConfig.compile.
+
+        The function may be a method of a class, given an object of it before the arrays; the piece serves others of
+        equal structure.
+        """
+
+    def structure(self, definition: Any) -> Hashable:
+        """A key of all that is compiled in of a ``SplitModule.definition``: equal if arrays' values alone differ.
+
+        Without a hash, as where a module holds a list or dict of numbers, it is the definition as text.
+        """
+        try:
+            hash(definition)
+        except TypeError:
+            return repr(definition)
+        return definition
 
     @abc.abstractmethod
     def compile_seconds(self) -> float:

@@ -15,6 +15,7 @@ import training
 from gymnasium import spaces
 
 import multippo as mp
+from multippo.programmes import clear_programmes
 from multippo.testing import Clock
 
 ITERATIONS = 20
@@ -36,6 +37,7 @@ def without_code_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tracing and its guards as always, but no C++ compiler, which takes most of the time."""
     import torch
 
+    clear_programmes()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
 
 

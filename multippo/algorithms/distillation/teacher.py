@@ -23,6 +23,7 @@ from multippo.networks.measuring import is_lesson, measured
 from multippo.networks.outputs import per_environment
 from multippo.networks.random_state import reseed
 from multippo.networks.unrolling import reset_where
+from multippo.programmes import identity, programmes_of
 from multippo.trees import named_leaves, select, tree_leaves, tree_map, tree_structure
 
 __all__ = ["TargetFn", "Teacher", "TeacherState", "distillation_loss"]
@@ -54,6 +55,9 @@ class Teacher:
         loss: "nll" or "kl".
         target_fn: Takes the place of the routing by the samplers' places.
         may_skip: Whether steps may be invalid.
+
+    Attributes:
+        structure: A key of all that is compiled in of the teacher and of the student it teaches.
     """
 
     def __init__(self, network: Any, student: Any, loss: str, target_fn: TargetFn | None, may_skip: bool) -> None:
@@ -69,7 +73,14 @@ class Teacher:
         self._split = self.engine.split(self._acting)
         self._target_fn, self._may_skip, self._stepwise = target_fn, may_skip, False
         self._route: Route | None = None
-        self._look = self.engine.jit(self._look_untraced)
+        own = Teacher, self.engine, self.engine.float_dtype, self.engine.structure(self._split.definition), may_skip
+        self._look = programmes_of(*own).compiled(self, Teacher._look_untraced, self.engine.jit)
+        self.structure = (
+            *own,
+            self.student_engine.structure(self.replayed),
+            loss,
+            None if target_fn is None else identity(target_fn),
+        )
 
     @property
     def replayed(self) -> Any:
@@ -262,9 +273,17 @@ def _with_time(tree: Any) -> Any:
 def _snapshots(network: Any, carry: Any, obs: Any) -> Any:
     """What a network emits on an observation."""
     engine = network.engine
+    definition, params, variables = engine.split(network)
+    programmes = programmes_of(_snapshots, engine, engine.float_dtype, engine.structure(definition))
+    emit = programmes.compiled((engine, definition), _emitted, engine.jit)
     with engine.no_grad():
-        emitted = engine.jit(lambda s, x: network(s, x).rollout_extras)(carry, obs)
+        emitted = emit(params, variables, carry, obs)
     return engine.snapshot(emitted)
+
+
+def _emitted(owner: tuple[Any, Any], params: Any, variables: Any, carry: Any, obs: Any) -> Any:
+    engine, definition = owner
+    return engine.merge(definition, params, variables)(carry, obs).rollout_extras
 
 
 def _samples(extras: Any) -> Any:

@@ -20,6 +20,7 @@ from multippo.backends.torch.compiling import compiled
 from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class, track_all
 from multippo.backends.torch.optimizer import TorchOptimizer
 from multippo.backends.torch.switches import describe_switches, one_precision, set_switches
+from multippo.programmes import frozen
 from multippo.random import Random
 from multippo.trees import tree_map
 
@@ -293,6 +294,13 @@ class TorchEngine(Engine):
             return function
         return compiled(function, mode == "reduce-overhead", self._count_seconds)
 
+    def structure(self, definition: Any) -> Any:
+        # What this takes for equal and is not, such as a function in the place of one freed, torch compiles anew.
+        return tuple(
+            (name, type(module), frozen(vars(module), _shape_or_identity))
+            for name, module in definition.named_modules(remove_duplicate=False)
+        )
+
     def _count_seconds(self, seconds: float) -> None:
         self._compile_seconds += seconds
 
@@ -349,6 +357,12 @@ def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
     """Which tensor each parameter is, and how often it was written: nothing is read, so nothing waits for a device."""
     held = module.named_parameters()
     return {name: (id(p), -1 if p.is_inference() else p._version) for name, p in held if p.requires_grad}
+
+
+def _shape_or_identity(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype, value.device, value.requires_grad
+    return type(value) if isinstance(value, nn.Module) else id(value)
 
 
 def _readable(parts: list[str]) -> str:

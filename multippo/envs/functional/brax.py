@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from multippo.arguments import refuse_swallowed
 from multippo.envs.functional.functional_env import FunctionalEnv
 from multippo.envs.functional.own_precision import precision_of_engine
+from multippo.envs.structure import Content
 
 __all__ = ["BRAX_BACKENDS", "make_brax", "without_batching"]
 
@@ -83,6 +84,7 @@ def make_brax(
         pool_size=pool_size,
         # All ends that brax's tasks declare without a wrapper are terminations.
         truncation_key=None,
+        content=Content(env, "brax", name, kwargs),
     )
 
 

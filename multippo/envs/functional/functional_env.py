@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -27,6 +27,8 @@ from multippo.envs.functional.tracing_errors import while_traced
 from multippo.envs.functional.truncation import find_truncation_key, own_episode_limit
 from multippo.envs.keys import raw_jax_key
 from multippo.envs.nonfinite import broken_leaf
+from multippo.envs.structure import Content, contents, structure
+from multippo.programmes import identity, programmes_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -82,6 +84,7 @@ class FunctionalEnv(Env):
         observation_space: Space of one observation; by default the environment's, else made from what it returns.
         action_space: Space of one action; by default the environment's, else [-1, 1] in ``action_size`` dimensions.
         reward_dtype: Type of the rewards.
+        content: Where ``env`` was made by name, the key under which it is compiled once for all of that name.
 
     Raises:
         ValueError: If a space is not supported, an argument is out of range, or the environment has a time limit of
@@ -103,6 +106,7 @@ class FunctionalEnv(Env):
         observation_space: gymnasium.Space[Any] | None = None,
         action_space: gymnasium.Space[Any] | None = None,
         reward_dtype: DTypeLike = np.float32,
+        content: Content | None = None,
     ) -> None:
         self._options: dict[str, Any] = {
             "id": id,
@@ -127,11 +131,10 @@ class FunctionalEnv(Env):
         self._reward_dtype = jax.dtypes.canonicalize_dtype(reward_dtype)
         self.action_space = functional_action_space(env, action_space)
         self._actions = make_action_map(self.action_space, num_envs, jnp)
-        # Compiled once each, on first use; inside a compiled function they are inlined.
-        self._single_shapes: list[tuple[int, ...]] = []
-        self._draw = jax.jit(self._trace_draw)
-        self._begin = jax.jit(self._trace_begin)
-        self._step = jax.jit(self._trace_step)
+        arguments = (self._options, num_envs, self._pool_size, truncation_key, self.float64)
+        self._arguments = contents(arguments, identity)
+        self._content = content or Content(env)
+        self._compile()
         first = self._read_first_state()
         self.observation_space = functional_observation_space(env, observation_space, first.obs)
         info_keys = set(_mapping(first, "info"))
@@ -139,9 +142,26 @@ class FunctionalEnv(Env):
         limits = [length for length in (episode_length, own_episode_limit(env)) if length]
         self.max_episode_steps = math.ceil(min(limits) / action_repeat) if limits else None
 
+    @property
+    def structure(self) -> Hashable:
+        """A key of the environment as it is at this moment."""
+        return type(self), self._arguments, self._content.key
+
+    def _compile(self) -> None:
+        """Binds the programmes of environments like this one; each is compiled at its first use, by any of them."""
+        self._bound_to = self.structure
+        programmes = programmes_of(self._bound_to)
+        self._single_shapes: list[tuple[int, ...]] = programmes.notes.setdefault("single_shapes", [])
+        # Inside a compiled function they are inlined.
+        self._draw = programmes.compiled(self, FunctionalEnv._trace_draw, jax.jit)
+        self._begin = programmes.compiled(self, FunctionalEnv._trace_begin, jax.jit)
+        self._step = programmes.compiled(self, FunctionalEnv._trace_step, jax.jit)
+
     @in_own_precision
     def reset(self, key: Any) -> EnvState:
         """See ``Env.reset``. Draws a pool of starts as well."""
+        if self.structure != self._bound_to:
+            self._compile()
         start_key, pool_key = jax.random.split(raw_jax_key(key))
         return self._begin(self._draw(start_key), self._draw(pool_key))
 
@@ -168,12 +188,13 @@ class FunctionalEnv(Env):
 
     def similar(self, num_envs: int) -> FunctionalEnv:
         """See ``Env.similar``."""
-        return FunctionalEnv(self.env, num_envs, truncation_key=self._truncation_key, **self._options)
+        options: dict[str, Any] = {**self._options, "truncation_key": self._truncation_key, "content": self._content}
+        return FunctionalEnv(self.env, num_envs, **options)
 
     @in_own_precision
     def _read_first_state(self) -> Any:
         """Shapes and types of one environment's first state; what is traced for it serves the first reset too."""
-        state = self._draw.eval_shape(jax.ShapeDtypeStruct((2,), jnp.uint32))
+        state = jax.eval_shape(self._draw, jax.ShapeDtypeStruct((2,), jnp.uint32))
         self._shared = shared_leaves(state, self._single_shapes, self._pool_size)
         state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
         for path, leaf in jax.tree_util.tree_leaves_with_path({"reward": state.reward, "done": state.done}):
@@ -188,8 +209,9 @@ class FunctionalEnv(Env):
         def reset(key: jax.Array) -> Any:
             with while_traced(self.env, "reset"):
                 state = self.env.reset(key)
+                self._content.keep_key()
             # What is traced is a single environment; that its state is known from it costs no trace of its own.
-            self._single_shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(state)]
+            self._single_shapes[:] = [jnp.shape(leaf) for leaf in jax.tree.leaves(state)]
             return state
 
         state = jax.vmap(reset)(jax.random.split(key, self._pool_size))
@@ -288,6 +310,7 @@ class FunctionalEnv(Env):
     ) -> tuple[Any, jax.Array, tuple[Any, dict[str, jax.Array]], jax.Array, jax.Array]:
         with while_traced(self.env, "step"):
             stepped = jax.vmap(self.env.step)(simulator, action)
+            self._content.keep_key()
         stepped = self._with_floats(stepped)
         done = jnp.asarray(stepped.done).astype(jnp.bool_)
         stepped = _replace(stepped, done=done.astype(simulator.done.dtype))
@@ -309,6 +332,11 @@ class FunctionalEnv(Env):
     def _metrics(self, state: Any) -> dict[str, jax.Array]:
         metrics = _mapping(state, "metrics")
         return {key: value for key, value in metrics.items() if getattr(value, "shape", None) == (self.num_envs,)}
+
+
+@structure.register
+def _(env: FunctionalEnv) -> Hashable:
+    return env.structure
 
 
 def _stride(num_envs: int, pool_size: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from multippo.envs.functional.functional_env import FunctionalEnv
 from multippo.envs.functional.own_precision import precision_of_engine
+from multippo.envs.structure import Content
 
 __all__ = ["make_playground", "playground_names"]
 
@@ -44,6 +45,7 @@ def make_playground(
         pool_size=pool_size,
         # The environments themselves know no time limit.
         truncation_key=None,
+        content=Content(env, "playground", name, config_overrides),
     )
 
 

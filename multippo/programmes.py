@@ -1,0 +1,136 @@
+"""Compiled functions, kept for equal work: of two equal runs in one process the second compiles nothing.
+
+A compiled method depends on its object: on a network's structure, on settings, on an environment. Objects that agree
+in all of that share what one of them has compiled. An object is handed over in every call and looked up while a method
+of it is compiled, so that the table keeps no environment, network or teacher alive.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Set
+from typing import Any
+
+__all__ = ["Programmes", "clear_programmes", "frozen", "identity", "programmes_of"]
+
+_MOST = 32
+"""Programmes kept; a run with evaluations in a functional environment has four, of trainer, player and environments."""
+
+_kept: collections.OrderedDict[Hashable, Programmes] = collections.OrderedDict()
+_lock = threading.Lock()
+
+
+class Programmes:
+    """Compiled methods of objects that are alike.
+
+    Attributes:
+        notes: What one of the objects has learnt while it was traced, for the others.
+    """
+
+    def __init__(self) -> None:
+        self.notes: dict[str, Any] = {}
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+
+    def compiled(
+        self,
+        owner: Any,
+        method: Callable[..., Any],
+        jit: Callable[..., Any] | None = None,
+        kernel: Callable[..., Any] | None = None,
+    ) -> Callable[..., Any]:
+        """``method`` bound to ``owner`` and compiled, at the first call of any of its like.
+
+        Args:
+            owner: First argument of ``method``.
+            method: A function of the class.
+            jit: Compiles a function of arrays, such as ``Engine.jit``.
+            kernel: Compiles a function of an object and arrays, such as ``Engine.kernel``.
+        """
+        if method not in self._compiled:
+            function = method if kernel is None else kernel(method)
+            self._compiled[method] = function if jit is None else _finding_its_owner(function, jit)
+        return functools.partial(self._compiled[method], owner)
+
+
+def _finding_its_owner(method: Callable[..., Any], jit: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of an owner and arrays, of which only the arrays are arguments of what ``jit`` compiles."""
+    # Of the calls at work, in all threads; while one is traced, any of its like serves.
+    owners: list[Any] = []
+
+    def traced(*args: Any) -> Any:
+        return method(owners[-1], *args)
+
+    run = jit(traced)
+    if run is traced:  # an engine that compiles nothing whole
+        return method
+
+    def call(owner: Any, *args: Any) -> Any:
+        owners.append(owner)
+        try:
+            return run(*args)
+        finally:
+            owners.pop()
+
+    return call
+
+
+def programmes_of(*key: Any) -> Programmes:
+    """The programmes kept under a key, or new ones in the place of those that were used longest ago."""
+    with _lock:
+        found = _kept.pop(key, None) or Programmes()
+        _kept[key] = found
+        if len(_kept) > _MOST:
+            _kept.popitem(last=False)
+    return found
+
+
+def clear_programmes() -> None:
+    """Forgets all programmes, as after code that they were compiled from has been replaced."""
+    with _lock:
+        _kept.clear()
+
+
+class _Identity(weakref.ref[Any]):
+    """Equals another of the same object, while that lives."""
+
+    __slots__ = ("_hash",)
+
+    def __new__(cls, value: Any) -> _Identity:
+        made = super().__new__(cls, value)
+        made._hash = id(value)
+        return made
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Identity) and self() is not None and self() is other())
+
+
+def identity(value: Any) -> Hashable:
+    """A key that no other object equals, and that does not keep this one."""
+    try:
+        return _Identity(value)
+    except TypeError:  # what has no weak references
+        return type(value), id(value)
+
+
+def frozen(value: Any, other: Callable[[Any], Hashable]) -> Hashable:
+    """A key of a value's content.
+
+    Args:
+        value: Numbers, text, classes, containers of them, and other things.
+        other: Makes the key of anything else, such as an array.
+    """
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | type):
+        return type(value), value
+    if isinstance(value, Mapping):
+        return type(value), tuple((frozen(k, other), frozen(v, other)) for k, v in value.items())
+    if isinstance(value, Set):
+        return type(value), frozenset(frozen(entry, other) for entry in value)
+    if isinstance(value, list | tuple):
+        return type(value), tuple(frozen(entry, other) for entry in value)
+    return other(value)
