@@ -26,10 +26,10 @@ from multippo.networks.carries import check_batch
 from multippo.networks.random_state import forget_drawn
 from multippo.networks.types import PPONetworkOutput, StatefulModule
 from multippo.networks.unrolling import reset_where
-from multippo.programmes import Programmes, programmes_of
+from multippo.programmes import Programmes, identity, programmes_of
 from multippo.trees import select, tree_leaves, tree_map
 
-__all__ = ["Actor", "Rollout", "Rollouts", "collect", "is_traced", "structure_for", "unroll_env"]
+__all__ = ["Actor", "Rollout", "Rollouts", "collect", "is_traced", "programmes_for", "unroll_env"]
 
 Rollout = tuple[Any, EnvState, Transition, Any]
 """Carry and environment state after the last step, transition, and the carries ``[T / L, B, ...]`` before every L-th
@@ -87,9 +87,21 @@ def _check_rollout(env: Any, env_state: Any, network: Any) -> None:
         raise TypeError(f"unroll_env got a {type(network).__name__} as its network; expected a StatefulModule.")
 
 
-def structure_for(engine: Any, env: Env) -> Hashable:
-    """A key of all that is compiled in of an environment."""
-    return structure(env) if is_traced(engine, env) else stepped_structure(env)
+def programmes_for(kind: type, engine: Any, definition: Any, env: Env, mode: str, *more: Hashable) -> Programmes:
+    """The programmes of objects of a class that are alike: in the network's and the environment's structure too.
+
+    Args:
+        kind: The class.
+        engine: The network's engine.
+        definition: From ``engine.split``.
+        env: The environments.
+        mode: ``TrainConfig.compile``.
+        more: All else that is compiled in.
+    """
+    around = structure(env) if is_traced(engine, env) else stepped_structure(env)
+    # Launches are recorded with the addresses of one network's parameters.
+    own = identity(definition) if mode == "reduce-overhead" else None
+    return programmes_of(kind, engine, engine.float_dtype, engine.structure(definition), around, mode, own, *more)
 
 
 class Actor:
@@ -151,8 +163,7 @@ class Rollouts:
 
     def __init__(self, engine: Any, env: Env, definition: Any, length: int, mode: str) -> None:
         self._length = length
-        key = engine, engine.float_dtype, engine.structure(definition), structure_for(engine, env), length, mode
-        programmes = programmes_of(Rollouts, *key)
+        programmes = programmes_for(Rollouts, engine, definition, env, mode, length)
         self._actor = Actor(engine, env, definition, mode, programmes)
         jit = engine.jit if is_traced(engine, env) else None
         self.play = programmes.compiled(self, Rollouts._play, jit)

@@ -11,7 +11,7 @@ from multippo.algorithms.checks import check_network
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.distillation.teacher import Teacher, TeacherState
 from multippo.algorithms.reward_scaling import clip_rewards, divisors, initial_scale, scale_rewards
-from multippo.algorithms.rollout import Actor, Rollout, collect, is_traced, structure_for
+from multippo.algorithms.rollout import Actor, Rollout, collect, is_traced, programmes_for
 from multippo.algorithms.schedules import Coefficients, compiled_in
 from multippo.algorithms.types import EpisodeState, TrainingState, Transition
 from multippo.algorithms.update import Learner, LearnerState, fold_episodes
@@ -20,7 +20,6 @@ from multippo.envs.functional.saving import SavedEnvState
 from multippo.envs.nonfinite import restart_unsound
 from multippo.networks.random_state import reseed
 from multippo.networks.updating import needs_only_valid
-from multippo.programmes import programmes_of
 from multippo.trees import named_leaves, tree_map
 
 __all__ = ["RunState", "Trainer"]
@@ -73,8 +72,9 @@ class Trainer:
         split = self.engine.split(network)
         self.definition = split.definition
         self._params, self._variables = split.params, split.variables
-        key = None if teacher is None else teacher.structure, iterations_per_call, sequence_length, mode
-        programmes = programmes_of(Trainer, *self._structure(), *key)
+        taught = None if teacher is None else teacher.structure
+        more = compiled_in(config), sequence_length, self.iterations_per_call, taught
+        programmes = programmes_for(Trainer, self.engine, self.definition, env, mode, *more)
         self.actor = Actor(self.engine, env, self.definition, mode, programmes)
         # A module that takes no mask needs the valid entries alone, whose number no compiled call can know.
         self._statistics_apart = env.may_skip and needs_only_valid(network)
@@ -98,12 +98,6 @@ class Trainer:
         # Compiled by itself where the environment is traced, but the iteration is not.
         apart = is_traced(self.engine, env) and not self.traced
         self._act = programmes.compiled(self, Trainer._rollout, jit) if apart else self._rollout
-
-    def _structure(self) -> tuple[Any, ...]:
-        """A key of all that is compiled in of the network, the settings and the environment."""
-        engine = self.engine
-        network, env = engine.structure(self.definition), structure_for(engine, self.env)
-        return engine, engine.float_dtype, network, env, compiled_in(self.config)
 
     def initial_learner(self) -> LearnerState:
         """The network's weights and statistics, and a fresh optimiser."""

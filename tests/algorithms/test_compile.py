@@ -110,6 +110,7 @@ def run(kind: str, mode: str, on_log: Any = None, **fields: Any) -> tuple[Any, t
 def check_compiled(kind: str, **fields: Any) -> None:
     import torch
 
+    clear_programmes()
     statistics = torch._dynamo.utils.counters
     before, breaks = statistics["stats"]["unique_graphs"], len(statistics["graph_break"])
     graphs: list[int] = []
@@ -154,6 +155,7 @@ def test_metrics_are_no_part_of_the_compiled_backward_pass(torch_engine, monkeyp
 
         return call
 
+    clear_programmes()
     monkeypatch.setattr(torch, "compile", spy)
     run("mlp", "on")
     # Acting has none, the loss is one.

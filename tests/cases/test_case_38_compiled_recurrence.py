@@ -15,6 +15,7 @@ import training
 from gymnasium import spaces
 
 import multippo as mp
+from multippo.programmes import clear_programmes
 from multippo.testing import Clock, Spy
 
 CELLS = ("LSTM", "GRU")
@@ -69,6 +70,7 @@ def check(cell: str, mode: str = "on") -> None:
 def test_traced_but_not_generated(torch_engine: Any, monkeypatch: pytest.MonkeyPatch, cell: str):
     import torch
 
+    clear_programmes()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     check(cell)
 
