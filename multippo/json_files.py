@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from multippo.atomic_files import LIMIT, read_bytes
 
-__all__ = ["Limit", "checked", "parse_json", "read_json", "short"]
+__all__ = ["FormatVersion", "Limit", "checked", "parse_json", "read_json", "short"]
 
 _DEEPEST = 100
 _INTEGERS = range(-(2**63), 2**64)
@@ -32,6 +32,9 @@ class Limit(NamedTuple):
 
     holds: Callable[[Any], Any]
     words: str
+
+
+FormatVersion = Annotated[int, Limit(lambda version: version >= 1, "an integer of at least 1")]
 
 
 def read_json(path: Path, limit: int = LIMIT, *, follow: bool = False) -> Any:

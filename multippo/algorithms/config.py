@@ -27,10 +27,15 @@ def as_python(config: Any) -> None:
             object.__setattr__(config, field.name, value.item())
 
 
-def _positive_int(config: Any, *fields: str) -> None:
+_MOST_ENVS, _MOST_STEPS = 2**20, 2**24
+"""Environments, and steps of a rollout: more would take minutes to make, and memory without end."""
+
+
+def _positive_int(config: Any, *fields: str, most: float = math.inf) -> None:
     for field in fields:
         value = getattr(config, field)
-        require(is_integer(value, 1), field, value, "an integer of at least 1")
+        limit = "" if most == math.inf else f", at most {most}"
+        require(is_integer(value, 1) and value <= most, field, value, f"an integer of at least 1{limit}")
 
 
 def _one_of(config: Any, field: str) -> None:
@@ -177,9 +182,10 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         as_python(self)
-        _positive_int(self, "rollout_length", "total_steps", "num_epochs", "num_minibatches")
+        _positive_int(self, "total_steps", "num_epochs", "num_minibatches")
+        _positive_int(self, "rollout_length", most=_MOST_STEPS)
         if self.num_envs is not None:
-            _positive_int(self, "num_envs")
+            _positive_int(self, "num_envs", most=_MOST_ENVS)
         for field in ("discounting_factor", "gae_lambda"):
             value = getattr(self, field)
             require(is_number(value) and 0 <= value <= 1, field, value, "a number in [0, 1]")
@@ -319,7 +325,8 @@ class EvalConfig:
         as_python(self)
         for field in ("enabled", "deterministic"):
             require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
-        _positive_int(self, "every_steps", "num_episodes", "num_envs")
+        _positive_int(self, "every_steps", "num_episodes")
+        _positive_int(self, "num_envs", most=_MOST_ENVS)
         if self.max_episode_steps is not None:
             _positive_int(self, "max_episode_steps")
 

@@ -20,7 +20,7 @@ from multippo.envs.functional.saving import SavedEnvState
 from multippo.envs.nonfinite import restart_unsound
 from multippo.networks.random_state import reseed
 from multippo.networks.updating import needs_only_valid
-from multippo.trees import named_leaves, tree_map
+from multippo.trees import named_leaves, tree_map, tree_structure
 
 __all__ = ["RunState", "Trainer"]
 
@@ -140,6 +140,11 @@ class Trainer:
             self.teacher.check(teacher, network_state, obs)
         learner, episodes = self.initial_learner(), self.initial_episodes(env_state.reward)
         if initial is not None:
+            if tree_structure(initial.episodes) != tree_structure(episodes):
+                raise ValueError(
+                    f"initial_state has sums of rewards {tree_structure(initial.episodes.scale)}; expected "
+                    f"{tree_structure(episodes.scale)}. Go on in an environment with the same rewards."
+                )
             learner = self._continued(initial, learner.learning_rate)
             if env.functional:
                 network_state, episodes = initial.network_state, engine.snapshot(initial.episodes)

@@ -24,7 +24,7 @@ from multippo.runs.directory import RunDirectory, default_run_directory
 from multippo.runs.fields import fields_of, shown
 from multippo.runs.progress import make_progress
 from multippo.runs.record import RunRecord
-from multippo.runs.recovery import mend, restore_last_good
+from multippo.runs.recovery import check_num_envs, mend, restore_last_good
 from multippo.runs.settings import RunSettings, overlaid, run_settings
 from multippo.runs.settings_files import read_settings
 from multippo.signals import Deadline, save_what_is_finished
@@ -89,6 +89,7 @@ def run(argv: Sequence[str]) -> int:
             stack.enter_context(directory.held())
             stored = directory.read_settings()
             settings = _changed(stored, given)
+            check_num_envs(directory, settings)
         else:
             settings = RunSettings.of(given)
             if directory is not None:  # at once, not only after the environment is made

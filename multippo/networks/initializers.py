@@ -16,6 +16,8 @@ __all__ = ["Initializer", "drawn", "lecun_normal", "orthogonal", "uniform", "zer
 Initializer = Callable[[Rngs, tuple[int, ...]], np.ndarray]
 """Takes a stream of keys and a shape ``[in, out]``; returns float64 values, cast to the engine's type by the layer."""
 
+_MOST = 2**28
+
 
 def lecun_normal(gain: float = 1.0) -> Initializer:
     """Normal with variance gain**2 / in (LeCun et al., 1998, "Efficient backprop", section 4.6)."""
@@ -55,7 +57,7 @@ def drawn(kind: str, name: str, init: Initializer, rngs: Rngs, shape: tuple[int,
 
     Raises:
         TypeError: If ``init`` can't be called, or is a framework's own.
-        ValueError: If it makes an array of another shape.
+        ValueError: If it makes an array of another shape, or one that would take minutes to draw.
     """
     if not callable(init):
         raise TypeError(
@@ -69,6 +71,8 @@ def drawn(kind: str, name: str, init: Initializer, rngs: Rngs, shape: tuple[int,
             "function of an Rngs and a shape that returns a NumPy array, such as "
             "multippo.networks.initializers.orthogonal(1.0)."
         )
+    if math.prod(shape) > _MOST:
+        raise ValueError(f"{kind}({name}=...) would have {math.prod(shape)} numbers; expected at most {_MOST}.")
     array = np.asarray(init(rngs, shape))
     if array.shape != shape:
         raise ValueError(f"{kind}({name}=...) made an array of shape {array.shape}; expected {shape}.")

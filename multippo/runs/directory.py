@@ -21,6 +21,7 @@ from multippo.algorithms.checkpointing.steps import best_checkpoint, latest_chec
 from multippo.algorithms.metrics import json_ready
 from multippo.atomic_files import is_leftover, remove_leftovers, write_text
 from multippo.errors import UsageError
+from multippo.json_files import FormatVersion, checked
 from multippo.runs.fields import Setting
 from multippo.runs.settings import RunSettings, network_defaults, run_settings
 from multippo.runs.settings_files import read_object, settings_of
@@ -196,10 +197,13 @@ class RunDirectory:
         found = read_object(self.config)
         if found.get("format") != FORMAT:
             raise UsageError(f"{self.config} was not written by multippo train.")
-        version = found.get("format_version")
-        if not isinstance(version, int) or version > FORMAT_VERSION:
+        try:
+            version = checked(found.get("format_version"), FormatVersion, "format_version")
+        except ValueError as error:
+            raise UsageError(f"{self.config} is damaged: {error}.") from error
+        if version > FORMAT_VERSION:
             raise UsageError(
-                f"{self.config} is of run format {version!r}; this version of multippo reads formats up to "
+                f"{self.config} is of run format {version}; this version of multippo reads formats up to "
                 f"{FORMAT_VERSION}: upgrade multippo."
             )
         settings = settings_of(found, {**run_settings(), **_WRITTEN}, str(self.config))

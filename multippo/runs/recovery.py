@@ -10,14 +10,15 @@ from typing import Any
 
 from multippo.algorithms.checkpointing.checkpoint import Checkpoint
 from multippo.algorithms.checkpointing.manifest import read_manifest
-from multippo.algorithms.checkpointing.steps import step_directories, step_entries
+from multippo.algorithms.checkpointing.steps import read_steps, step_directories, step_entries
 from multippo.algorithms.metrics import drop_after
 from multippo.algorithms.types import TrainingState
 from multippo.atomic_files import remove_leftovers
 from multippo.errors import DamagedCheckpointError, UsageError, one_line
 from multippo.runs.directory import RunDirectory
+from multippo.runs.settings import RunSettings
 
-__all__ = ["another_checkpoint", "mend", "reason", "restore_last_good"]
+__all__ = ["another_checkpoint", "check_num_envs", "mend", "reason", "restore_last_good"]
 
 _MOST_SHOWN = 3
 
@@ -52,6 +53,20 @@ def restore_last_good(directory: RunDirectory, network: Any) -> tuple[Checkpoint
         f"no checkpoint of {directory.path} can be read. {found.rstrip('.')}{more}. Copy the directory again, or start "
         "another run."
     )
+
+
+def check_num_envs(directory: RunDirectory, settings: RunSettings) -> None:
+    """Raises unless a run's settings are of as many environments as its latest checkpoint, before any is made.
+
+    Raises:
+        UsageError: If they differ.
+    """
+    for path, manifest in read_steps(directory.checkpoints)[:1]:
+        if manifest.num_envs != settings.train.ppo.num_envs:
+            raise UsageError(
+                f"{directory.config} is of num_envs={settings.train.ppo.num_envs}, and {path.name} of "
+                f"{manifest.num_envs} environments: one of the two was changed; copy the directory again."
+            )
 
 
 def mend(directory: RunDirectory, step: int, damaged: Mapping[Path, str]) -> list[str]:

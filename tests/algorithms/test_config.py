@@ -20,7 +20,9 @@ from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
     [
         ("num_envs", 0),
         ("num_envs", 2.0),
+        ("num_envs", 2**20 + 1),
         ("rollout_length", 0),
+        ("rollout_length", 2**24 + 1),
         ("rollout_length", True),
         ("total_steps", -1),
         ("num_epochs", 0),

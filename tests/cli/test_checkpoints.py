@@ -122,6 +122,16 @@ def test_another_network_or_a_later_format_is_not_taken_for_damage(command: Any,
     assert len(checkpoints(run)) == 4
 
 
+def test_a_number_of_environments_that_is_not_the_checkpoints_is_refused_before_any_is_made(command: Any, run: Path):
+    config = json.loads((run / "config.json").read_text())
+    config["train"]["ppo"]["num_envs"] = 2**20
+    (run / "config.json").write_text(json.dumps(config))
+    done = command("train", "--run-dir", run, "--resume")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert f"num_envs=1048576, and {checkpoints(run)[-1].name} of 4 environments" in done.err
+    assert json.loads((run / "config.json").read_text()) == config
+
+
 @pytest.mark.parametrize("file", ["weights.safetensors", "checkpoint.json"])
 def test_eval_names_the_damaged_file_and_the_last_whole_checkpoint(command: Any, run: Path, file: str):
     whole = checkpoints(run)

@@ -135,6 +135,8 @@ def test_what_does_not_go_together_is_refused(given: dict[str, Any], message: st
     [
         (lambda c: c.update(format="x"), "not written by multippo train"),
         (lambda c: c.update(format_version=2), "format 2.*upgrade"),
+        (lambda c: c.update(format_version=True), "format_version is True; expected an integer of at least 1"),
+        (lambda c: c.update(format_version=-1), "format_version is -1"),
         (lambda c: c["network"].update(kind="os.system"), "network='os.system' is not known"),
         (lambda c: c["network"]["options"].update(cell="x"), "unknown key 'cell'"),
         (lambda c: c["env"]["kwargs"].update(wrappers=["x"]), "unknown key 'wrappers'"),

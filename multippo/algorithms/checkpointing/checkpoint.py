@@ -14,7 +14,7 @@ import optree
 from multippo.algorithms.checkpointing.descriptions import leaves_by_path, rebuild_episodes
 from multippo.algorithms.checkpointing.manifest import MANIFEST, Manifest, read_manifest
 from multippo.algorithms.checkpointing.steps import latest_checkpoint
-from multippo.algorithms.checkpointing.tensor_files import ArrayType, check_sha256, read_tensors
+from multippo.algorithms.checkpointing.tensor_files import ArrayType, read_tensors
 from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env
 from multippo.envs.functional.saving import SavedEnvState
@@ -70,9 +70,8 @@ class Checkpoint:
         network_state, episodes, key, teacher_carry = self._read_carry(network)
         env_state: Any = None
         if manifest.environment:
-            file = self.path / ENVIRONMENT
-            check_sha256(file, self._sha256(ENVIRONMENT))  # now, before the network is changed
-            env_state = SavedEnvState(lambda like: read_tensors(file, like, what="part of the environment's state"))
+            self._read(ENVIRONMENT)  # so that what is damaged is found before the network is changed
+            env_state = SavedEnvState(lambda like: self._read(ENVIRONMENT, like, "part of the environment's state"))
             env_state = env_state if env is None else env_state.restore(env)
         load_portable(network, weights)
         split = engine.split(network)

@@ -19,6 +19,7 @@ from multippo.algorithms.checkpointing.steps import (
 from multippo.algorithms.checkpointing.writing import save_checkpoint
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.types import TrainingState
+from multippo.arguments import check_size
 from multippo.atomic_files import remove_directory, remove_leftovers
 
 __all__ = ["CheckpointFolder", "OnSaveError"]
@@ -68,11 +69,8 @@ class CheckpointFolder:
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         for name, number in (("keep_last", keep_last), ("keep_best", keep_best)):
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
-                raise ValueError(
-                    f"{name}={number!r} is not possible: expected an integer of at least 1, or None. The latest "
-                    "checkpoint always stays."
-                )
+            if number is not None:
+                check_size("CheckpointFolder", name, number, otherwise=", or None")
         if on_save_error not in ("stop", "continue"):
             raise ValueError(f"on_save_error={on_save_error!r} is not possible: expected 'stop' or 'continue'.")
         self.path = Path(path)

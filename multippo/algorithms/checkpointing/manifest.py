@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 from multippo.atomic_files import LIMIT, read_bytes
 from multippo.errors import DamagedCheckpointError, UnexpectedFileError
-from multippo.json_files import Limit, checked, parse_json, short
+from multippo.json_files import FormatVersion, Limit, checked, parse_json, short
 
 __all__ = ["MANIFEST", "Manifest", "read_manifest", "write_manifest"]
 
@@ -21,7 +21,6 @@ _Count = Annotated[int, Limit(range(2**63).__contains__, "an integer in [0, 2**6
 _EngineCount = Annotated[int, Limit(range(2**31).__contains__, "an integer in [0, 2**31)")]  # engines have 32 bits
 _Leaves = Annotated[int, Limit(range(100_001).__contains__, "an integer in [0, 100000]")]
 _Rate = Annotated[float, Limit(lambda rate: 0 <= rate < 2**63, "a number in [0, 2**63)")]
-_Version = Annotated[int, Limit(lambda version: version >= 1, "an integer of at least 1")]
 _Sha256 = Annotated[str, Limit(re.compile("[0-9a-f]{64}").fullmatch, "64 hexadecimal digits")]
 
 
@@ -102,7 +101,7 @@ def read_manifest(directory: Path) -> Manifest:
         checked(found, dict[str, Any], "it")
         if found.get("format") != FORMAT:
             raise ValueError("it does not describe a checkpoint of multippo")
-        version = checked(found.get("format_version"), _Version, "format_version")
+        version = checked(found.get("format_version"), FormatVersion, "format_version")
         if version <= FORMAT_VERSION:
             hints = get_type_hints(Manifest, include_extras=True)
             return Manifest(**{name: checked(found.get(name), hint, name) for name, hint in hints.items()})

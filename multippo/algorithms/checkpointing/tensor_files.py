@@ -19,7 +19,7 @@ from multippo.atomic_files import create, open_to_read
 from multippo.errors import DamagedCheckpointError, UnexpectedFileError
 from multippo.json_files import parse_json, short
 
-__all__ = ["ArrayType", "check_sha256", "read_tensors", "write_tensors"]
+__all__ = ["ArrayType", "read_tensors", "write_tensors"]
 
 _STORED = {
     "BOOL": "bool",
@@ -84,18 +84,6 @@ def read_tensors(
     if changed:
         raise DamagedCheckpointError(f"{path} is damaged. {_CHANGED}")
     return arrays
-
-
-def check_sha256(path: Path, sha256: str | None) -> None:
-    """Compares a file with the SHA-256 it had when it was written, if that is known.
-
-    Raises:
-        DamagedCheckpointError: If it is another file.
-        FileNotFoundError: If it is missing.
-    """
-    content = _content(path)
-    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
-        raise DamagedCheckpointError(f"{path} is damaged. {_CHANGED}")
 
 
 def _content(path: Path) -> bytes:

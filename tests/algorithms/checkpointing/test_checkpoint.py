@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 import support
 import training
-from checkpoints import clock, saved, table_net
+from checkpoints import clock, saved, state_of, table_net
 from safetensors.numpy import load_file, save_file
 
 import multippo as mp
+from multippo.algorithms.reward_scaling import RewardScale
+from multippo.algorithms.types import EpisodeState
 from multippo.errors import DamagedCheckpointError
 from multippo.testing import Clock
 
@@ -65,6 +68,15 @@ def test_an_environment_of_another_size_is_refused(engine: Any, tmp_path: Path):
         training.train(clock(2), table_net(), iterations=3, initial_state=state)
     with pytest.raises(ValueError, match="host environment"):
         mp.load_checkpoint(tmp_path / "a", table_net(), env=Clock(3, num_envs=4))
+
+
+def test_sums_of_other_rewards_are_refused(torch_engine: Any):
+    network, env = table_net(), Clock(3, num_envs=4)
+    zeros = torch_engine.zeros((4,))
+    scale = RewardScale(zeros, zeros[0], zeros[0], zeros[0])
+    state = dataclasses.replace(state_of(network), episodes=EpisodeState(zeros, zeros, {"goal": scale}))
+    with pytest.raises(ValueError, match=r"sums of rewards .*goal.*Go on in an environment with the same rewards"):
+        training.train(env, network, iterations=3, initial_state=state, scale_rewards=True)
 
 
 @pytest.mark.parametrize(

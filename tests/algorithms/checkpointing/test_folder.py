@@ -118,7 +118,7 @@ def test_another_run_of_the_same_length_takes_the_place_of_the_first(network: An
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"keep_last": 0}, "keep_last=0 is not possible.*at least 1"),
+        ({"keep_last": 0}, r"keep_last=0\) is not possible.*at least 1, or None"),
         ({"keep_last": True}, "keep_last=True"),
         ({"keep_best": -1}, "keep_best=-1"),
         ({"keep_best": 1.5}, r"keep_best=1\.5"),
