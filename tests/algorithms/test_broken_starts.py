@@ -112,25 +112,6 @@ def test_training_counts_unsound_starts_and_a_strict_run_names_the_first(name):
     assert strict.error.training_state.step == 0
 
 
-def test_a_strict_run_names_a_start_within_a_rollout(torch_engine):
-    class SoundAtFirst(FunctionalBadStarts):
-        """Bad starts in pools alone: those of the very first episodes are drawn by a key of their own."""
-
-        sound = True
-
-        def _with(self, state: Any, number: Any, shown: Any) -> Any:
-            return super()._with(state, number, number if self.sound else shown)
-
-    env = mp.make_env(SoundAtFirst(2), num_envs=4)
-    first = env.reset(0)
-    bad = mp.make_env(FunctionalBadStarts(2), num_envs=4)
-    bad.reset = lambda key: first
-    network = TableNet([0.5] * 4)
-    strict = training.train(bad, network, rollout_length=4, nonfinite="stop", catch=(NonFiniteError,))
-    assert "The next observation is not finite at step" in str(strict.error)
-    assert "of the rollout in environment" in str(strict.error)
-
-
 class BadStart(gymnasium.Env[Any, Any]):
     """Pays 10, 20, 30 and ends; the first observation of its second episode is NaN."""
 

@@ -11,7 +11,6 @@ import support
 import training
 
 import multippo as mp
-from multippo.algorithms.advantages import generalized_advantages
 from multippo.algorithms.minibatches import make_sequences
 from multippo.errors import NonFiniteError
 from multippo.testing import Clock, CountNet, FunctionalClock, Spy, TableNet
@@ -110,26 +109,6 @@ def test_the_carry_starts_anew_too_and_replay_agrees(engine, autoreset):
     assert support.to_numpy(after)["memory"][BAD] == 3
 
 
-def test_the_step_before_is_valued_by_the_observation_between(engine):
-    xp = engine.xp
-    column = lambda values: engine.asarray(np.asarray(values, np.float32)[:, None])  # noqa: E731
-    flag = lambda values: engine.asarray(np.asarray(values, np.bool_)[:, None])  # noqa: E731
-    advantages, _ = generalized_advantages(
-        xp,
-        r_t=column([1, 0, 5]),
-        v_t=column([10, 20, 30]),
-        v_last=engine.asarray(np.asarray([40], np.float32)),
-        v_bootstrap_t=column([0, 777, 0]),
-        terminated_t=flag([0, 0, 0]),
-        truncated_t=flag([0, 1, 0]),
-        valid_t=flag([1, 0, 1]),
-        discount=0.9,
-        gae_lambda=1.0,
-    )
-    # 1 + 0.9 * 20 - 10; nothing; 5 + 0.9 * 40 - 30.
-    np.testing.assert_allclose(support.to_numpy(advantages)[:, 0], [9, 0, 11], rtol=1e-6)
-
-
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 @pytest.mark.parametrize("length", [1, 4])
 def test_what_a_broken_step_holds_does_not_reach_the_loss(engine, autoreset, length):
@@ -214,16 +193,6 @@ def test_functional_environments(engine):
     assert np.isfinite(found.obs).all()
     replayed = support.to_numpy(mp.replay(network, before, transition))
     np.testing.assert_allclose(replayed.loglikelihoods, found.network_output.loglikelihoods, atol=1e-6)
-
-
-def test_both_engines_see_the_same_accidents():
-    found = []
-    for name in support.ENGINES:
-        with mp.use_backend(name):
-            env = mp.make_env(FunctionalBlowing(5), num_envs=8)
-            found.append(support.to_numpy(roll(env, counting())[2]))
-    for part in ("obs", "rewards", "broken", "truncated"):
-        np.testing.assert_array_equal(getattr(found[0], part), getattr(found[1], part))
 
 
 def explosive_makers() -> list[Any]:

@@ -111,11 +111,6 @@ def test_an_observation_that_does_not_fit_names_the_layer(engine):
     assert "9 features" in message
 
 
-def test_a_layer_inside_a_port(engine):
-    message = refusal(mp.Sequential([adapter(5)]))
-    assert "Sequential.layers[0].action.layers[0]" in message
-
-
 def acting(features: int, layers: Any) -> Any:
     """A network of 3 features whose action port ends with ``layers``, behind a dense layer."""
     rngs = mp.Rngs(0)
@@ -356,16 +351,6 @@ def test_numbers_of_environments_that_differ(engine):
     message = refusal(CountNet(), num_envs=3)
     assert "num_envs=3" in message
     assert "has 2" in message
-
-
-def test_minibatches_that_do_not_divide_are_refused_alike_on_both_engines():
-    messages = set()
-    for name in ("jax", "torch"):
-        with mp.use_backend(name):
-            messages.add(refusal(CountNet(), rollout_length=3, num_minibatches=4))
-            messages.add(refusal(CountNet(), rollout_length=4, num_minibatches=3, sequence_length=4))
-    assert len(messages) == 2
-    assert all("num_minibatches" in message for message in messages)
 
 
 def test_a_state_of_another_network_is_refused(torch_engine):

@@ -19,55 +19,6 @@ from multippo.testing import Clock, FunctionalClock, TableNet
 # -- JAX
 
 
-class Traced(TableNet):
-    """Counts its traces in Python; its two parameters start as one and the same array."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__([0.0] * size)
-        shared = self.engine.zeros((size,))
-        self.values, self.more = mp.Param(shared), mp.Param(shared)
-
-    def heads(self, memory: Any, x: Any) -> Any:
-        COUNT.append(1)
-        memory, logits, value = super().heads(memory, x)
-        return memory, logits, value + x @ self.more[...]
-
-
-COUNT: list[int] = []
-
-
-@pytest.mark.parametrize("kind", ["functional", pytest.param("host", marks=pytest.mark.nightly)])
-@pytest.mark.nightly_if("functional")
-def test_jax_traces_only_at_first(jax_engine, kind):
-    network = Traced(4)
-    env: Any = Clock(3, num_envs=2) if kind == "host" else mp.make_env(FunctionalClock(3), num_envs=2)
-    counts: list[int] = []
-    config = {"checkpoint_every_steps": 8, "eval": mp.EvalConfig(enabled=True, every_steps=8, num_episodes=2)}
-
-    def on_log(metrics: dict[str, float]) -> None:
-        if "iteration" not in metrics:  # after an evaluation, the last thing of an iteration
-            counts.append(len(COUNT))
-
-    first = training.train(env, network, iterations=4, on_log=on_log, config=config)
-    # A state kept from iteration k is read at k + 2, and later.
-    states = [state for state, _ in first.checkpoints]
-    assert [int(state.optimizer_state[2]) for state in states] == [4, 8, 12, 16]
-    for state in states:
-        for _, leaf in jax_engine.named_params(state.params):
-            assert np.isfinite(np.asarray(leaf)).all()
-    # Two references to one array are two parameters, each with its own moments; they move alike from one start.
-    weights = mp.to_portable(network)
-    np.testing.assert_array_equal(weights["values"], weights["more"])
-    assert np.abs(weights["values"]).max() > 0
-    # Anew, with everything that changes from one iteration to the next.
-    changing: dict[str, Any] = {"lr_schedule": "adaptive_kl", "desired_kl": 1e-6, "entropy_weight": 0.1}
-    changing |= {"entropy_schedule": "linear", "learning_rate_warmup": 1}
-    training.train(env, network, iterations=3, on_log=on_log, config=config, **changing)
-    assert len(counts) == 7
-    assert counts[0] == counts[1] == counts[2] == counts[3]
-    assert counts[4] == counts[5] == counts[6]
-
-
 # -- torch
 
 
@@ -165,10 +116,6 @@ def test_metrics_are_no_part_of_the_compiled_backward_pass(torch_engine, monkeyp
 @pytest.mark.parametrize("kind", ["mlp", pytest.param("lstm", marks=pytest.mark.nightly)])
 def test_torch_compiles_three_graphs_without_a_break(torch_engine, without_code_generation, kind):
     check_compiled(kind)
-
-
-def test_torch_compiles_nothing_anew_where_the_rate_adapts(torch_engine, without_code_generation):
-    check_compiled("mlp", lr_schedule="adaptive_kl", desired_kl=1e-6, learning_rate_warmup=2)
 
 
 @pytest.mark.nightly

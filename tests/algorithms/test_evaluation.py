@@ -129,44 +129,6 @@ def test_the_mode_is_put_back(engine):
         assert flags(network) == before
 
 
-class Failing(Clock):
-    """Fails at its third step."""
-
-    def step(self, env_state: Any, action: Any) -> Any:
-        if self.time[0] == 2:
-            raise RuntimeError("the simulator broke")
-        return super().step(env_state, action)
-
-
-def test_an_environment_that_fails(engine):
-    network = CountNet()
-    before, weights = flags(network), mp.to_portable(network)
-    with pytest.raises(RuntimeError, match="the simulator broke"):
-        play(Failing(5), network)
-    assert flags(network) == before
-    for name, value in mp.to_portable(network).items():
-        np.testing.assert_array_equal(value, weights[name])
-
-
-def test_one_that_fails_in_the_middle_of_training(torch_engine):
-    network = CountNet()
-    config = {"eval": mp.EvalConfig(enabled=True, every_steps=8)}
-    run = training.train(
-        Clock(5, num_envs=2), network, eval_env=Failing(5), config=config, iterations=3, catch=(RuntimeError,)
-    )
-    assert str(run.error) == "the simulator broke"
-    assert network.training
-    assert not network.sampler.deterministic
-    assert len(run.logs) == 1
-
-
-def test_the_training_environment_is_no_evaluation_environment(torch_engine):
-    env = Spy(Clock(5, num_envs=2))
-    with pytest.raises(ValueError, match="eval_env is the training environment itself"):
-        training.train(env, CountNet(), eval_env=env, config={"eval": mp.EvalConfig(enabled=True)})
-    assert not env.actions
-
-
 def test_a_vector_environment_has_its_own_number(torch_engine):
     env, other = (gymnasium.vector.SyncVectorEnv([Single] * count) for count in (2, 3))
     config = mp.TrainConfig(

@@ -104,16 +104,6 @@ def test_epochs_and_keys_shuffle_differently(engine):
     assert all(sorted(order) == list(range(32)) for order in first)
 
 
-def test_minibatches_are_the_same_on_both_engines():
-    config = PPOConfig(num_envs=4, rollout_length=8, num_minibatches=2, num_epochs=3)
-    found = []
-    for name in ("jax", "torch"):
-        with mp.use_backend(name) as engine:
-            index = minibatch_indices(engine.random, engine.xp, engine.random.key(5), 32, config)
-            found.append(engine.to_numpy(index))
-    np.testing.assert_array_equal(*found)
-
-
 def test_invalid_steps_come_last_and_hold_nothing(engine):
     # One environment, two sequences of 3: steps 1 and 3 are none.
     valid = np.asarray([[True], [False], [True], [False], [True], [True]])

@@ -14,7 +14,7 @@ import multippo as mp
 from multippo.algorithms.losses import ppo_loss
 from multippo.algorithms.minibatches import make_sequences
 from multippo.networks.unrolling import reset_where
-from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableNet
+from multippo.testing import Clock, CountNet, FunctionalClock, Goal, TableNet
 
 # -- the stop at a divergence
 
@@ -189,46 +189,6 @@ def test_targets_anew_are_other_ones_when_something_is_learnt(torch_engine):
     assert np.abs(found[True] - found[False]).max() > 1e-3
 
 
-class Even(Clock):
-    """Rewards that are what the value says, so that no action has an advantage."""
-
-    def step(self, env_state: Any, action: Any) -> Any:
-        state = super().step(env_state, action)
-        return state._replace(reward=np.full_like(state.reward, 0.1))
-
-
-@pytest.mark.parametrize("scope", ["minibatch", "batch"])
-@pytest.mark.nightly_if("jax")
-def test_equal_advantages_are_none(engine, scope):
-    # gamma 0: advantages are 0.1 - 0.7 everywhere; the policy has nothing to learn from, the critic has.
-    network = TableNet([0.7] * 4)
-    run = training.train(
-        Even(3, num_envs=3),
-        network,
-        iterations=1,
-        rollout_length=14,
-        num_minibatches=3 if scope == "minibatch" else 42,
-        num_epochs=1,
-        discounting_factor=0.0,
-        scale_rewards=False,
-        advantage_normalization=scope,
-        adam_epsilon=1e-3,
-    )
-    weights = mp.to_portable(network)
-    assert np.abs(weights["logits"]).max() < 1e-4
-    assert np.abs(weights["values"] - 0.7).max() > 1e-3
-    assert abs(run.column("losses/actor")[0]) < 1e-5
-
-
-def test_one_valid_entry_is_no_advantage(torch_engine):
-    for scope in ("minibatch", "batch"):
-        fields = {"rollout_length": 1, "num_minibatches": 1, "advantage_normalization": scope}
-        network = TableNet([0.0] * 4)
-        run = training.train(Clock(3), network, iterations=2, **fields)
-        assert all(np.isfinite(value).all() for value in mp.to_portable(network).values())
-        assert run.column("losses/actor") == [0.0] * 2
-
-
 # -- sequences
 
 
@@ -300,10 +260,3 @@ def first(starts: Any) -> Any:
 
 
 # -- what has been stepped
-
-
-def test_options_change_no_number_of_steps(torch_engine):
-    env = Spy(Clock(3, num_envs=2))
-    fields: dict[str, Any] = {"recompute_advantages": True, "target_kl": 1e-9, "lr_schedule": "adaptive_kl"}
-    run = training.train(env, TableNet([0.0] * 4), iterations=3, **fields)
-    assert env.real_steps == run.result.total_steps == 24

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-import support
 import training
 
 import multippo as mp
-from multippo.algorithms.schedules import learning_rate_at
-from multippo.testing import Clock, CountNet, FunctionalGoal, Goal, NoisyNet, Spy, TableNet
+from multippo.testing import Clock, CountNet, FunctionalGoal, Goal, Spy, TableNet
 
 ITERATIONS = 4
 # 2 environments x 4 steps.
@@ -42,25 +39,6 @@ def make_env(kind: str) -> Any:
 
 def go(env: Any, network: Any, **fields: Any) -> training.Run:
     return training.train(env, network, **{"iterations": ITERATIONS, "lr_schedule": "linear", **fields})
-
-
-def assert_same_state(got: Any, expected: Any, what: str = "") -> None:
-    """Bit for bit: parameters, statistics, moments, carries, episodes, environment, counters."""
-    for name in ("params", "variables", "optimizer_state", "network_state", "episodes", "key"):
-        # Trees of the engine's own node types as lists of leaves.
-        leaves = [plain_leaves(getattr(state, name)) for state in (got, expected)]
-        assert len(leaves[0]) == len(leaves[1])
-        for a, b in zip(*leaves, strict=True):
-            np.testing.assert_array_equal(a, b, err_msg=f"{what} {name}")
-    assert (got.iteration, got.step) == (expected.iteration, expected.step)
-    for a, b in zip(plain_leaves(got.env_state), plain_leaves(expected.env_state), strict=True):
-        np.testing.assert_array_equal(a, b, err_msg=f"{what} env_state")
-
-
-def plain_leaves(tree: Any) -> list[np.ndarray]:
-    import jax
-
-    return [np.asarray(support.to_numpy(leaf)) for leaf in jax.tree.leaves(tree)]
 
 
 # -- what is said
@@ -173,21 +151,6 @@ def test_what_is_logged(name):
     assert all(0 < value < 1e6 for value in run.column("throughput/train_sps"))
 
 
-@pytest.mark.parametrize("name", ["jax", "torch"])
-@pytest.mark.nightly_if("jax")
-def test_the_learning_rate_is_a_line(name):
-    _, run = base(name, "functional")
-    np.testing.assert_allclose(run.column("learning_rate"), [0.01, 0.0075, 0.005, 0.0025], rtol=1e-6)
-
-
-def test_the_learning_rate_counts_iterations(torch_engine):
-    for fields in ({"num_epochs": 1}, {"num_epochs": 3, "num_minibatches": 4}):
-        run = go(Clock(3, num_envs=2), TableNet([0.0] * 4), **fields)
-        config = mp.PPOConfig(num_envs=2, rollout_length=4, total_steps=32, num_minibatches=2, learning_rate=0.01)
-        expected = [learning_rate_at(config, i) for i in range(4)]
-        np.testing.assert_allclose(run.column("learning_rate"), expected, rtol=1e-6)
-
-
 def test_log_functions_of_one_and_two_arguments(torch_engine):
     class Logger:
         def __init__(self) -> None:
@@ -243,38 +206,6 @@ def test_no_episode_has_ended_yet(torch_engine):
 # -- what is saved, and taken up again
 
 
-@pytest.mark.parametrize("name", ["jax", "torch"])
-def test_states_saved_earlier_are_not_changed_by_later_iterations(name):
-    network, run = base(name, "functional")
-    states = [state for state, _ in run.checkpoints]
-    assert [state.iteration for state in states] == [1, 2, 3, 4]
-    counts = [int(state.optimizer_state[2]) for state in states]
-    assert counts == [4, 8, 12, 16]
-    weights = [np.concatenate([leaf.ravel() for leaf in plain_leaves(state.params)]) for state in states]
-    assert all(np.abs(a - b).max() > 0 for a, b in itertools.pairwise(weights))
-    # The last one is what was returned, and what the network holds.
-    assert_same_state(states[-1], run.state)
-    held = network.engine.split(network)
-    for a, b in zip(plain_leaves(held.params), plain_leaves(run.state.params), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("name", ["jax", "torch"])
-def test_a_run_goes_on_bit_for_bit(name):
-    _, run = base(name, "functional")
-    half = run.checkpoints[1][0]
-    with mp.use_backend(name):
-        network = goal_net()
-        resumed = go(make_env("functional"), network, initial_state=half)
-    assert_same_state(resumed.state, run.state, "resumed")
-    assert resumed.column("step") == [24, 32]
-    for metric in ("losses/total", "learning_rate", "rollout/episode_reward/mean", "kl/approx"):
-        assert resumed.column(metric) == run.column(metric)[2:]
-    # The state it started from is still whole.
-    assert half.iteration == 2
-    assert all(np.isfinite(leaf).all() for leaf in plain_leaves(half.params))
-
-
 def test_a_host_environment_starts_new_episodes(torch_engine):
     _, run = base("torch", "host")
     half = run.checkpoints[1][0]
@@ -287,55 +218,6 @@ def test_a_host_environment_starts_new_episodes(torch_engine):
     go(first, goal_net(), iterations=1)
     # Not the episodes the run began with.
     assert not np.array_equal(env.resets[0], first.resets[0])
-
-
-def test_a_finished_run_has_nothing_to_go_on_with(torch_engine):
-    _, run = base("torch", "host")
-    again = go(make_env("host"), goal_net(), initial_state=run.state)
-    assert again.result.total_steps == 32
-    assert again.logs == []
-
-
-def test_one_seed_is_one_run(torch_engine):
-    runs = [go(Goal(2, length=3), goal_net(), config={"seed": seed}) for seed in (0, 0, 1)]
-    assert_same_state(runs[0].state, runs[1].state)
-    weights = [plain_leaves(run.state.params)[0] for run in runs]
-    assert np.abs(weights[0] - weights[2]).max() > 0
-
-
-@pytest.mark.parametrize("make", [CountNet, lambda: NoisyNet(4, 2, mp.Rngs(0))])
-def test_networks_with_memory_and_noise_replay_exactly(torch_engine, make):
-    run = go(Clock([2, 3], "truncated", 2, "next_step"), make())
-    assert max(run.column("ratio/first_max_dev")) <= 1e-5
-
-
-@pytest.mark.parametrize(("name", "kind"), [("jax", "functional"), ("torch", "host")])
-@pytest.mark.nightly_if("jax")
-def test_evaluating_changes_nothing(name, kind):
-    _, run = base(name, kind)
-    with mp.use_backend(name):
-        network = goal_net()
-        evaluation = mp.EvalConfig(enabled=True, every_steps=STEPS, num_episodes=3, num_envs=2)
-        evaluated = go(make_env(kind), network, config={"eval": evaluation})
-    assert len(evaluated.result.eval_history) == ITERATIONS
-    assert_same_state(evaluated.state, run.state, "evaluated")
-    # Each plays other episodes.
-    assert len({line["eval/episode_reward/mean"] for line in evaluated.result.eval_history}) == ITERATIONS
-
-
-@pytest.mark.nightly
-def test_engines_agree_after_one_iteration():
-    # In single precision; test_parity.py follows them for longer, in double.
-    (jax_network, jax_run), (torch_network, torch_run) = (base(name, "functional") for name in ("jax", "torch"))
-    weights = []
-    for network, run in ((jax_network, jax_run), (torch_network, torch_run)):
-        state = run.checkpoints[0][0]
-        network.engine.update_module(network, state.params, state.variables)
-        weights.append(mp.to_portable(network))
-        network.engine.update_module(network, run.state.params, run.state.variables)
-    support.assert_trees_close(*weights, 1e-5)
-    for name in ("losses/actor", "losses/critic", "kl/approx", "gradient/norm", "rollout/episode_reward/mean"):
-        assert jax_run.logs[0][name] == pytest.approx(torch_run.logs[0][name], abs=1e-4), name
 
 
 def test_environments_made_by_name_are_made_and_closed(torch_engine, monkeypatch):

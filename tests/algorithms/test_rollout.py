@@ -44,18 +44,6 @@ def real_steps(transition: mp.Transition, env: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("end", "autoreset"), ENDS)
-def test_the_carry_counts_the_steps_of_each_episode(engine, end, autoreset):
-    _, transition, _ = roll(engine.name, end, autoreset)
-    for env, length in enumerate(LENGTHS):
-        times = real_steps(transition, env)
-        # CountNet's value is 10 + count; the count starts at 0 in every episode, whichever way the last one ended.
-        expected = 10 + np.arange(len(times)) % length
-        np.testing.assert_array_equal(transition.network_output.value_estimates[times, env], expected)
-        # What it saw agrees: the one-hot time.
-        np.testing.assert_array_equal(transition.obs[times, env].argmax(-1), np.arange(len(times)) % length)
-
-
-@pytest.mark.parametrize(("end", "autoreset"), ENDS)
 def test_ends_are_where_the_clock_says(engine, end, autoreset):
     _, transition, _ = roll(engine.name, end, autoreset)
     for env, length in enumerate(LENGTHS):
@@ -73,37 +61,6 @@ def test_ends_are_where_the_clock_says(engine, end, autoreset):
             np.testing.assert_array_equal(none[1:], transition.done[:-1, env])
         else:
             assert not none.any()
-
-
-@pytest.mark.parametrize(("end", "autoreset"), ENDS)
-def test_the_bootstrap_is_the_final_observation_under_the_carry_from_before_the_reset(engine, end, autoreset):
-    _, transition, _ = roll(engine.name, end, autoreset)
-    # After L steps the count is L, and V = 10 + L; under a carry reset too early it would be 10.
-    expected = np.where(transition.truncated, 10.0 + np.asarray(LENGTHS), 0.0)
-    np.testing.assert_array_equal(transition.bootstrap_values, expected)
-
-
-def test_every_manner_of_reset_gives_the_same_experience(engine):
-    # The policy samples: the step that is none must not use up a random number either.
-    same, skipping = roll(engine.name, "truncated", "same_step")[1], roll(engine.name, "truncated", "next_step")[1]
-    assert len(real_steps(skipping, 2)) == 9
-    for env in range(len(LENGTHS)):
-        times = real_steps(skipping, env)
-        for name in ("obs", "rewards", "truncated", "bootstrap_values"):
-            got, expected = getattr(skipping, name)[times, env], getattr(same, name)[: len(times), env]
-            np.testing.assert_array_equal(got, expected, err_msg=name)
-        np.testing.assert_array_equal(
-            skipping.network_output.actions[times, env], same.network_output.actions[: len(times), env]
-        )
-    # It did sample.
-    assert 0 < same.network_output.actions.mean() < 1
-
-
-@pytest.mark.parametrize(("end", "autoreset"), ENDS)
-def test_engines_agree(end, autoreset):
-    (state, got, _), (other_state, expected, _) = roll("torch", end, autoreset), roll("jax", end, autoreset)
-    support.assert_trees_close(got._replace(metrics=()), expected._replace(metrics=()), 1e-6)
-    support.assert_trees_close(state, other_state, 0.0)
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
@@ -124,24 +81,6 @@ def test_the_carry_afterwards(engine, autoreset):
     # Random numbers used: one for each step that counted.
     np.testing.assert_array_equal(state["sampler"].count, steps)
     assert state["sampler"].tape is None
-
-
-def test_a_rollout_goes_on_where_the_last_one_stopped(engine):
-    env, network = Clock(10, num_envs=2), CountNet()
-    env_state, state = env.reset(0), network.initialize_state(2)
-    values = []
-    for _ in range(3):
-        state, env_state, transition = mp.unroll_env(env, env_state, network, state, 4, mp.random.key(0))
-        values.append(support.to_numpy(transition.network_output.value_estimates)[:, 0] - 10)
-    np.testing.assert_array_equal(np.concatenate(values), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1])
-
-
-def test_without_a_mode_to_choose_nothing_random_happens(engine):
-    env, network = Clock(3, num_envs=4), TableNet([0.0] * 4)
-    network.eval()
-    transition = mp.unroll_env(env, env.reset(0), network, network.initialize_state(4), 5, mp.random.key(0))[2]
-    # All logits are equal: the mode is the first.
-    assert not support.to_numpy(transition.network_output.actions).any()
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
@@ -186,12 +125,6 @@ def test_a_functional_environment_is_the_same_as_a_host_one(engine, end):
     np.testing.assert_array_equal(state["memory"], [2, 2])
 
 
-def test_engines_agree_on_functional_environments():
-    (state, got), (other_state, expected) = (roll_functional(name, "truncated") for name in ("torch", "jax"))
-    support.assert_trees_close(got, expected, 1e-6)
-    support.assert_trees_close(state, other_state, 0.0)
-
-
 # -- what training asks of it besides
 
 
@@ -219,23 +152,6 @@ def test_an_environment_can_be_forgotten(engine, kind):
     del env
     gc.collect()
     assert alive() is None
-
-
-def test_jax_compiles_a_rollout_once(jax_engine):
-    traces = []
-
-    class Counting(TableNet):
-        def heads(self, memory: Any, x: Any) -> Any:
-            traces.append(1)
-            return super().heads(memory, x)
-
-    env, network = mp.make_env(FunctionalClock(3), num_envs=2), Counting([0.0] * 4)
-    env_state, state = env.reset(0), network.initialize_state(2)
-    for number in range(3):
-        state, env_state, _ = mp.unroll_env(env, env_state, network, state, 4, mp.random.key(number))
-        if number == 0:
-            first = len(traces)
-    assert len(traces) == first > 0
 
 
 class Reusing(Spy):

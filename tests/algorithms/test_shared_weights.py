@@ -12,7 +12,7 @@ import training
 from checkpoints import files_of, saved
 
 import multippo as mp
-from multippo.testing import FunctionalGoal, Goal
+from multippo.testing import Goal
 
 OTHER = {"jax": "torch", "torch": "jax"}
 
@@ -126,19 +126,3 @@ def test_it_is_saved_once_and_loaded_into_both_places(engine: Any, tmp_path: Pat
     there, back = files_of(tmp_path / "a"), files_of(tmp_path / "b")
     assert there.pop("checkpoint.json") != back.pop("checkpoint.json")
     assert there == back
-
-
-@pytest.mark.usefixtures("torch_engine")
-def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path):
-    def env() -> Any:
-        return mp.make_env(FunctionalGoal(3), num_envs=2)
-
-    whole = at_two_places()
-    run = train(whole, env(), iterations=4, config={"checkpoint_every_steps": 2 * 8})
-    mp.save_checkpoint(tmp_path / "half", run.checkpoints[0][0], whole)
-    mp.save_checkpoint(tmp_path / "whole", run.state, whole)
-    again = at_two_places(1)
-    rest = train(again, env(), iterations=4, initial_state=mp.load_checkpoint(tmp_path / "half", again))
-    mp.save_checkpoint(tmp_path / "rest", rest.state, again)
-    assert files_of(tmp_path / "rest") == files_of(tmp_path / "whole")
-    assert files_of(tmp_path / "rest") != files_of(tmp_path / "half")

@@ -35,9 +35,10 @@ def names(engine: str) -> set[str]:
 
 
 def test_engines_offer_the_same_activations():
-    assert names("jax") == names("torch") == set(BY_HAND)
+    assert names("jax") == names("torch") == names("numpy") == set(BY_HAND)
 
 
+@pytest.mark.parametrize("engine", ["jax", "torch", "numpy"], indirect=True)
 @pytest.mark.parametrize("name", BY_HAND)
 def test_an_activation_has_the_value_it_should(engine, name):
     got = engine.activation(name)(engine.asarray(np.asarray([-1.0, 0.0, 1.0], np.float32)))

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 import threading
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +14,6 @@ import pytest
 import multippo as mp
 from multippo.backends import describe_backends, engine_of_array, load_engine, registry
 from multippo.backends.api import Engine
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -111,26 +105,6 @@ def test_the_variable_may_change_before_first_use_and_not_after(monkeypatch):
     assert mp.get_backend() == "torch"
 
 
-def test_the_variable_in_a_process_of_its_own():
-    program = """
-import os, sys
-os.environ.pop("MULTIPPO_BACKEND", None)
-import multippo as mp
-os.environ["MULTIPPO_BACKEND"] = "jax"
-assert mp.get_backend() == "jax"
-assert "torch" not in sys.modules
-os.environ["MULTIPPO_BACKEND"] = "torch"
-try:
-    mp.Dense(1, 1, mp.Rngs(0))
-except RuntimeError as error:
-    print(error)
-"""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert "MULTIPPO_BACKEND is now 'torch', but was 'jax'" in run.stdout
-
-
 def test_blocks_nest_and_end_in_reverse(monkeypatch):
     monkeypatch.setenv(registry.VARIABLE, "jax")
     with mp.use_backend("torch") as outer:
@@ -185,28 +159,6 @@ def test_a_registered_engine_can_be_chosen(monkeypatch):
         assert isinstance(engine, Complete)
     monkeypatch.setenv(registry.VARIABLE, "complete")
     assert mp.get_backend() == "complete"
-
-
-def test_everything_an_engine_lacks_is_reported_at_once():
-    class Half(Complete):
-        bind = Engine.bind
-        precision = Engine.precision
-        float_dtype = Engine.float_dtype
-
-    del Complete.xp
-    try:
-        mp.register_backend("half", Half)
-        with pytest.raises(TypeError, match="half backend does not supply bind, float_dtype, precision, xp;"):
-            load_engine("half")
-    finally:
-        Complete.xp = np
-
-
-def test_an_engine_need_not_derive_from_the_contract():
-    mp.register_backend("bare", lambda: object())
-    with pytest.raises(TypeError, match="activation, activations, asarray, bind, capabilities, chi") as error:
-        load_engine("bare")
-    assert "optimizer" in str(error.value) and "zeros" in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
-from spaces_env import Spaces
 
 from multippo.envs.actions import make_action_map
-from multippo.envs.make import make_env
 
 INF = np.inf
 # Bounds, an action in policy coordinates, and the environment's action by
@@ -149,35 +147,6 @@ def test_dict():
     np.testing.assert_array_equal(mapped["gear"], [1, 3])
     np.testing.assert_array_equal(mapped["turns"], [[-2], [1]])
     np.testing.assert_array_equal(mapped["push"], [[2.5], [5.0]])
-
-
-def test_the_environment_receives_integers_of_its_type_as_often_as_they_are_repeated():
-    space = spaces.Dict(turns=spaces.Box(-2, 2, (1,), np.int8), level=spaces.Box(3, 4, (), np.int64))
-    member = Spaces(spaces.Box(0, 1, (1,)), space)
-    env = make_env(lambda: member, num_envs=1, action_repeat=2)
-    env.step(env.reset(0), {"turns": np.array([[4]]), "level": np.array([0])})
-    assert [(action["turns"].tolist(), int(action["level"])) for action in member.received] == [([2], 3)] * 2
-    assert all((action["turns"].dtype, action["level"].dtype) == (np.int8, np.int64) for action in member.received)
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Tuple([spaces.Discrete(2)]),
-        spaces.Text(3),
-        spaces.Sequence(spaces.Discrete(2)),
-        spaces.Graph(spaces.Box(-1, 1, (2,)), None),
-        spaces.Dict({"inner": spaces.Text(3)}),
-    ],
-    ids=lambda space: type(space).__name__,
-)
-def test_other_spaces_are_refused_by_name(space):
-    with pytest.raises(
-        ValueError, match=r"action.*supported are Box \(of floats, or of at most 1024 integers"
-    ) as caught:
-        make_action_map(space, 1)
-    inner = space["inner"] if isinstance(space, spaces.Dict) else space
-    assert str(inner) in str(caught.value)
 
 
 def test_wrong_actions_are_refused():

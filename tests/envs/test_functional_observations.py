@@ -37,8 +37,7 @@ class Rising:
 def test_an_observation_filter(torch_engine: Any):
     env = mp.make_env(Rising(), num_envs=2, observation_keys=["b.y", "a"])
     assert env.observation_space == spaces.Dict(
-        a=spaces.Box(-np.inf, np.inf, (2,), np.float32),
-        b=spaces.Dict(y=spaces.Box(-np.inf, np.inf, (1,), np.float32)),
+        a=spaces.Box(-np.inf, np.inf, (2,), np.float32), b=spaces.Dict(y=spaces.Box(-np.inf, np.inf, (1,), np.float32))
     )
     state = env.reset(0)
     seen, final = [], []

@@ -249,8 +249,7 @@ def test_numbers_that_are_not_possible(clock, kind, arguments, error, message):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{"action_repeat": 0}, {"episode_length": 2.5}, {"episode_length": float("nan")}, {"pool_size": 1}],
+    "arguments", [{"action_repeat": 0}, {"episode_length": 2.5}, {"episode_length": float("nan")}, {"pool_size": 1}]
 )
 def test_numbers_that_are_not_possible_for_a_functional_environment(jax_goal, arguments):
     ((name, value),) = arguments.items()

@@ -154,17 +154,6 @@ def test_an_array_that_is_used_again_does_not_overwrite_the_last_observation(cop
         np.testing.assert_array_equal(np.hstack(final), [[0, 1, 1, 1, 1], [0, 1, 2, 1, 2], [0, 1, 2, 3, 4]])
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_other_modes_take_what_is_used_again(mode):
-    _, final = play(make_env(SyncVectorEnv([OneArray], autoreset_mode=mode)), 5)
-    skips = mode is AutoresetMode.NEXT_STEP
-    assert [row[0] for row in final] == ([0, 1, 2, 0, 1, 2] if skips else [0, 1, 2, 1, 2, 1])
-
-
-def test_functions_are_wrapped_instead():
-    assert [row[0] for row in play(make_env([OneArray, OneArray]), 4)[1]] == [0, 1, 2, 1, 2]
-
-
 # -- forms of infos
 
 
@@ -197,10 +186,11 @@ SEVEN = np.array([7.0], np.float32)
     "infos",
     [
         {"final_obs": (None, SEVEN)},
+        {"final_obs": [None, SEVEN]},
         [{}, {"final_obs": SEVEN}],
         ({"other": 1}, {"final_observation": SEVEN}),
     ],
-    ids=["tuple", "list of dicts", "tuple of dicts"],
+    ids=["tuple", "list", "list of dicts", "tuple of dicts"],
 )
 def test_forms_of_infos(infos):
     env = GymnasiumEnv(Told(infos))

@@ -210,15 +210,6 @@ def test_limits_that_are_not_possible():
     assert not isinstance(mp.make_env(gymnasium.make_vec("CartPole-v1", 2), max_episode_steps=500), EpisodeLimit)
 
 
-def test_limits_and_repeats_of_what_the_library_makes():
-    env = mp.make_env(Sensors, num_envs=2, max_episode_steps=4, action_repeat=2)
-    assert env.max_episode_steps == 2
-    states = play(env, 4)
-    np.testing.assert_array_equal([state.reward[0] for state in states], [3, 7, 3, 7])
-    np.testing.assert_array_equal([state.truncated[0] for state in states], [False, True] * 2)
-    env.close()
-
-
 def test_a_repeat_stops_where_the_episode_ends():
     env = mp.make_env(Sensors, action_repeat=3)
     states = play(env, 2)

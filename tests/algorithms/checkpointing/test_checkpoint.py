@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -133,41 +131,7 @@ def test_a_description_that_is_no_json_is_refused(text: str, tmp_path: Path):
         mp.load_checkpoint(tmp_path)
 
 
-class Marker:
-    """Unpickling it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return (open, (str(self.path), "w"))
-
-
 NAMES = ["checkpoint.json", *(f"{n}.safetensors" for n in ("weights", "optimizer", "carry", "environment"))]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_pickle_in_place_of_any_file_is_refused_and_not_run(name: str, tmp_path: Path):
-    marker = tmp_path / "marker"
-    with mp.use_backend("torch"):
-        saved(tmp_path / "a")
-        assert sorted(NAMES) == sorted(os.listdir(tmp_path / "a"))
-        (tmp_path / "a" / name).write_bytes(pickle.dumps(Marker(marker)))
-        with pytest.raises(ValueError, match=name):
-            mp.load_checkpoint(tmp_path / "a", table_net(), env=clock())
-    assert not marker.exists()
-    pickle.loads(pickle.dumps(Marker(marker))).close()
-    assert marker.exists()  # so it would have been seen
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_link_is_followed(name: str, tmp_path: Path):
-    with mp.use_backend("torch"):
-        saved(tmp_path / "a")
-        (tmp_path / "a" / name).rename(tmp_path / "elsewhere")
-        (tmp_path / "a" / name).symlink_to("../elsewhere")
-        with pytest.raises(ValueError, match="link"):
-            mp.load_checkpoint(tmp_path / "a", table_net(), env=clock())
 
 
 ARRAYS = NAMES[1:]

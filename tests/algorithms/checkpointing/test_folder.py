@@ -7,8 +7,6 @@ import errno
 import math
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import training
 from checkpoints import state_of, table_net
 
 import multippo as mp
-from multippo import atomic_files
 from multippo.algorithms.checkpointing import folder as folder_module
 from multippo.algorithms.checkpointing import writing
 from multippo.algorithms.checkpointing.steps import best_checkpoint, latest_checkpoint, step_directory
@@ -194,31 +191,6 @@ def training_saves_at_its_evaluations(tmp_path: Path) -> None:
 # -- killed
 
 
-@pytest.mark.parametrize("moment", ["renamed", "half removed"])
-def test_a_killed_deletion_is_finished_at_the_next_start(
-    network: Any, state: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-):
-    class Killed(BaseException): ...
-
-    def killed(path: Path, **_: Any) -> None:
-        if moment == "half removed":
-            (path / "checkpoint.json").unlink()
-        raise Killed
-
-    folder = mp.CheckpointFolder(tmp_path, network, keep_last=1)
-    save(folder, state, 1)
-    with monkeypatch.context() as patched:
-        patched.setattr(atomic_files.shutil, "rmtree", lambda path, **_: killed(path) if "0016" in path.name else None)
-        with pytest.raises(Killed):
-            save(folder, state, 2)
-    (left,) = [name for name in os.listdir(tmp_path) if name.startswith(".")]
-    assert left.startswith(".step_000000000016.") and left.endswith(".tmp")
-    assert [path.name for path in (tmp_path).glob("step_*")] == ["step_000000000032"]
-    assert mp.load_checkpoint(tmp_path).manifest.iteration == 2
-    save(mp.CheckpointFolder(tmp_path, network, keep_last=1), state, 3)
-    assert iterations(tmp_path) == [3]
-
-
 # -- disks
 
 
@@ -280,41 +252,6 @@ def test_something_else_in_a_checkpoints_place_is_no_failure_of_the_disk(network
     (tmp_path / "step_000000000016/thesis.tex").touch()
     with pytest.raises(FileExistsError, match="other files"):
         save(mp.CheckpointFolder(tmp_path, network, on_save_error="continue"), state, 1)
-
-
-@pytest.fixture
-def read_only() -> Iterator[Path]:
-    """A directory with a checkpoint's folder, for a user who is not root, and which can then not be written."""
-    path = Path(tempfile.mkdtemp())
-    user = os.geteuid()
-    path.chmod(0o755)
-    if user == 0:
-        os.chown(path, 65534, 65534)
-        os.seteuid(65534)
-    try:
-        yield path
-    finally:
-        os.seteuid(user)
-        for folder in (path, *path.iterdir()):
-            folder.chmod(0o755)
-        shutil.rmtree(path)
-
-
-def test_a_directory_that_can_not_be_written(
-    network: Any, state: Any, read_only: Path, caplog: pytest.LogCaptureFixture
-):
-    stops = mp.CheckpointFolder(read_only / "c", network, keep_last=1)
-    goes_on = mp.CheckpointFolder(read_only / "c", network, keep_last=1, on_save_error="continue")
-    save(stops, state, 1)
-    stops.path.chmod(0o555)
-    with pytest.raises(PermissionError, match="step_000000000032"):
-        save(stops, state, 2)
-    save(goes_on, state, 2)
-    assert "Permission denied" in caplog.records[0].getMessage()
-    assert iterations(stops.path) == [1]
-    stops.path.chmod(0o755)
-    save(goes_on, state, 2)
-    assert (goes_on.error, iterations(stops.path)) == (None, [2])
 
 
 def test_a_checkpoint_that_can_not_be_removed_is_a_nuisance_and_no_more(

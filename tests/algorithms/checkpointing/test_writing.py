@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +15,8 @@ from checkpoints import assert_same_state, clock, files_of, saved, state_of, tab
 import multippo as mp
 from multippo.algorithms.checkpointing.checkpoint import Checkpoint
 from multippo.algorithms.checkpointing.steps import latest_checkpoint, step_directory
-from multippo.testing import Clock, CountNet, FunctionalGoal, Goal, NoisyNet, Spy, TableNet
+from multippo.testing import Clock, FunctionalGoal, Goal, TableNet
 
-ROOT = Path(__file__).resolve().parents[2]
 OTHER = {"jax": "torch", "torch": "jax"}
 
 
@@ -57,124 +53,6 @@ def test_saving_does_not_write_to_the_network_even_for_a_moment(engine, tmp_path
 
 
 # -- resuming
-
-
-PROGRAM = """
-import sys
-import multippo as mp
-from multippo.algorithms.checkpointing.steps import step_directory
-from pathlib import Path
-
-backend, folder, mode = sys.argv[1:]
-with mp.use_backend(backend):
-    env = mp.make_env("brax/fast", num_envs=4, episode_length=20)
-    network = mp.make_recurrent_actor_critic(
-        env.observation_space, env.action_space, 4, mp.Rngs(0 if mode == "whole" else 1), encoder_sizes=[],
-        entropy_weight=0.01,
-    )
-    ppo = mp.PPOConfig(total_steps=4 * 16 * 4, rollout_length=16,
-                       num_epochs=2, num_minibatches=2, value_clip_range=0.2,
-                       lr_schedule="adaptive_kl", desired_kl=1e-4, learning_rate=1e-3)
-    config = mp.TrainConfig(ppo=ppo, checkpoint_every_steps=4 * 16 * 2, seed=3)
-    save = lambda state, step: mp.save_checkpoint(step_directory(Path(folder, mode), step), state, network)
-    initial = mp.load_checkpoint(Path(folder, "whole", "step_000000000128"), network) if mode == "rest" else None
-    mp.train_ppo(env, network, config, checkpoint_fn=save, initial_state=initial)
-"""
-
-
-@pytest.mark.parametrize("backend", support.ENGINES)
-@pytest.mark.nightly_if("jax", "torch")
-def test_a_run_resumed_in_a_new_process_equals_the_uninterrupted_one_bit_for_bit(backend: str, tmp_path: Path):
-    # The second process takes what XLA compiled for the first from the disk, which halves the time of this test.
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "xla"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    for mode in ("whole", "rest"):
-        command = [sys.executable, "-W", "ignore", "-c", PROGRAM, backend, str(tmp_path), mode]
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | cache, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    whole, rest = files_of(tmp_path / "whole/step_000000000256"), files_of(tmp_path / "rest/step_000000000256")
-    assert len(whole) == 5
-    assert whole == rest
-    assert whole["weights.safetensors"] != files_of(tmp_path / "whole/step_000000000128")["weights.safetensors"]
-
-
-@pytest.mark.usefixtures("torch_engine")  # which compiles nothing; the test above has both engines
-@pytest.mark.parametrize(
-    ("network", "options"),
-    [
-        ("noisy", {"lr_schedule": "cosine", "weight_decay": 1e-2, "target_kl": 0.1, "value_clip_range": 0.1}),
-        ("count", {"lr_schedule": "constant", "scale_rewards": False}),
-        (
-            "table",
-            {
-                "lr_schedule": "adaptive_kl",
-                "desired_kl": 1e-8,
-                "learning_rate_warmup": 1,
-                "entropy_weight": 0.01,
-                "entropy_schedule": "linear",
-            },
-        ),
-        ("table", {"lr_schedule": "linear"}),
-    ],
-)
-def test_a_resumed_run_equals_the_uninterrupted_one(network: str, options: dict[str, Any], tmp_path: Path):
-    def make(seed: int) -> Any:
-        rngs = mp.Rngs(seed)
-        return {
-            "table": lambda: table_net(seed),
-            "count": lambda: CountNet(0.3 + seed, rngs),
-            "noisy": lambda: NoisyNet(4, 2, rngs),
-        }[network]()
-
-    whole = make(0)
-    run = training.train(clock(), whole, iterations=6, config={"checkpoint_every_steps": 3 * 16}, **options)
-    # By now the network holds other weights than the state; saving must neither mix them up nor change them.
-    weights = mp.to_portable(whole)
-    mp.save_checkpoint(tmp_path / "half", run.checkpoints[0][0], whole)
-    support.assert_trees_close(mp.to_portable(whole), weights, 0.0)
-    again = make(1)
-    state = mp.load_checkpoint(tmp_path / "half", again)
-    assert (state.iteration, state.step) == (3, 48)
-    rest = training.train(clock(), again, iterations=6, initial_state=state, **options)
-    assert rest.column("step") == run.column("step")[3:]
-    for name in (
-        "losses/actor",
-        "losses/critic",
-        "learning_rate",
-        "kl/approx",
-        "ratio/first_max_dev",
-        "entropy/weight",
-    ):
-        assert rest.column(name) == run.column(name)[3:], name
-    if options["lr_schedule"] == "adaptive_kl":
-        assert run.state.learning_rate < state.learning_rate < 0.9e-2  # it moves
-    assert rest.state.learning_rate == run.state.learning_rate
-    support.assert_trees_close(mp.to_portable(again), weights, 0.0)
-    for got, expected in zip(
-        training.portable_moments(again, rest.state)[:2],
-        training.portable_moments(whole, run.state)[:2],
-        strict=True,
-    ):
-        support.assert_trees_close(got, expected, 0.0)
-    assert_same_state(rest.state, run.state)
-
-
-@pytest.mark.usefixtures("torch_engine")
-def test_a_host_environment_starts_new_episodes_from_a_derived_seed(tmp_path: Path):
-    network = table_net()
-    run = training.train(
-        Clock(3, "truncated", num_envs=4), network, iterations=4, config={"checkpoint_every_steps": 2 * 16}
-    )
-    mp.save_checkpoint(tmp_path / "half", run.checkpoints[0][0], network)
-    again = table_net(1)
-    state = mp.load_checkpoint(tmp_path / "half", again)
-    assert state.env_state is None
-    first, second = Spy(Clock(3, "truncated", num_envs=4)), Spy(Clock(3, "truncated", num_envs=4))
-    training.train(first, table_net(), iterations=1)
-    rest = training.train(second, again, iterations=4, initial_state=state)
-    assert rest.column("iteration") == [3, 4]
-    assert rest.column("learning_rate") == run.column("learning_rate")[2:]
-    assert rest.state.optimizer_state[2] == run.state.optimizer_state[2]
-    assert not np.array_equal(first.resets[0], second.resets[0])
 
 
 @pytest.mark.nightly_if("jax")
@@ -327,38 +205,6 @@ def test_arguments_that_are_swapped_are_named(torch_engine: Any, tmp_path: Path)
 
 
 # -- where it is written
-
-
-def test_a_second_save_replaces_the_first_and_leaves_nothing_else(engine: Any, tmp_path: Path):
-    state = saved(tmp_path / "a", extra={"n": 1})
-    mp.save_checkpoint(tmp_path / "a", state, table_net(), extra={"n": 2})
-    assert mp.load_checkpoint(tmp_path / "a").manifest.extra == {"n": 2}
-    assert os.listdir(tmp_path) == ["a"]
-
-
-def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with mp.use_backend("torch"):
-        state = saved(tmp_path / "a")
-        before = files_of(tmp_path / "a")
-
-        def full(*_: Any) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr("multippo.algorithms.checkpointing.writing.write_tensors", full)
-        with pytest.raises(OSError, match="No space"):
-            mp.save_checkpoint(tmp_path / "a", state, table_net(), extra={"n": 2})
-    assert files_of(tmp_path / "a") == before
-    assert os.listdir(tmp_path) == ["a"]
-
-
-def test_relative_paths_and_empty_directories_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    with mp.use_backend("torch"):
-        saved(Path("empty"))
-        saved(Path("new/deeper"))
-        assert mp.load_checkpoint("new/deeper", table_net()).step == 32
-        assert mp.load_checkpoint("empty", table_net()).step == 32
 
 
 def test_nothing_but_a_checkpoint_is_replaced(tmp_path: Path):

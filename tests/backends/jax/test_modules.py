@@ -66,18 +66,6 @@ def test_split_by_kind_and_merge(jax_engine):
     np.testing.assert_array_equal(merged([(), ()], x).output, net([(), ()], x).output)
 
 
-def test_a_call_is_pure_under_plain_jit(net, jax_engine):
-    parts = jax_engine.split(net)
-
-    @jax.jit
-    def call(params, variables, state, x):
-        return jax_engine.merge(parts.definition, params, variables)(state, x)
-
-    state = net.initialize_state(4)
-    out = call(parts.params, parts.variables, state, X)
-    np.testing.assert_allclose(out.output, net(state, X).output, rtol=1e-6)
-
-
 def test_statistics_may_move_inside_nnx_jit(jax_engine):
     net = mp.Normalizer(1)
     nnx.jit(lambda net, xs: net.update_statistics(xs))(net, jnp.asarray([[[1.0]], [[3.0]]]))
@@ -92,12 +80,3 @@ def test_clone_and_eval_mode(jax_engine):
     assert net[0].deterministic and not twin[0].deterministic
     net.train()
     assert not net[0].deterministic
-
-
-def test_leaves_name_the_arrays_of_split(jax_engine):
-    net = mp.make_recurrent_actor_critic(3, 2, rngs=mp.Rngs(0)) if hasattr(mp, "make_recurrent_actor_critic") else None
-    net = net or mp.Sequential([mp.Dense(1, 1, mp.Rngs(0)) for _ in range(12)])
-    paths = {
-        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(jax_engine.split(net).params)
-    }
-    assert {leaf.native_path for leaf in jax_engine.leaves(net).values() if leaf.trained} == paths

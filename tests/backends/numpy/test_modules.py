@@ -9,7 +9,7 @@ import pytest
 from support import each_engine
 
 import multippo as mp
-from multippo.backends.numpy.modules import Module, ModuleList, NumpyModule
+from multippo.backends.numpy.modules import Module, ModuleList
 
 
 @pytest.fixture(autouse=True)
@@ -43,36 +43,12 @@ def test_names_shapes_and_values_are_those_of_the_other_engines():
             np.testing.assert_allclose(weights[name], value, rtol=1e-6, err_msg=f"{other} {name}")
 
 
-def test_layouts_are_the_portable_ones():
-    shapes = {name: value.shape for name, value in mp.to_portable(Many()).items()}
-    assert shapes["nested.0.x.0.input_kernel"] == (2, 12) and shapes["nested.0.x.0.recurrent_kernel"] == (3, 12)
-    assert shapes["nested.0.x.0.bias"] == (12,)
-    assert shapes["nested.2.z.input_kernel"] == (2, 9) and shapes["nested.2.z.recurrent_bias"] == (3,)
-    assert shapes["image.kernel"] == (3, 3, 1, 2) and shapes["keyed.a.b.kernel"] == (2, 2)
-    assert shapes["norms.0.scale"] == shapes["norms.1.mean.b"] == (2,)
-
-
 def test_a_child_held_twice_is_one(engine):
     net = Many()
     assert "listed.3.kernel" in mp.to_portable(net) and "shared.kernel" not in mp.to_portable(net)
     mp.load_portable(net, {name: np.zeros_like(value) for name, value in mp.to_portable(net).items()})
     assert not net.shared((), np.ones((1, 2))).output.any()
     assert len(engine.split(net).params) == len({id(value) for value in engine.split(net).params.values()})
-
-
-def test_children_are_listed_with_their_names(engine):
-    listed = dict(engine.children(Many()))
-    assert {"listed.0", "listed.11", "keyed.a.b", "keyed.keys", "nested.0.x.0", "nested.2.z", "late.0"} <= set(listed)
-    assert all(isinstance(child, NumpyModule) for child in listed.values())
-    assert list(listed)[:13] == [
-        "image",
-        *(f"keyed.{k}" for k in ("0", "a", "a.b", "items", "keys", "train", "z")),
-        "late.0",
-        "listed.0",
-        "listed.1",
-        "listed.2",
-        "listed.3",
-    ]
 
 
 def test_a_list_of_children_is_a_list():
@@ -86,19 +62,6 @@ def test_a_list_of_children_is_a_list():
     del net.listed[0]
     net.listed.append(last)
     assert net.listed[0] is first and net.listed.index(last) == 12 and "listed.12.kernel" in mp.to_portable(net)
-
-
-def test_the_order_of_a_dict_is_kept():
-    net = mp.Concat(zeta=mp.Dense(1, 1, mp.Rngs(0)), alpha=mp.Dense(1, 2, mp.Rngs(1)))
-    x = {"zeta": np.ones((4, 1)), "alpha": 2 * np.ones((4, 1))}
-    parts = [net.children_by_key[key]((), x[key]).output for key in ("zeta", "alpha")]
-    np.testing.assert_array_equal(net(net.initialize_state(4), x).output, np.concatenate(parts, axis=-1))
-
-
-@pytest.mark.parametrize("other", [None, 3, np.ones(2)])
-def test_modules_mixed_with_other_things_are_refused(other):
-    with pytest.raises(TypeError, match="expected modules, Params and Variables only"):
-        Many().mixed = [mp.Dense(2, 2, mp.Rngs(0)), other]
 
 
 def test_names_that_are_taken_are_refused():

@@ -54,13 +54,6 @@ def test_clock(jax_clock, end, dict_obs):
         assert state.obs["a"].dtype == np.uint8
 
 
-def test_an_episode_may_end_in_every_step(jax_clock):
-    states = run(FunctionalEnv(jax_clock(1), 1), 3)[1:]
-    assert [bool(state.truncated[0]) for state in states] == [True] * 3
-    assert [int(state.final_obs[0].argmax()) for state in states] == [1] * 3
-    assert [int(state.obs[0].argmax()) for state in states] == [0] * 3
-
-
 @pytest.mark.parametrize(
     ("length", "end", "limit", "terminated", "truncated"),
     [

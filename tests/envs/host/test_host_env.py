@@ -109,62 +109,6 @@ def shown(time, dict_obs):
     return (("a", (time,)), ("z", one_hot)) if dict_obs else one_hot
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_next_episode_begins_where_it_should(clock, mode):
-    env = GymnasiumEnv(SyncVectorEnv([lambda: clock(2)], autoreset_mode=mode))
-    state = env.reset(0)
-    shown_times, valid = [int(state.obs[0].argmax())], []
-    for _ in range(5):
-        state = env.step(state, np.zeros(1, np.int64))
-        shown_times.append(int(state.obs[0].argmax()))
-        valid.append(bool(state.valid[0]))
-    if mode is AutoresetMode.NEXT_STEP:
-        # The final observation (time 2) is shown, and the step after it only resets.
-        assert shown_times == [0, 1, 2, 0, 1, 2]
-        assert valid == [True, True, False, True, True]
-    else:
-        assert shown_times == [0, 1, 0, 1, 0, 1]
-        assert valid == [True] * 5
-
-
-@pytest.mark.parametrize("dict_obs", [False, True])
-@pytest.mark.parametrize("mode", MODES)
-def test_one_of_three_ends(clock, mode, dict_obs):
-    lengths = (9, 2, 9)
-    env = GymnasiumEnv(SyncVectorEnv([lambda n=n: clock(n, dict_obs=dict_obs) for n in lengths], autoreset_mode=mode))
-    state = env.reset(0)
-    for _ in range(2):
-        state = env.step(state, no_action(3))
-    np.testing.assert_array_equal(state.truncated, [False, True, False])
-    final, now = (state.final_obs["z"], state.obs["z"]) if dict_obs else (state.final_obs, state.obs)
-    np.testing.assert_array_equal(final.argmax(1), [2, 2, 2])
-    np.testing.assert_array_equal(now.argmax(1), [2, 2 if env.may_skip else 0, 2])
-
-
-def final_obs_row(value):
-    array = np.full(2, None, object)
-    array[1] = np.array([value], np.float32)
-    return array
-
-
-@pytest.mark.parametrize(
-    "infos",
-    [
-        {"final_obs": final_obs_row(7.0)},
-        {"final_observation": final_obs_row(7.0)},
-        {"final_obs": [None, np.array([7.0], np.float32)]},
-        {"final_obs": np.array([[0.0], [7.0]], np.float32)},
-    ],
-    ids=["object array", "older name", "list", "batched array"],
-)
-def test_forms_of_final_observations(infos):
-    step = scripted_step(obs=(3, 4), truncated=(False, True), infos=infos)
-    env = GymnasiumEnv(Scripted(AutoresetMode.SAME_STEP, steps=[step]))
-    state = env.step(env.reset(0), no_action())
-    np.testing.assert_array_equal(state.obs, [[3], [4]])
-    np.testing.assert_array_equal(state.final_obs, [[3], [7]])
-
-
 def test_a_batched_dict_of_final_observations_with_masks():
     space = spaces.Dict({"x": spaces.Box(-1, 1, (1,), np.float32)})
 
@@ -179,16 +123,6 @@ def test_a_batched_dict_of_final_observations_with_masks():
 
     env = GymnasiumEnv(DictEnv(AutoresetMode.SAME_STEP, obs_space=space))
     np.testing.assert_array_equal(env.step(env.reset(0), no_action()).final_obs["x"], [[1], [7]])
-
-
-@pytest.mark.parametrize(
-    ("infos", "message"),
-    [({}, r"environments \[1\] ended.*no 'final_obs'"), ({"final_obs": np.full(2, None, object)}, r"\[1\].*None")],
-)
-def test_a_missing_final_observation_is_an_error(infos, message):
-    env = GymnasiumEnv(Scripted(AutoresetMode.SAME_STEP, steps=[scripted_step(truncated=(False, True), infos=infos)]))
-    with pytest.raises(ValueError, match=message):
-        env.step(env.reset(0), no_action())
 
 
 @pytest.mark.parametrize(("final", "reports"), [([0, 4], 1), ([0, 7], 0)])
@@ -326,27 +260,6 @@ def test_seeds(goal):
     np.testing.assert_array_equal(goals(0), run)
     np.testing.assert_array_equal(goals(np.array([0, 0], np.uint32)), run)
     assert not np.isin(goals(1), run).any()
-
-
-def test_an_exception_passes_through_unchanged(clock):
-    class Broken(clock):
-        def step(self, action):
-            raise ZeroDivisionError("in the environment")
-
-    env = GymnasiumEnv(SyncVectorEnv([Broken]))
-    with pytest.raises(ZeroDivisionError, match="in the environment") as caught:
-        env.step(env.reset(0), no_action(1))
-    assert caught.traceback[-1].name == "step"
-    assert caught.traceback[-1].path.name == "test_host_env.py"
-
-
-def test_actions_reach_the_environment_in_bounds_and_the_callers_array_is_untouched(spy):
-    vector_env = SyncVectorEnv([lambda: spy(spaces.Box(0, 5, (1,)))])
-    env = GymnasiumEnv(vector_env)
-    action = np.array([[7.0]], np.float32)
-    env.step(env.reset(0), action)
-    np.testing.assert_array_equal(vector_env.envs[0].actions, [[5.0]])
-    np.testing.assert_array_equal(action, 7.0)
 
 
 def test_limit_similar_and_close(clock):

@@ -6,7 +6,6 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 
-from multippo.envs import make_env
 from multippo.envs.host.vector_forms import vectorize, vectorize_id
 
 CARTPOLE = gymnasium.spec("CartPole-v1")
@@ -114,25 +113,6 @@ def test_constructors_reset_in_the_same_step(clock):
     assert infos["final_obs"][1].argmax() == 1
 
 
-@pytest.mark.parametrize("dict_obs", [False, True])
-def test_an_environment_may_return_one_array_again_and_again(clock, dict_obs):
-    class OneArray(clock):
-        buffer = None
-
-        def _obs(self):
-            new = super()._obs()
-            if self.buffer is None:
-                self.buffer = new
-            for old, value in zip(*(tree.values() if dict_obs else [tree] for tree in (self.buffer, new)), strict=True):
-                old[...] = value
-            return self.buffer
-
-    vector_env = vectorize([lambda: OneArray(1, dict_obs=dict_obs)])
-    vector_env.reset()
-    final = vector_env.step(np.array([0]))[4]["final_obs"][0]
-    assert (final["z"] if dict_obs else final).argmax() == 1
-
-
 def test_a_constructor_of_something_else_is_refused():
     with pytest.raises(TypeError, match=r"environment 1 returned a int, expected a gymnasium\.Env"):
         vectorize([lambda: gymnasium.make("CartPole-v1"), lambda: 3])
@@ -151,15 +131,6 @@ def test_an_observation_that_does_not_fit_is_named_at_the_first_reset(clock):
     assert "Raised by environment 0 of the batch." in caught.value.__notes__
 
 
-def test_float64_where_float32_is_declared_is_cast(clock):
-    class Double(clock):
-        def _obs(self):
-            return super()._obs().astype(np.float64)
-
-    obs, _ = vectorize([Double]).reset()
-    assert obs.dtype == np.float32
-
-
 def test_an_unsupported_observation_space_is_named_at_construction(spy):
     class Talker(spy):
         def __init__(self):
@@ -168,44 +139,3 @@ def test_an_unsupported_observation_space_is_named_at_construction(spy):
 
     with pytest.raises(ValueError, match="Text"):
         vectorize([Talker])
-
-
-@pytest.mark.parametrize(
-    ("obs", "reward", "message"),
-    [
-        (np.zeros(3, np.float32), 1.0, r"shape \(3,\), expected shape \(2,\)"),
-        (np.zeros(2, np.float32), np.ones(1), r"a reward of shape \(1,\), expected one number"),
-    ],
-)
-def test_what_does_not_fit_in_a_later_step_is_named(obs, reward, message):
-    class Late(gymnasium.Env):
-        observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-        action_space = gymnasium.spaces.Discrete(2)
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            return np.zeros(2, np.float32), {}
-
-        def step(self, action):
-            return obs, reward, False, False, {}
-
-    env = make_env(Late, num_envs=2)
-    state = env.reset(0)
-    with pytest.raises(ValueError, match=message) as error:
-        env.step(state, np.zeros(2, np.int64))
-    assert "Raised by environment 0 of the batch." in error.value.__notes__
-    env.close()
-
-
-@pytest.mark.parametrize("options", [{}, {"action_repeat": 2}])
-def test_rewards_for_several_keys_are_refused_with_the_way_to_them(clock, options):
-    class TwoRewards(clock):
-        def step(self, action):
-            obs, reward, *rest = super().step(action)
-            return obs, {"walk": reward, "reach": 0.0}, *rest
-
-    env = make_env(TwoRewards, num_envs=2, **options)
-    state = env.reset(0)
-    with pytest.raises(TypeError, match=r"a dict as reward, with the keys \['reach', 'walk'\].*functional environment"):
-        env.step(state, np.zeros(2, np.int64))
-    env.close()
