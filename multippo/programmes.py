@@ -128,7 +128,7 @@ def frozen(value: Any, other: Callable[[Any], Hashable]) -> Hashable:
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | type):
         return type(value), value
     if isinstance(value, Mapping):
-        return type(value), tuple((frozen(k, other), frozen(v, other)) for k, v in value.items())
+        return type(value), tuple((k, frozen(v, other)) for k, v in value.items())
     if isinstance(value, Set):
         return type(value), frozenset(frozen(entry, other) for entry in value)
     if isinstance(value, list | tuple):

@@ -17,7 +17,14 @@ from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, i
 from multippo.backends.devices import check_matmul_precision
 from multippo.backends.torch import devices, exchange, layers, products
 from multippo.backends.torch.compiling import compiled
-from multippo.backends.torch.modules import ModuleDict, TorchParam, TorchVariable, bound_class, track_all
+from multippo.backends.torch.modules import (
+    OWN_ATTRIBUTES,
+    ModuleDict,
+    TorchParam,
+    TorchVariable,
+    bound_class,
+    track_all,
+)
 from multippo.backends.torch.optimizer import TorchOptimizer
 from multippo.backends.torch.switches import describe_switches, one_precision, set_switches
 from multippo.programmes import frozen
@@ -296,10 +303,13 @@ class TorchEngine(Engine):
 
     def structure(self, definition: Any) -> Any:
         # What this takes for equal and is not, such as a function in the place of one freed, torch compiles anew.
-        return tuple(
-            (name, type(module), frozen(vars(module), _shape_or_identity))
-            for name, module in definition.named_modules(remove_duplicate=False)
-        )
+        found: list[Any] = []
+        for name, module in definition.named_modules(remove_duplicate=False):
+            held = vars(module)
+            tensors = [(key, _shape(x)) for kind in ("_parameters", "_buffers") for key, x in held[kind].items()]
+            own = [(key, frozen(value, id)) for key, value in held.items() if key not in OWN_ATTRIBUTES]
+            found.append((name, type(module), module.training, *tensors, *own))
+        return tuple(found)
 
     def _count_seconds(self, seconds: float) -> None:
         self._compile_seconds += seconds
@@ -359,10 +369,8 @@ def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
     return {name: (id(p), -1 if p.is_inference() else p._version) for name, p in held if p.requires_grad}
 
 
-def _shape_or_identity(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.shape, value.dtype, value.device, value.requires_grad
-    return type(value) if isinstance(value, nn.Module) else id(value)
+def _shape(tensor: torch.Tensor | None) -> Any:
+    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad)
 
 
 def _readable(parts: list[str]) -> str:

@@ -21,7 +21,7 @@ from multippo.backends.attributes import (
 from multippo.networks.binding import StatefulMeta
 from multippo.networks.variables import Param, Variable
 
-__all__ = ["ModuleDict", "TorchModule", "TorchParam", "TorchVariable", "track_all"]
+__all__ = ["OWN_ATTRIBUTES", "ModuleDict", "TorchModule", "TorchParam", "TorchVariable", "bound_class", "track_all"]
 
 
 class _ReadFirst(ReadFirst):
@@ -68,7 +68,7 @@ class TorchVariable(_ReadFirst, nn.Module):
             self.value[index] = torch.tensor(value) if isinstance(value, np.ndarray) else value
 
 
-_OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
+OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
 """What ``nn.Module`` keeps on an instance."""
 
 Param.register(TorchParam)
@@ -85,7 +85,7 @@ class TorchMeta(StatefulMeta):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass
         """Instantiates a bound class."""
         module = super().__call__(*args, **kwargs)
-        track_late(module, (nn.Module,), _OWN_ATTRIBUTES.__contains__)
+        track_late(module, (nn.Module,), OWN_ATTRIBUTES.__contains__)
         return module
 
 
@@ -125,11 +125,11 @@ class TorchModule(nn.Module, metaclass=TorchMeta):
 
 def track_all(module: Any) -> None:
     """Tracks what a module, and those below it, were given after they were made."""
-    track_below(module, TorchModule, (nn.Module,), _OWN_ATTRIBUTES.__contains__)
+    track_below(module, TorchModule, (nn.Module,), OWN_ATTRIBUTES.__contains__)
 
 
 def bound_class(neutral: type, attributes: dict[str, Any]) -> type:
     """Derives the class from (neutral, TorchModule)."""
-    check_class(neutral, nn.Module, _OWN_ATTRIBUTES)
+    check_class(neutral, nn.Module, OWN_ATTRIBUTES)
     attributes = {**attributes, "forward": attributes["__call__"], "__call__": nn.Module.__call__}
     return TorchMeta(neutral.__name__, (neutral, TorchModule), attributes)
