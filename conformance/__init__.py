@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import SearchStrategy
 
-    from .composition import Composition
-    from .measure import Result
+    from .checks.check import Result
+    from .random_networks.composition import Composition
 
 __all__ = ["cli_main", "networks", "run"]
 
@@ -28,7 +28,7 @@ __all__ = ["cli_main", "networks", "run"]
 def networks() -> SearchStrategy[Composition]:
     """Random networks, for checks of one's own.
 
-    A network comes with what it is run on: ``network.build()`` makes it on the active engine, ``network.inputs`` is the
+    A network comes with its inputs: ``network.build()`` makes it on the active engine, ``network.inputs`` is the
     shape of one environment's input (or a nested dict of shapes), ``network.script`` says when episodes end, and its
     ``repr`` is code that makes it again, in ``multippo.conformance.composition``. All containers, layers and graphs
     occur, nested up to four deep: a layer in three containers or graphs, where what only joins a module to its place is
@@ -46,11 +46,11 @@ def networks() -> SearchStrategy[Composition]:
     Raises:
         ImportError: If hypothesis is not installed.
     """
-    from . import random_networks
+    from .random_networks import drawn_networks
 
-    if not random_networks.can_draw():
-        raise ImportError(random_networks.LEFT_OUT)
-    from . import drawing
+    if not drawn_networks.can_draw():
+        raise ImportError(drawn_networks.LEFT_OUT)
+    from .random_networks import drawing
 
     return drawing.networks()
 
@@ -61,10 +61,10 @@ def run(
     precisions: Sequence[str] = ("float32", "float64"),
     **options: Any,
 ) -> list[Result]:
-    """Runs the suite; see ``runner.run``."""
-    from . import runner
+    """Runs the suite; see ``plan.run``."""
+    from . import plan
 
-    return runner.run(backends, levels, precisions, **options)
+    return plan.run(backends, levels, precisions, **options)
 
 
 def cli_main(
@@ -77,11 +77,11 @@ def cli_main(
     """Runs the suite and prints one table, or with ``as_json`` one JSON object.
 
     Args:
-        backends: Which engines; None: every one that is installed.
+        backends: Engines; None: every one that is installed.
         as_json: Print JSON and nothing else.
-        levels: Which levels.
-        precisions: Which floating-point types.
-        **networks: ``networks``, how many random networks, and ``networks_seed``, the number of the first of them.
+        levels: Of 1, 2, 3.
+        precisions: Of "float32", "float64".
+        **networks: ``networks``, the number of random networks, and ``networks_seed``, the number of the first of them.
 
     Returns:
         The exit code: 0 if every check passed, 1 if not.
@@ -90,12 +90,20 @@ def cli_main(
         ValueError: If a backend, a level or a precision is unknown.
         ImportError: If a backend's package is missing, or hypothesis where random networks are asked for.
     """
-    from . import report, runner
+    from rich.console import Console
 
-    progress = None if as_json else report.Progress()
-    results = runner.run(backends, levels, precisions, on_result=progress, **networks)
-    if progress is not None:
-        progress.close()
+    from . import plan, report
+
+    with Console(stderr=True, quiet=as_json).status("") as shown:
+        results = plan.run(
+            backends,
+            levels,
+            precisions,
+            on_result=lambda result, number, total: shown.update(
+                f"{number}/{total} {result.check} of {result.subject} on {result.backend}, {result.precision}"
+            ),
+            **networks,
+        )
     print(report.as_json(results) if as_json else report.as_text(results))
     # A suite that has checked nothing has shown nothing.
     return 0 if results and all(result.passed for result in results) else 1

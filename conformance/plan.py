@@ -1,39 +1,44 @@
-"""Which checks are made of what, on which engines: the list of all cases."""
+"""All cases: each check of each subject on each engine; and running them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from multippo.backends import available_backends, load_engine
 
-from .between_checks import MODULES_BETWEEN, NETWORKS_BETWEEN, TRAINING_BETWEEN
-from .checks import Check, perform
-from .engine_checks import ENGINE_CHECKS, ENGINE_SPECIMEN, ENGINES_BETWEEN, EngineEvidence
-from .engines import choose_reference, supports, trains
-from .measure import Result
-from .module_checks import MODULE_CHECKS
-from .module_evidence import ModuleEvidence
-from .modules import MODULES
-from .mutants import MUTANTS, Mutant
-from .network_checks import NETWORK_CHECKS, TRAINING_CHECKS
-from .network_evidence import NetworkEvidence
-from .network_specimens import NETWORKS
-from .omissions import why_not
-from .random_networks import RandomNetwork, Simplifier, can_draw, checks_of, random_networks
-from .specimens import ModuleSpecimen
-from .training_evidence import TrainingEvidence
+from .checks.between_checks import MODULES_BETWEEN, NETWORKS_BETWEEN, TRAINING_BETWEEN
+from .checks.check import Check, Result, perform
+from .checks.engine_checks import ENGINE_CHECKS, ENGINES_BETWEEN
+from .checks.module_checks import MODULE_CHECKS
+from .checks.network_checks import NETWORK_CHECKS, TRAINING_CHECKS
+from .evidence.engine_evidence import EngineEvidence
+from .evidence.engines import choose_reference, supports, trains
+from .evidence.module_evidence import ModuleEvidence
+from .evidence.network_evidence import NetworkEvidence
+from .evidence.training_evidence import TrainingEvidence
+from .random_networks.drawn_networks import RandomNetwork, Simplifier, can_draw, checks_of, random_networks
+from .specimens.module_specimens import MODULES
+from .specimens.mutants import MUTANTS, Mutant
+from .specimens.network_specimens import NETWORKS
+from .specimens.specimen import ModuleSpecimen, Specimen
 
-__all__ = ["LEVELS", "PRECISIONS", "Case", "Evidence", "make_plan"]
+__all__ = ["LEVELS", "PRECISIONS", "Case", "Evidence", "make_plan", "run"]
 
 LEVELS = (1, 2, 3)
 PRECISIONS = ("float32", "float64")
+
+ENGINE = Specimen("arrays and random numbers")
+"""The subject of checks of an engine by itself."""
 
 _NETWORKS_HELD = 25
 """So many random networks' programmes are in memory at most: those of 500 would fill 10 GiB."""
 
 Kind = type[EngineEvidence] | type[ModuleEvidence] | type[NetworkEvidence] | type[TrainingEvidence]
+
+Subject = tuple[Kind, Any, Sequence[Check]]
+"""A kind of evidence, the specimen it is of, and the checks made of it."""
 
 
 class Evidence:
@@ -71,15 +76,15 @@ class Case:
 
     Attributes:
         level: 1, 2 or 3.
-        check: What is checked.
-        kind: Which evidence it takes.
+        check: The check.
+        kind: The class of evidence it takes.
         specimen: The subject.
         backends: The engine; at level 2 followed by the one it is compared with.
         precision: "float32" or "float64".
     """
 
     level: int
-    check: Check[Any]
+    check: Check
     kind: Kind
     specimen: Any
     backends: tuple[str, ...]
@@ -121,7 +126,7 @@ def make_plan(
         backends: Engines under test; None: every one that is installed.
         levels: Of 1, 2, 3.
         precisions: Of "float32", "float64"; those that an engine has not are left out.
-        networks: How many random networks; None: a few, or none where hypothesis is not installed.
+        networks: Number of random networks; None: a few, or none where hypothesis is not installed.
         networks_seed: Number of the first of them; None: 0, or the few of ``random_networks.EVERY_RUN``.
 
     Raises:
@@ -134,27 +139,55 @@ def make_plan(
     for known, asked in ((LEVELS, levels), (PRECISIONS, precisions)):
         if unknown := [item for item in asked if item not in known]:
             raise ValueError(f"Conformance knows nothing of {unknown}; expected some of {list(known)}.")
-    cases: list[Case] = []
-    if 1 in levels:
-        cases += [case for name in names for p in precisions if supports(name, p) for case in _alone(name, p)]
-    if 2 in levels:
-        cases += [case for p in precisions for case in _between(names, p)]
+    cases = [
+        *(case for name in names for p in precisions for case in _alone(name, p, _subjects(p, 1, levels))),
+        *(case for p in precisions for case in _between(names, p, _subjects(p, 2, levels))),
+    ]
     if 3 in levels:
         cases += [case for name in names for mutant in MUTANTS for case in _mutant(mutant, name, precisions)]
     if networks is None and not can_draw():
         networks = 0
     for network in random_networks(networks, networks_seed):
-        cases += [case for p in precisions for case in _random(network, names, levels, p)]
+        for p in precisions:
+            alone, between = (
+                [(ModuleEvidence, network, checks_of(network, level, p))] if level in levels else [] for level in (1, 2)
+            )
+            cases += [case for name in names for case in _alone(name, p, alone)]
+            cases += _between(names, p, between)
     return cases
 
 
-def _subjects(precision: str, level: int) -> Iterator[tuple[Kind, Any, tuple[Check[Any], ...]]]:
-    of_modules, of_networks, of_training = (
-        (MODULE_CHECKS, NETWORK_CHECKS, TRAINING_CHECKS)
+def run(
+    backends: Sequence[str] | None = None,
+    levels: Sequence[int] = LEVELS,
+    precisions: Sequence[str] = PRECISIONS,
+    *,
+    networks: int | None = None,
+    networks_seed: int | None = None,
+    on_result: Callable[[Result, int, int], None] | None = None,
+) -> list[Result]:
+    """Makes every check, in order; arguments and errors are those of ``make_plan``.
+
+    ``on_result(result, number, total)`` is called after each.
+    """
+    plan, evidence = make_plan(backends, levels, precisions, networks, networks_seed), Evidence()
+    results: list[Result] = []
+    for number, case in enumerate(plan, start=1):
+        results.append(case.run(evidence))
+        if on_result is not None:
+            on_result(results[-1], number, len(plan))
+    return results
+
+
+def _subjects(precision: str, level: int, levels: Sequence[int]) -> Iterator[Subject]:
+    if level not in levels:
+        return
+    of_engines, of_modules, of_networks, of_training = (
+        (ENGINE_CHECKS, MODULE_CHECKS, NETWORK_CHECKS, TRAINING_CHECKS)
         if level == 1
-        else (MODULES_BETWEEN, NETWORKS_BETWEEN, TRAINING_BETWEEN)
+        else (ENGINES_BETWEEN, MODULES_BETWEEN, NETWORKS_BETWEEN, TRAINING_BETWEEN)
     )
-    yield EngineEvidence, ENGINE_SPECIMEN, ENGINE_CHECKS if level == 1 else ENGINES_BETWEEN
+    yield EngineEvidence, ENGINE, of_engines
     for module in MODULES:
         yield ModuleEvidence, module, of_modules
     for network in NETWORKS:
@@ -163,59 +196,43 @@ def _subjects(precision: str, level: int) -> Iterator[tuple[Kind, Any, tuple[Che
             yield TrainingEvidence, network, of_training
 
 
-def _precisions(check: Check[Any], backend: str) -> Sequence[str]:
-    """In which types a check is made on an engine; one that has none of them is held to the check in those it has."""
-    return [p for p in check.precisions if supports(backend, p)] or [p for p in PRECISIONS if supports(backend, p)]
+def _is_made(check: Check, specimen: Specimen, backend: str, precision: str) -> bool:
+    """True if an engine can make a check; one that has none of its precisions is held to it in those it has."""
+    supported = [p for p in PRECISIONS if supports(backend, p)]
+    meant = [p for p in supported if p in check.precisions] or supported
+    able = precision in meant and (trains(backend) or not check.trains)
+    return able and check.applies(specimen) and specimen.why_not(backend) is None
 
 
-def _alone(backend: str, precision: str) -> Iterator[Case]:
-    for kind, specimen, checks in _subjects(precision, 1):
+def _alone(backend: str, precision: str, subjects: Iterable[Subject]) -> Iterator[Case]:
+    for kind, specimen, checks in subjects:
         for check in checks:
-            fits = check.applies(specimen) and precision in _precisions(check, backend)
-            if fits and why_not(specimen, backend) is None and (trains(backend) or not check.trains):
+            if _is_made(check, specimen, backend, precision):
                 yield Case(1, check, kind, specimen, (backend,), precision)
 
 
-def _between(backends: Sequence[str], precision: str) -> Iterator[Case]:
-    for kind, specimen, checks in _subjects(precision, 2):
+def _between(backends: Sequence[str], precision: str, subjects: Iterable[Subject]) -> Iterator[Case]:
+    for kind, specimen, checks in subjects:
         for check in checks:
-            if not check.applies(specimen):
-                continue
-            fit = [n for n in backends if why_not(specimen, n) is None and precision in _precisions(check, n)]
-            reference = choose_reference(fit, precision, check.trains, specimen.only_on)
-            for backend in fit:
-                able = supports(backend, precision) and (trains(backend) or not check.trains)
-                if reference is not None and able and backend != reference:
-                    yield Case(2, check, kind, specimen, (backend, reference), precision)
-
-
-def _random(network: RandomNetwork, backends: Sequence[str], levels: Sequence[int], precision: str) -> Iterator[Case]:
-    able = [name for name in backends if supports(name, precision)]
-    if 1 in levels:
-        for name in able:
-            for check in checks_of(network, 1, precision):
-                if trains(name) or not check.trains:
-                    yield Case(1, check, ModuleEvidence, network, (name,), precision)
-    if 2 in levels:
-        for check in checks_of(network, 2, precision):
-            reference = choose_reference(backends, precision, check.trains)
-            for name in able:
-                if reference not in (None, name) and (trains(name) or not check.trains):
-                    yield Case(2, check, ModuleEvidence, network, (name, str(reference)), precision)
+            able = [name for name in backends if _is_made(check, specimen, name, precision)]
+            reference = choose_reference(able, precision, check.trains, specimen.only_on)
+            for backend in able:
+                if reference not in (None, backend):
+                    yield Case(2, check, kind, specimen, (backend, str(reference)), precision)
 
 
 def _mutant(mutant: Mutant, backend: str, precisions: Sequence[str]) -> Iterator[Case]:
     alone = isinstance(mutant.specimen, ModuleSpecimen)
     kind: Kind = ModuleEvidence if alone else NetworkEvidence
-    checks: tuple[Check[Any], ...] = MODULE_CHECKS if alone else NETWORK_CHECKS
+    checks: tuple[Check, ...] = MODULE_CHECKS if alone else NETWORK_CHECKS
     (check,) = (check for check in checks if check.name == mutant.caught_by)
-    able = [p for p in check.precisions if p in precisions and supports(backend, p)]
-    if able and (trains(backend) or not check.trains) and why_not(mutant.specimen, backend) is None:
+    able = [p for p in PRECISIONS if p in precisions and _is_made(check, mutant.specimen, backend, p)]
+    if able:
         yield Case(3, check, kind, mutant.specimen, (backend,), able[0])
 
 
 def _caught(result: Result) -> Result:
-    """A check of a module that is wrong on purpose passes if it failed, by what it measured and by no accident."""
+    """A check of a module that is wrong on purpose passes if it failed, by a deviation and not by an exception."""
     caught = not result.passed and not result.crashed
     if caught:
         detail = f"caught, as it must be; {result.detail}".rstrip("; ")

@@ -8,14 +8,20 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .engines import numerics
-from .measure import Result
-from .omissions import left_out
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-__all__ = ["Progress", "as_json", "as_text"]
+from .checks.check import Result
+from .evidence.engines import numerics
+from .random_networks.drawn_networks import LEFT_OUT, can_draw
+from .specimens.module_specimens import MODULES
+from .specimens.network_specimens import NETWORKS
+
+__all__ = ["as_json", "as_text", "left_out"]
 
 _COLUMNS = ("check", "on", "of", "float32", "float64", "farthest off", "verdict")
 _TITLES = {
@@ -43,22 +49,18 @@ def as_json(results: Sequence[Result]) -> str:
     return json.dumps(found, indent=1, allow_nan=False)
 
 
-def as_text(results: Sequence[Result], *, every: bool = False) -> str:
+def as_text(results: Sequence[Result]) -> str:
     """One table, then every failure in full, the devices and precisions in force, and a summary in one line.
 
     A row is one check on one engine, of so many subjects, with the worst deviation in each precision beside what is
     allowed, and where the deviation that comes nearest to being too large was: subject, step and environment.
-
-    Args:
-        results: What to show.
-        every: A row for each result instead.
     """
     groups: dict[Any, list[Result]] = {}
-    for number, result in enumerate(results):
+    for result in results:
         name = result.subject if result.level == 3 else result.check
-        groups.setdefault((result.level, name, result.backend, number if every else None), []).append(result)
+        groups.setdefault((result.level, name, result.backend), []).append(result)
     sections: dict[str, list[tuple[str, ...]]] = {}
-    for (level, name, backend, _), group in groups.items():
+    for (level, name, backend), group in groups.items():
         sections.setdefault(_TITLES[level], []).append(_row(level, name, backend, group))
     failures = [result for result in results if not result.passed]
     lines = [_table(sections)] if results else []
@@ -76,6 +78,17 @@ def as_text(results: Sequence[Result], *, every: bool = False) -> str:
     return "\n".join(lines)
 
 
+def left_out(backends: Iterable[str]) -> list[str]:
+    """A line for each subject that is not run on each of some engines, with the reason."""
+    lines = [
+        f"Left out on {backend}: {specimen.name} ({reason})."
+        for backend in backends
+        for specimen in (*MODULES, *NETWORKS)
+        if (reason := specimen.why_not(backend)) is not None
+    ]
+    return lines if can_draw() else [*lines, LEFT_OUT]
+
+
 def _engines(results: Sequence[Result]) -> list[str]:
     """The engines under test."""
     return list(dict.fromkeys(result.backend.partition(" against ")[0] for result in results))
@@ -84,24 +97,6 @@ def _engines(results: Sequence[Result]) -> list[str]:
 def _all_engines(results: Sequence[Result]) -> list[str]:
     """Those that they were compared with as well."""
     return list(dict.fromkeys(name for result in results for name in result.backend.split(" against ")))
-
-
-class Progress:
-    """Shows on a terminal how far the suite is; elsewhere nothing."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-
-    def __call__(self, result: Result, number: int, total: int) -> None:
-        """Called after each check."""
-        if self._shown:
-            text = f"{number}/{total} {result.check} of {result.subject} on {result.backend}, {result.precision}"
-            print(f"\r\033[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Clears the line."""
-        if self._shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _row(level: int, name: str, backend: str, group: Sequence[Result]) -> tuple[str, ...]:
@@ -145,12 +140,6 @@ def _describe(result: Result) -> str:
 
 
 def _table(sections: Mapping[str, Sequence[tuple[str, ...]]]) -> str:
-    try:
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        return _plain_table(sections)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for column in _COLUMNS:
         table.add_column(column, overflow="fold", no_wrap=column in ("float32", "float64"))
@@ -163,13 +152,3 @@ def _table(sections: Mapping[str, Sequence[tuple[str, ...]]]) -> str:
     width = shutil.get_terminal_size((_WIDTH, 24)).columns if terminal else _WIDTH
     Console(file=out, width=width, force_terminal=terminal, highlight=False).print(table)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n")
-
-
-def _plain_table(sections: Mapping[str, Sequence[tuple[str, ...]]]) -> str:
-    rows = [_COLUMNS, *(row for section in sections.values() for row in section)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    line = lambda row: "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()  # noqa: E731
-    lines = [f"  {line(_COLUMNS)}"]
-    for title, section in sections.items():
-        lines += [title, *(f"  {line(row)}" for row in section)]
-    return "\n".join(lines)

@@ -7,49 +7,47 @@ from typing import Any
 
 import pytest
 
-from .engines import supports
-from .plan import Case, Evidence, make_plan
-from .random_networks import RandomNetwork
+from .evidence.engines import supports
+from .plan import LEVELS, Case, Evidence, make_plan
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each case of the plan."""
     if "case" in metafunc.fixturenames:
+        option = metafunc.config.getoption
+        quick = option("--quick", False)
+        count, first = 0 if quick else option("--networks", None), option("--networks-seed", None)
         try:
-            option = metafunc.config.getoption
-            count, first = option("--networks", None), option("--networks-seed", None)
             plan = make_plan(
                 option("--backend", None),
+                (1, 2) if quick else LEVELS,
                 networks=None if count is None else int(count),
                 networks_seed=None if first is None else int(first),
             )
         except (ValueError, ImportError) as error:
             raise pytest.UsageError(str(error)) from None
-        if option("--quick", False):
-            plan = [case for case in plan if _is_quick(case)]
-        metafunc.parametrize("case", [pytest.param(case, id=case.id, marks=_group(case)) for case in plan])
+        cases = [case for case in plan if not quick or _is_quick(case)]
+        metafunc.parametrize("case", [pytest.param(case, id=case.id, marks=_group(case)) for case in cases])
 
 
 def _is_quick(case: Case) -> bool:
-    """Select levels 1 and 2 in float32; of an engine without float32 level 1, and torch compared with it.
+    """Selects float32; of an engine without it its float64, and torch compared with that.
 
     Whatever JAX compiles in float64 besides takes as long again, and random networks and mutants more.
     """
-    if case.level == 3 or isinstance(case.specimen, RandomNetwork):
-        return False
     return case.precision == "float32" or (
         "jax" not in case.backends and not all(supports(n, "float32") for n in case.backends)
     )
 
 
 def _group(case: Case) -> pytest.MarkDecorator:
-    """What one process should check, where several share the work: all checks of a subject read the same evidence."""
+    """The mark by which one process makes all checks of a subject, which read the same evidence."""
     return pytest.mark.xdist_group(case.specimen.name)
 
 
 @pytest.fixture(scope="session")
 def evidence() -> Evidence:
-    """What checks have computed so far; several read the same."""
+    """Evidence computed so far; several checks read the same."""
     return Evidence()
 
 

@@ -58,8 +58,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     ]
     if not found:
         return
-    measure, report = (_suite(name) for name in ("measure", "report"))
-    results = [measure.Result(**value) for value in found]
+    check, report = (_suite(name) for name in ("checks.check", "report"))
+    results = [check.Result(**value) for value in found]
     order = {id(result): number for number, result in enumerate(results)}
     results.sort(key=lambda result: (result.level, order[id(result)]))
     terminalreporter.ensure_newline()

@@ -121,11 +121,12 @@ class _Checker:
         self.errors: list[str] = []
         self.warnings: list[str] = []
         self.precision = "float64" if "float64" in str(self.engine.float_dtype) else "float32"
-        specimen = suite("specimens").ModuleSpecimen(
-            name="module", build=lambda: module, sample=drawn_around(sample_input), learns_statistics=True
+        specimen = suite("specimens.specimen").ModuleSpecimen(
+            "module", lambda: module, drawn_around(sample_input), learns_statistics=True
         )
         inspect = lambda out: inspect_output(self.engine, out, self.evidence.num_envs)  # noqa: E731
-        self.evidence = suite("module_probe").ModuleProbe(specimen, self.engine.name, self.precision, stir, inspect)
+        self.probing = suite("evidence.module_probe")
+        self.evidence = self.probing.ModuleProbe(specimen, self.engine.name, self.precision, stir, inspect)
 
     def run(self) -> ModuleReport:
         """Everything; what would only follow from an error already found is left out."""
@@ -176,7 +177,7 @@ class _Checker:
     def _first_call(self) -> None:
         state, x = self.evidence.fresh_state(), self.evidence.at_step(0)
         before = self.evidence.untracked_arrays()
-        out = self.evidence.call(state, x)[0]
+        out = self.evidence.call(state, x)
         after = self.evidence.untracked_arrays()
         written = self.evidence.python_writes or {
             name for name, held in after.items() if not np.array_equal(held, before[name], equal_nan=True)
@@ -190,8 +191,8 @@ class _Checker:
                     self._error(f"The {field}{f' {name!r}' if name else ''} holds NaN.")
         if self.errors or not self._holds("carry/kept") or not self._holds("call/writes_nothing"):
             return
-        again = self.evidence.call(state, x)[0]
-        self._repeats(suite("measure").compare(again[:2], out[:2], axes=("env",)))
+        again = self.evidence.call(state, x)
+        self._repeats(suite("evidence.deviations").compare(again[:2], out[:2], axes=("env",)))
 
     def _repeats(self, found: Any, allowed: float = 0.0) -> bool:
         if found.worst > allowed:
@@ -226,7 +227,7 @@ class _Checker:
         if self._emits and not self._holds("replay/output", self._scaled):
             return False
         if self.evidence.learnt is not None:
-            found = suite("module_checks").unrolls_apart(*self.evidence.learnt[:2])
+            found = suite("checks.module_checks").unrolls_apart(*self.evidence.learnt[:2])
             if found.worst > self._scaled():
                 self._error(_ERRORS["unroll/step_by_step"].format(self._said(found)))
         return not self.errors
@@ -234,7 +235,7 @@ class _Checker:
     def _gradient(self) -> None:
         if self.evidence.learnt is None:
             return
-        found = suite("measure").portable_deviation(*self.evidence.learnt[2:], relative=True)
+        found = suite("evidence.deviations").portable_deviation(*self.evidence.learnt[2:], relative=True)
         if found.worst > 10 * _TOLERANCE[self.precision]:
             said = self._said(found)
             if "nudge_" in said:
@@ -247,7 +248,7 @@ class _Checker:
             found = self.evidence.drawn_ahead()
             if found.worst > self._scaled():
                 self._error(_ERRORS["noise/drawn_ahead"].format(self._said(found)))
-        for path in suite("lost_losses").lost_losses(self.evidence):
+        for path in suite("evidence.lost_losses").lost_losses(self.evidence):
             self.warnings.append(
                 f"The regularization_loss of {path} is not part of the one that comes out. Return it, added to others."
             )
@@ -264,7 +265,7 @@ class _Checker:
         updated = self.evidence.statistics_after()
         variables = [name for name, leaf in self.engine.leaves(self.module).items() if not leaf.trained]
         moved = [name for name in variables if not np.array_equal(updated[name], self.evidence.arrays[name])]
-        for path, still in suite("module_probe").still_statistics(self.module, set(variables) - set(moved), self._real):
+        for path, still in self.probing.still_statistics(self.module, set(variables) - set(moved), self._real):
             if path:
                 self._error(
                     f"update_statistics never moves the statistics of {path}, such as {still}. Return its "
@@ -283,7 +284,7 @@ class _Checker:
 
     def _holds(self, name: str, allowed: Callable[[], float] | None = None) -> bool:
         """Makes one check of the conformance suite, and notes what it finds."""
-        (check,) = (check for check in suite("module_checks").MODULE_CHECKS if check.name == name)
+        (check,) = (check for check in suite("checks.module_checks").MODULE_CHECKS if check.name == name)
         found = check.measure(self.evidence)
         if found.worst <= (0.0 if allowed is None else allowed()):
             return True
@@ -319,7 +320,7 @@ class _Checker:
 
     def _failed(self, error: Exception) -> None:
         """Notes an exception under what was being run, never under a rule."""
-        if isinstance(error, suite("module_probe").ProtocolError):
+        if isinstance(error, self.probing.ProtocolError):
             self._error(str(error))
             return
         doing = self.evidence.doing

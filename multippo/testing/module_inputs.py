@@ -50,7 +50,7 @@ def stir(module: Any) -> None:
 
 def drawn_around(sample_input: Any) -> Callable[[Any], Any]:
     """Inputs ``[T, B, ...]`` like an example."""
-    environment = suite("environment")
+    environment = suite("specimens.scripted_environment")
 
     def draw(key: Any) -> Any:
         rng = np.random.default_rng(np.asarray(key))

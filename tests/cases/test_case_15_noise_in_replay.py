@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import support
 import training
-from multippo.conformance.mutants import MUTANTS
 from multippo.conformance.plan import Evidence, make_plan
+from multippo.conformance.specimens.mutants import MUTANTS
 
 import multippo as mp
 from multippo.testing import Clock, NoisyNet

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import support
-from multippo.conformance.environment import ScriptedEnv
+from multippo.conformance.specimens.scripted_environment import ScriptedEnv
 
 import multippo as mp
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from multippo.conformance import report
-from multippo.conformance.measure import Result
+from multippo.conformance.checks.check import Result
 
 
 def result(**changes: object) -> Result:
@@ -45,13 +45,6 @@ def test_a_mutant_is_caught_or_not():
     assert "caught" in text
     text = report.as_text([result(level=3, subject="never resets", passed=False)])
     assert "NOT CAUGHT" in text
-
-
-def test_without_rich_the_table_is_plain(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "rich", None)
-    lines = report.as_text([result()]).splitlines()
-    assert lines[0].split() == ["check", "on", "of", "float32", "float64", "farthest", "off", "verdict"]
-    assert lines[2].startswith("  replay/value")
 
 
 def test_device_and_precision_of_every_engine_are_stated():

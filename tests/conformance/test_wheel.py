@@ -65,6 +65,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_installed_suite_decides_on_an_engine(site: Path, tmp_path: Path, backend: str):
     # Not one word of the repository is within reach, but for what its editable install adds at the end of the path.
     environment = {"PYTHONPATH": str(site), "JAX_PLATFORMS": "cpu"}
+    rooms = {folder.name for folder in (ROOT / "conformance").iterdir() if (folder / "__init__.py").exists()}
+    assert len(rooms) == 4 and rooms <= {folder.name for folder in (site / "multippo" / "conformance").iterdir()}
     where = "import multippo, multippo.conformance as c; print(multippo.__file__, c.__file__, sep='\\n')"
     (tmp_path / "where.py").write_text(where)
     for path in run("where", cwd=tmp_path, **environment).splitlines():

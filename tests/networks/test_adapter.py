@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
-from multippo.conformance.environment import ScriptedEnv
+from multippo.conformance.specimens.scripted_environment import ScriptedEnv
 from support import compiled, fill_randomly, to_numpy
 from training import train
 

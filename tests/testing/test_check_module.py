@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from multippo.conformance import mutant_modules as wrong
-from multippo.conformance.custom import CentredTrace, MovingAverage, NoisyGain
+from multippo.conformance.specimens import mutant_modules as wrong
+from multippo.conformance.specimens.user_modules import CentredTrace, MovingAverage, NoisyGain
 from support import assert_trees_close
 
 import multippo as mp

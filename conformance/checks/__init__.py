@@ -1,0 +1,1 @@
+"""Checks: properties of the evidence of one engine, or of two."""

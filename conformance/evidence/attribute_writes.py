@@ -1,0 +1,79 @@
+"""What a module holds beside its arrays, and whether something wrote to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from multippo.networks.types import StatefulModule
+
+_FRAMEWORKS = frozenset({"builtins", "flax", "functools", "jax", "jaxlib", "multippo", "numpy", "optree", "torch"})
+"""Packages whose objects keep books of their own, or are Variables, which may change."""
+
+_DEPTH = 3
+"""How far into objects of a user's own classes, one in the other, is looked."""
+
+
+def plain_attributes(module: Any) -> dict[str, Any]:
+    """What a module and its children hold, by path, in a form that compares as unequal once it was written to."""
+    found: dict[str, Any] = {}
+
+    def walk(node: Any, path: str) -> None:
+        for name, value in vars(node).items():
+            if not name.startswith("_pytree__"):  # NNX's own books
+                found[f"{path}{name}"] = _as_it_is(value)
+        for name, child in node.engine.children(node):
+            if isinstance(child, StatefulModule):
+                walk(child, f"{path}{name}.")
+
+    walk(module, "")
+    return found
+
+
+def written_attributes(module: Any, before: dict[str, Any]) -> set[str]:
+    """Paths of what has been written since ``plain_attributes`` returned ``before``."""
+    after, absent = plain_attributes(module), object()
+    return {name for name in {**before, **after} if before.get(name, absent) != after.get(name, absent)}
+
+
+class _Same:
+    """Equal to itself alone, as long as nothing is written to it.
+
+    Holds on to the object, so that no other one gets its address.
+    """
+
+    def __init__(self, held: Any, depth: int) -> None:
+        self._held = held
+        self._writes = _writes(held)
+        own = type(held).__module__.partition(".")[0] not in _FRAMEWORKS and not isinstance(held, type | StatefulModule)
+        inside = getattr(held, "__dict__", None) if own and depth else None
+        self._inside = _as_it_is(dict(inside), depth - 1) if isinstance(inside, Mapping) else None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Same) or self._held is not other._held:
+            return False
+        return self._writes == other._writes and self._inside == other._inside
+
+    __hash__ = object.__hash__
+
+
+def _as_it_is(value: Any, depth: int = _DEPTH) -> Any:
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return type(value), value
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    if isinstance(value, Mapping) and not isinstance(value, StatefulModule):
+        return type(value), [(str(key), _as_it_is(item, depth)) for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return type(value), [_as_it_is(item, depth) for item in value]
+    return _Same(value, depth)
+
+
+def _writes(value: Any) -> int:
+    """How often torch has written to a tensor in place; 0 for all else."""
+    try:
+        return int(value._version)
+    except (AttributeError, RuntimeError, TypeError):
+        return 0

@@ -1,0 +1,1 @@
+"""Subjects of checks: engines, modules, networks, and modules that are wrong on purpose."""

@@ -1,0 +1,148 @@
+"""Subjects of checks: how to build them on any engine, and inputs for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import multippo as mp
+from multippo.envs.api import Env
+from multippo.random import host
+
+from .scripted_environment import NUM_ENVS, NUM_STEPS, SCRIPT
+
+Sample = Callable[[Any], Any]
+"""From a NumPy key to a tree of ``[T, B, ...]`` inputs."""
+
+_COUNT = 7
+
+
+@dataclasses.dataclass(frozen=True)
+class Specimen:
+    """Subject of checks.
+
+    Attributes:
+        name: Name in reports.
+        requires: Packages without which it is left out.
+        only_on: Engines whose frameworks' own modules it holds; on others it is left out. Empty: it runs on all.
+    """
+
+    name: str
+    _: dataclasses.KW_ONLY
+    requires: tuple[str, ...] = ()
+    only_on: tuple[str, ...] = ()
+
+    def why_not(self, backend: str) -> str | None:
+        """Reason for which it is left out on an engine; None where it is run."""
+        missing = [package for package in self.requires if importlib.util.find_spec(package) is None]
+        if missing:
+            return f"needs {' and '.join(missing)}, not installed"
+        if self.only_on and backend not in self.only_on:
+            return f"is made of modules of the frameworks of {' and '.join(self.only_on)}"
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleSpecimen(Specimen):
+    """A module, and the properties that its checks ask for.
+
+    Attributes:
+        build: Makes it on the active engine.
+        sample: Makes inputs.
+        carries: It has a carry.
+        emits: It emits ``rollout_extras``.
+        learns_statistics: ``update_statistics`` changes something.
+        differentiated: Its gradient is looked at alone; that of the other compositions is in training.
+        script: Ends of episodes, as in ``scripted_environment.SCRIPT``.
+        seed: Of the numbers in its arrays.
+        zeroed: Its weights are 0, where formulas have their kinks.
+        smooth: It has a derivative by definition, and its gradient is held to differences, too.
+    """
+
+    build: Callable[[], mp.StatefulModule]
+    sample: Sample
+    _: dataclasses.KW_ONLY
+    carries: bool = False
+    emits: bool = False
+    learns_statistics: bool = False
+    differentiated: bool = False
+    script: tuple[str, ...] = SCRIPT
+    seed: int = 10
+    zeroed: bool = False
+    smooth: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSpecimen(Specimen):
+    """A network whose output is a ``PPONetworkOutput``, and the environment it acts in.
+
+    Attributes:
+        build: Makes it on the active engine.
+        env: Makes the environment.
+        obs_statistics: Mean and standard deviation around which a Normalizer's statistics are set.
+        sequence_length: L, for training and minibatches.
+        ppo: Settings of its training; None: it is not trained.
+        trained_in: Floating-point types it is trained in; compiling a training iteration takes longest of all.
+        by_train_ppo: It is trained through ``train_ppo`` too, which compiles once more.
+        shows: Metrics of the iteration that learns, in which options of ``ppo`` are seen at work: none may be 0 or NaN.
+    """
+
+    build: Callable[[], mp.StatefulModule]
+    env: Callable[[], Env]
+    _: dataclasses.KW_ONLY
+    obs_statistics: tuple[float, float] = (0.0, 1.0)
+    sequence_length: int = 6
+    ppo: mp.PPOConfig | None = None
+    trained_in: tuple[str, ...] = ("float64",)
+    by_train_ppo: bool = False
+    shows: tuple[str, ...] = ()
+
+
+def normal_inputs(
+    shape: Any, scale: float = 1.0, offset: float = 0.0, rows: tuple[int, int] = (NUM_STEPS, NUM_ENVS)
+) -> Sample:
+    """Normal inputs of one shape, or of a dict of shapes; ``rows`` is ``(T, B)``."""
+
+    def sample(key: Any) -> Any:
+        if isinstance(shape, dict):
+            keys = host.split(key, len(shape))
+            return {
+                name: normal_inputs(part, scale, offset, rows)(keys[i])
+                for i, (name, part) in enumerate(sorted(shape.items()))
+            }
+        return offset + scale * host.normal(key, (*rows, *shape))
+
+    return sample
+
+
+def randomise(module: Any, statistics: tuple[float, float] = (0.0, 1.0), seed: int = 10, zeroed: bool = False) -> None:
+    """Writes random numbers, none of them 0, into every array of a module, the same ones on every engine.
+
+    Biases start at 0, where a missing or doubled one, or two in the wrong order, would not be seen.
+
+    Args:
+        module: The module.
+        statistics: Mean and standard deviation around which statistics are set.
+        seed: Of the numbers.
+        zeroed: Writes zeros, and statistics of exactly that mean and standard deviation.
+    """
+    mean, std = statistics
+    key = host.key(seed)
+    arrays: dict[str, np.ndarray] = {}
+    for number, (name, leaf) in enumerate(module.engine.leaves(module).items()):
+        value, path = leaf.read(), name.split(".")
+        noise = host.normal(host.fold_in(key, number), value.shape) * (not zeroed)
+        if leaf.trained:
+            fan_in = value.shape[0] if value.ndim > 1 else 4
+            arrays[name] = noise * (1.2 / np.sqrt(fan_in))
+        elif "M2" in path:
+            arrays[name] = _COUNT * std**2 * np.exp(0.3 * noise)
+        elif value.dtype.kind == "f":
+            arrays[name] = mean + 0.3 * std * noise
+        elif path[-1] == "counter":
+            arrays[name] = np.asarray([0, _COUNT], value.dtype)
+    mp.load_portable(module, {**mp.to_portable(module), **arrays})

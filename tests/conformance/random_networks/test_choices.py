@@ -1,0 +1,52 @@
+"""Choices: their range, which one is the simplest, and which ones there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+from multippo.conformance.random_networks.choices import Choices
+
+NAMES = ("x", "y", "z")
+
+
+def drawn(make: Any) -> Any:
+    return st.composite(lambda draw: make(Choices(draw)))()
+
+
+def test_the_simplest_is_the_least_number_no_the_first_and_one():
+    thing = drawn(lambda c: (c.number(2, 9), c.flag(), c.pick("abc"), c.several(NAMES, 2)))
+    assert find(thing, lambda _: True) == (2, False, "a", ["x"])
+
+
+@pytest.mark.parametrize("wanted", [["z"], ["x", "y"], ["y", "x"], ["z", "y"]])
+def test_several_are_any_in_any_order(wanted: list[str]):
+    assert find(drawn(lambda c: c.several(NAMES, 2)), lambda made: made == wanted) == wanted
+
+
+@settings(max_examples=50, database=None, derandomize=True)
+@given(drawn(lambda c: (c.number(3, 5), c.several(NAMES, 2))))
+def test_numbers_and_counts_are_within_their_bounds(thing: tuple[int, list[str]]):
+    number, names = thing
+    assert number in (3, 4, 5)
+    assert len(names) in (1, 2) and len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("least", "most"), [(-1, 3), (4, 3), (0, 100)])
+def test_numbers_that_another_program_would_draw_otherwise_are_refused(least: int, most: int):
+    with pytest.raises(ValueError, match=f"from 0 to 99, got one from {least} to {most}"):
+        find(drawn(lambda c: c.number(least, most)), lambda _: True)
+
+
+def test_a_part_may_take_the_place_of_what_it_is_in():
+    def nested(choices: Choices, depth: int) -> Any:
+        if depth == 0 or not choices.flag():
+            return choices.number(0, 9)
+        return [choices.part(nested, depth - 1) for _ in range(choices.number(1, 3))]
+
+    def holds(thing: Any) -> bool:
+        return thing == 7 or (isinstance(thing, list) and any(map(holds, thing)))
+
+    assert find(drawn(lambda c: c.part(nested, 4)), holds) == 7

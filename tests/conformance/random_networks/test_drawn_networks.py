@@ -1,0 +1,232 @@
+"""Random networks: every module is met, one prints as what makes it again, and a planted fault is found and cut out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from multippo.conformance import composition as compositions
+from multippo.conformance.evidence.module_evidence import ModuleEvidence
+from multippo.conformance.plan import Case, Evidence, make_plan
+from multippo.conformance.random_networks.architect import _normalizers, _options
+from multippo.conformance.random_networks.composition import _CARRYING, KINDS, Composition, build, depth, parts
+from multippo.conformance.random_networks.drawn_networks import (
+    ALONE,
+    EVERY_RUN,
+    RandomNetwork,
+    checks_of,
+    examine,
+    numbers_of,
+    random_networks,
+)
+
+import multippo as mp
+from multippo.backends.torch.engine import TorchEngine
+
+WRONG = ("ResetsOneStepLate", "MixesEnvironments")
+CHECKS = {check.name: check for check in ALONE}
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[Composition]:
+    """The networks of a nightly run."""
+    return [network.composition for network in random_networks(500)]
+
+
+def kinds_of(*networks: RandomNetwork) -> set[str]:
+    return {kind for network in networks for kind, *_ in parts(network.composition.network)}
+
+
+@pytest.mark.nightly
+def test_two_hundred_networks_have_every_module_every_end_and_every_size(drawn: list[Composition]):
+    networks = drawn[:200]
+    kinds = [kind for network in networks for kind in {part[0] for part in parts(network.network)}]
+    rare = {kind: kinds.count(kind) for kind in KINDS if kind not in WRONG and kinds.count(kind) < 4}
+    assert not rare
+    rows = [row for network in networks for row in network.script]
+    assert {len(row) for row in rows} == set(range(1, 9))
+    assert {len(network.script) for network in networks} == set(range(1, 6))
+    long = [row for row in rows if len(row) > 2]
+    for ends in (lambda row: row[0] == "T", lambda row: row[-1] == "T", lambda row: "TT" in row):
+        assert sum(map(ends, long)) > 40
+    assert any("T" not in row for row in long)
+    graphs = [part for network in networks for part in parts(network.network) if part[0] == "PopulationGraph"]
+    assert sum(any(source == target for source, target, *_ in graph[2]) for graph in graphs) > 8
+    assert sum(isinstance(network.inputs, dict) for network in networks) > 40
+
+
+def test_five_hundred_networks_are_nested_four_deep_and_no_deeper(drawn: list[Composition]):
+    depths = [depth(network.network) for network in drawn]
+    assert set(depths) == {1, 2, 3, 4}
+    assert depths.count(4) > 250
+
+
+LAYER = ("Dense", 2, 3, "tanh")
+
+
+@pytest.mark.parametrize(
+    ("description", "levels"),
+    [
+        (LAYER, 1),
+        (("Normalizer", {"a": (2,), "b": ()}), 1),
+        (("Sequential", LAYER, LAYER), 2),
+        (("Sequential", ("Residual", ("Map", ("a", LAYER)))), 4),
+        # A layer, and what makes its output fit; one more in front of it, and they are a sequence.
+        (("Sequential", LAYER, ("Dense", 3, 1, None)), 1),
+        (("Sequential", ("Sequential", LAYER, ("Flattener", 0)), ("Dense", 3, 1, None)), 1),
+        (("Sequential", LAYER, LAYER, ("Dense", 3, 1, None)), 2),
+        # A layer, and what makes its input.
+        (("Sequential", ("Dense", 2, 6, None), ("VariationalBottleneck", 3, 0.1)), 1),
+        (("Sequential", ("Dense", 2, 3, None), ("CategoricalSampler", 0.0)), 1),
+        # A Merge of one layer names what that puts out; of a Parallel of two, there is a container in it.
+        (("Merge", ("a", ("Parallel", ("of a", LAYER)))), 2),
+        (("Merge", ("a", ("Parallel", ("x", LAYER), ("y", LAYER)))), 3),
+        # A graph of layers; what is within its connections and heads counts too.
+        (("PopulationGraph", (("p0", (2, 3), LAYER, None, "x"),), (), (("a", "p0", None),)), 2),
+        (("PopulationGraph", (("p", (2, 2), None, None, "x"),), (("p", "p", 1, ("Residual", LAYER)),), ()), 3),
+        (("Sequential", ("Flattener", 1), ("PopulationGraph", (("p", (2, 2), None, None, "x"),), (), ())), 1),
+        # A trunk, and the ports: their heads are no levels, but the adapter is.
+        (
+            (
+                "Sequential",
+                LAYER,
+                ("PPOAdapter", ("Sequential", ("Dense", 3, 2, None), ("NormalSampler", 0.0, (1,), True)), LAYER),
+            ),
+            3,
+        ),
+    ],
+)
+def test_what_joins_a_module_to_its_place_is_no_level(description: tuple[Any, ...], levels: int):
+    assert depth(description) == levels
+
+
+def test_the_few_of_every_run_have_every_module_and_episodes_that_end_in_its_carry():
+    few = list(random_networks())
+    assert tuple(network.number for network in few) == EVERY_RUN
+    assert len(set(EVERY_RUN)) == len(EVERY_RUN) <= 10
+    assert kinds_of(*few) == set(KINDS) - set(WRONG)
+    # An end before the last step: what a carry does at it is seen in the steps behind it.
+    cut = [network for network in few if any("T" in row[:-1] for row in network.script)]
+    assert kinds_of(*cut) >= {*_CARRYING, "Delay", "PopulationGraph"} - set(WRONG)
+    # Gradients of few, which take long to compile; modules by themselves and training have those of the others.
+    derived = [network for network in few if network.differentiated]
+    assert kinds_of(*derived) >= {"GRU", "Conv", "Delay", "PopulationGraph"}
+    assert any(list(checks_of(network, 1, "float32")) for network in few)
+
+
+def test_the_few_of_every_run_are_nested_read_trees_and_get_to_see_what_was_delayed():
+    few = [network.composition for network in random_networks()]
+    assert {depth(network.network) for network in few} == {1, 2, 3, 4}
+    assert sum(isinstance(network.inputs, dict) for network in few) >= 3
+    seen: list[str] = []
+    for network in few:
+        for kind, *items in parts(network.network):
+            delays = {"Delay": lambda items: items[1:2], "PopulationGraph": lambda items: [c[2] for c in items[1]]}
+            steps = delays[kind](items) if kind in delays else []
+            seen += [kind for step in steps if 0 < step < len(network.script[0])]
+    assert seen.count("Delay") >= 1 and seen.count("PopulationGraph") >= 2
+
+
+@pytest.mark.parametrize(
+    ("count", "seed", "numbers"),
+    [
+        (None, None, EVERY_RUN),
+        (3, None, (0, 1, 2)),
+        (3, 40, (40, 41, 42)),
+        (None, 40, tuple(range(40, 40 + len(EVERY_RUN)))),
+        (0, None, ()),
+    ],
+)
+def test_networks_that_are_asked_for_are_numbered_one_after_the_other(
+    count: int | None, seed: int | None, numbers: tuple[int, ...]
+):
+    assert tuple(numbers_of(count, seed)) == numbers
+    cases = make_plan(["numpy"], networks=count, networks_seed=seed)
+    for level in (1, 2):
+        of_random = [case.specimen for case in cases if case.level == level]
+        assert {network.number for network in of_random if isinstance(network, RandomNetwork)} == set(numbers)
+
+
+def test_no_normalizer_is_given_two_leaves_of_one_name(engine):
+    told_apart = [{"a": {"b": (1,)}, "b": (1,)}, {"a.b": (1,)}, (2,)]
+    assert all(_normalizers in _options(shape, 1) for shape in told_apart)
+    shape = {"a": {"b": (1,)}, "a.b": (2,)}
+    assert _normalizers not in _options(shape, 1)
+    with pytest.raises(ValueError, match=r"two leaves by the name 'a\.b'"):
+        mp.Normalizer(shape)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_what_is_printed_is_code_that_makes_the_network_again(number: int, engine):
+    (network,) = random_networks(1, number)
+    again = eval(repr(network.composition), vars(compositions))
+    assert again == network.composition
+    shapes = [
+        {name: value.shape for name, value in mp.to_portable(made.build()).items()}
+        for made in (network.composition, again)
+    ]
+    assert shapes[0] == shapes[1]
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="'Nope' describes no module"):
+        build(("Nope", 1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "caught_by"), [("ResetsOneStepLate", "unroll/step_by_step"), ("MixesEnvironments", "call/rows_apart")]
+)
+@pytest.mark.nightly
+def test_a_planted_fault_is_found_in_a_large_network_and_cut_out_of_it(wrong: str, caught_by: str):
+    evidence, check = Evidence(), CHECKS[caught_by]
+    large = (n for n in random_networks(40, wrong=wrong) if len(list(parts(n.composition.network))) >= 7)
+    # Where no episode ends, or nothing that comes out depends on it, there is nothing to see.
+    found = (Case(1, check, ModuleEvidence, n, ("torch",), "float64").run(evidence) for n in large)
+    result = next(result for result in found if not result.passed)
+    assert not result.crashed and result.where
+    assert f"again: --networks 1 --networks-seed {result.subject.rpartition(' ')[2]}" in result.detail
+    simple = eval(result.detail.partition("the simplest network found: ")[2], vars(compositions))
+    left = [part[0] for part in parts(simple.network)]
+    # What is left is the wrong one, what makes its input, and a container or two.
+    assert wrong in left and len(left) <= 5
+    # The one that is shown fails by itself, by as much as is reported.
+    again = examine(simple, check, ("torch",), "float64")
+    assert (again.passed, again.worst, again.where) == (False, result.worst, result.where)
+
+
+@pytest.mark.parametrize(
+    ("script", "where"),
+    [
+        (("...", "..."), None),
+        # An end after step 0: step 1 starts from the old episode, and step 2 from zeros instead of from step 1.
+        (("...", "T.."), "env=1"),
+        # An end after the last step shows in the carry.
+        (("..T", "..."), "env=0"),
+    ],
+)
+def test_a_late_reset_is_seen_where_an_episode_ends_and_nowhere_else(script: tuple[str, ...], where: str | None):
+    network = Composition(("ResetsOneStepLate", 2, 3), (2,), script)
+    result = examine(network, CHECKS["unroll/step_by_step"], ("torch",), "float64")
+    assert result.passed is (where is None)
+    assert (where or "") in result.where
+
+
+def test_programmes_of_networks_gone_by_are_let_go_of_every_now_and_then(monkeypatch):
+    cleared: list[str] = []
+    monkeypatch.setattr(TorchEngine, "clear_caches", lambda self: cleared.append(self.name))
+    (network,) = random_networks(1)
+    evidence = Evidence()
+    for number in range(60):
+        for precision in ("float32", "float64"):
+            evidence.of(lambda *_: None, dataclasses.replace(network, name=str(number)), "torch", precision)
+    assert cleared == ["torch"] * 2
+    assert [index[1] for index in evidence._held] == ["59"] * 2
+
+
+def test_a_network_is_run_on_its_own_script():
+    network = Composition(("LSTM", 2, 3, False), (2,), ("..T", "T.."))
+    evidence = ModuleEvidence(network.specimen(), "torch", "float32")
+    assert evidence.done.tolist() == [[False, True], [False, False], [True, False]]
+    assert evidence.xs.shape == (3, 2, 2)
+    assert all(value.all() for value in evidence.arrays.values())
