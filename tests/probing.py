@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import support
 import training
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -21,10 +22,12 @@ from multippo.testing import HostEnv
 __all__ = [
     "ONE_STEP",
     "Numbered",
+    "Receiver",
     "Script",
     "advantages_of",
     "gymnasium_env",
     "modes",
+    "received",
     "reference_advantages",
 ]
 
@@ -118,6 +121,37 @@ class Numbered(gymnasium.Env[Any, Any]):
         self.number, self.time = self.number + 1, self.time + 1
         over = self.time == self.length
         return self._observe(), 1.0, over and self.end != "truncated", over and self.end != "terminated", {}
+
+
+class Receiver(gymnasium.Env[Any, Any]):
+    """Keeps the actions it receives, and refuses those that are not its space's; episodes of five steps."""
+
+    observation_space = spaces.Box(0, 1, (2,), np.float32)
+
+    def __init__(self, action_space: spaces.Space[Any]) -> None:
+        self.action_space = action_space
+        self.actions: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """See ``gymnasium.Env.reset``."""
+        super().reset(seed=seed)
+        return np.array([0.3, 0.9], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        """See ``gymnasium.Env.step``."""
+        # A number on its own comes as a scalar, which a Box takes with a warning, and an array of no axes without.
+        assert self.action_space.contains(action if np.shape(action) else np.asarray(action)), action
+        assert action.dtype == self.action_space.dtype
+        self.actions.append(np.array(action))
+        return np.array([0.9, 0.3], np.float32), 1.0, False, len(self.actions) % 5 == 0, {}
+
+
+def received(make_network: Any, space: spaces.Space[Any], num_envs: int, steps: int) -> tuple[np.ndarray, Any, Any]:
+    """The actions that ``Receiver``s got ``[T, B, ...]``, the rollout, and its replay."""
+    members = [Receiver(space) for _ in range(num_envs)]
+    env = gymnasium_env(lambda index: members[index], num_envs=num_envs)
+    stored, replayed = support.rolled_and_replayed(env, make_network(), steps)
+    return np.stack([member.actions for member in members], axis=1), stored, replayed
 
 
 modes = {mode.name.lower(): mode for mode in AutoresetMode}

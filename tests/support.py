@@ -132,6 +132,38 @@ def portable_gradients(module: Any, grads: Any) -> dict[str, np.ndarray]:
     }
 
 
+def actor_critic(features: int, sampler: str = "CategoricalSampler", parameters: int = 2, seed: int = 0) -> Any:
+    """The smallest policy with weights: a layer and a sampler, and a layer for the values."""
+    rngs = mp.Rngs(seed)
+    action = mp.Sequential([mp.Dense(features, parameters, rngs), getattr(mp, sampler)(rngs)])
+    return mp.PPOAdapter(action=action, value=mp.Dense(features, 1, rngs))
+
+
+def roll(env: Any, network: Any, steps: int) -> Any:
+    """The first rollout, in NumPy."""
+    return rolled_and_replayed(env, network, steps, replay=False)[0]
+
+
+def rolled_and_replayed(env: Any, network: Any, steps: int, *, replay: bool = True) -> tuple[Any, Any]:
+    """The first rollout and what its replay yields, both in NumPy."""
+    state = network.initialize_state(env.num_envs)
+    _, _, transition = mp.unroll_env(env, env.reset(0), network, state, steps, mp.random.key(0))
+    found = compiled(network, lambda net, s, t: mp.replay(net, s, t))(state, transition) if replay else None
+    return to_numpy(transition), to_numpy(found)
+
+
+def assert_finite(network: Any, state: Any = None) -> None:
+    """Every weight and statistic is, and the moments of a state of training."""
+    trees = [mp.to_portable(network)]
+    if state is not None:
+        from training import portable_moments
+
+        trees += portable_moments(network, state)[:2]
+    for tree in trees:
+        for name, value in tree.items():
+            assert np.isfinite(value).all(), name
+
+
 def total(xp: Any, tree: Any) -> Any:
     """A scalar that depends on every element of a tree, each with another weight."""
     result: Any = 0.0

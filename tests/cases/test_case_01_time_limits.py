@@ -15,8 +15,7 @@ import support
 import training
 
 import multippo as mp
-from multippo.algorithms.advantages import generalized_advantages
-from multippo.testing import Clock, CountNet, FunctionalClock, TableNet
+from multippo.testing import Clock, FunctionalClock, TableNet
 
 # Values of the three observations, the final one, and the first of the next episode.
 TABLE = [10.0, 10.0, 11.0, 20.0, 3.0]
@@ -34,69 +33,36 @@ def values_for(env: Any) -> list[float]:
     return TABLE + [3.0] * (size - len(TABLE))
 
 
-@pytest.mark.parametrize("end", ["truncated", "terminated"])
-def test_training_learns_from_the_right_advantages(engine: Any, end: str):
-    env = probing.Script([[0], [0], [CODE[end]]])
-    network = TableNet(values_for(env))
-    run = training.train(env, network, rollout_length=3, **probing.ONE_STEP, **GAMMA)
-    found = probing.advantages_of(network, run, 3)
-    np.testing.assert_allclose(found[:3], ADVANTAGES[end], rtol=1e-5)
-    assert not found[3:].any()  # neither the final observation nor the next episode's is a sample
-    # The actor's loss, by another way: minus the mean.
-    assert run.column("losses/actor") == [pytest.approx(-np.mean(ADVANTAGES[end]), rel=1e-5)]
-
-
-def advantages(network: Any, transition: Any, v_last: Any) -> np.ndarray:
-    found, _ = generalized_advantages(
-        network.xp,
-        r_t=transition.rewards,
-        v_t=transition.network_output.value_estimates,
-        v_last=v_last,
-        v_bootstrap_t=transition.bootstrap_values,
-        terminated_t=transition.terminated,
-        truncated_t=transition.truncated,
-        valid_t=transition.valid,
-        discount=0.9,
-        gae_lambda=1.0,
-    )
-    return support.to_numpy(found)
-
-
-def rolled(env: Any, network: Any, steps: int) -> np.ndarray:
-    """The advantages of a rollout's first real steps, of environment 0."""
-    state = network.initialize_state(env.num_envs)
-    state, env_state, transition = mp.unroll_env(env, env.reset(0), network, state, steps, mp.random.key(0))
-    obs = network.engine.from_jax(env_state.obs) if env.functional else network.engine.asarray(env_state.obs)
-    v_last = network(state, obs).output.value_estimates
-    found = advantages(network, transition, v_last)[:, 0]
-    return found[support.to_numpy(transition.valid)[:, 0]]
-
-
-@pytest.mark.parametrize("mode", list(probing.modes))
-@pytest.mark.parametrize("end", ["truncated", "terminated", "both"])
-def test_gymnasium_in_every_autoreset_mode(engine: Any, mode: str, end: str):
-    # Here the episode ends inside the rollout; above, with its last step.
-    env = probing.gymnasium_env(lambda _: probing.Numbered(3, end, 8), mode)
-    np.testing.assert_allclose(rolled(env, TableNet(values_for(env)), 5)[:3], ADVANTAGES[end], rtol=1e-6)
-
-
-@pytest.mark.parametrize("end", ["truncated", "terminated"])
-@pytest.mark.nightly_if("jax")
-def test_a_functional_environment(engine: Any, end: str):
+ENVS = {
+    "ends with the rollout": lambda end: probing.Script([[0], [0], [CODE[end]]]),
+    # Here the episode ends inside the rollout.
+    **{
+        mode: lambda end, mode=mode: probing.gymnasium_env(lambda _: probing.Numbered(3, end, 8), mode)
+        for mode in probing.modes
+    },
     # Its first observation is the same in every episode, so the next episode's is worth 10 as well, never 20.
-    env = mp.make_env(FunctionalClock(3, end), num_envs=2)
-    np.testing.assert_allclose(rolled(env, TableNet(TABLE[:4]), 3), ADVANTAGES[end], rtol=1e-6)
+    "functional": lambda end: mp.make_env(FunctionalClock(3, end), num_envs=1),
+}
 
 
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-def test_the_carry_is_the_one_from_before_the_reset(engine: Any, autoreset: str):
-    # CountNet's value is 10 + steps since the reset: 10, 11, 12, and 13 for the final observation, 10 if it was reset
-    # too early. 1 + 0.9 * 13 - 12 = 0.7; 1 + 0.9 * 12 - 11 + 0.9 * 0.7 = 1.43; 0.9 + 0.9 * 1.43 = 2.187.
-    found = rolled(Clock(3, "truncated", autoreset=autoreset), CountNet(), 3)
-    np.testing.assert_allclose(found, [2.187, 1.43, 0.7], rtol=1e-5)
-    # Terminated: 1 - 12 = -11, and so on.
-    found = rolled(Clock(3, "terminated", autoreset=autoreset), CountNet(), 3)
-    np.testing.assert_allclose(found, [0.9 + 0.9 * -9.1, 0.8 + 0.9 * -11, -11.0], rtol=1e-5)
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        *((kind, end) for kind in ENVS for end in ("truncated", "terminated")),
+        *((kind, "both") for kind in probing.modes),
+    ],
+)
+@pytest.mark.nightly_if(*(f"jax-{kind}-{end}" for kind in (*probing.modes, "functional") for end in ADVANTAGES))
+def test_training_learns_from_the_right_advantages(engine: Any, kind: str, end: str):
+    env = ENVS[kind](end)
+    network = TableNet(values_for(env)[: env.observation_space.shape[0]])
+    steps = 3 if kind in ("functional", "ends with the rollout") else 5
+    run = training.train(env, network, rollout_length=steps, **probing.ONE_STEP, **GAMMA)
+    found = probing.advantages_of(network, run, run.logs[0]["step"])
+    np.testing.assert_allclose(found[:3], ADVANTAGES[end], rtol=1e-5)
+    assert not found[3]  # the final observation is not a sample
+    if steps == 3:  # The actor's loss, by another way: minus the mean.
+        assert run.column("losses/actor") == [pytest.approx(-np.mean(ADVANTAGES[end]), rel=1e-5)]
 
 
 def test_a_recurrent_layer_values_the_final_observation_with_its_memory_of_the_episode(engine: Any):

@@ -45,16 +45,6 @@ def test_the_next_episodes_rewards_do_not_leak(engine: Any, end: int):
     np.testing.assert_allclose(calm[:2], [1 + 0.9 * 2 - 1 + 0.9 * last, last], rtol=1e-5)
 
 
-@pytest.mark.parametrize("ends", [[2, 2, 1, 0], [1, 2, 0, 0], [0, 0, 0, 2]])
-def test_ends_at_the_first_and_last_step_and_in_a_row(torch_engine: Any, ends: list[int]):
-    rewards, table = [1.0, -2.0, 0.5, 3.0], np.linspace(-1.0, 2.0, 10)
-    numbers = np.arange(4) + np.concatenate([[0], np.cumsum(np.asarray(ends) > 0)[:-1]])
-    bootstrap, last = table[numbers + 1], table[numbers[-1] + 1]
-    found = advantages(rewards, ends, table, discounting_factor=0.9, gae_lambda=0.7)
-    expected = probing.reference_advantages(rewards, table[numbers], bootstrap, ends, last, 0.9, 0.7)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-
-
 def test_without_a_trace_the_state_before_the_last_learns_too(engine: Any):
     # s0 -> s1 -> terminal, rewards 0 and 1, V(s1) = 1, V(s0) = 0, lambda 0: targets 0.9 * 1 and 1.
     values = [0.0, 1.0]

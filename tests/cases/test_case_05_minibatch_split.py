@@ -17,21 +17,14 @@ import multippo as mp
 from multippo.testing import CountNet, Spy, TableNet
 
 
-def with_roll(out: mp.StatefulModuleOutput, x: Any) -> mp.StatefulModuleOutput:
-    """Adds which observation it was evaluated at: one metric for each."""
-    return out._replace(metrics={f"seen{row:03d}": x[:, row] for row in range(x.shape[-1])})
+def with_roll(kind: Any) -> Any:
+    """A network that also tells which observations it was evaluated at: one metric for each."""
 
+    def call(self: Any, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        metrics = {f"seen{row:03d}": x[:, row] for row in range(x.shape[-1])}
+        return kind.__call__(self, state, x, rollout_extras)._replace(metrics=metrics)
 
-class Roll(TableNet):
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        return with_roll(super().__call__(state, x, rollout_extras), x)
-
-
-class CountingRoll(CountNet):
-    """The same, with a memory, so that it is trained on whole sequences."""
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        return with_roll(super().__call__(state, x, rollout_extras), x)
+    return type("Roll", (kind,), {"__call__": call})
 
 
 def shares(network: Any, env: Any, **options: Any) -> np.ndarray:
@@ -43,28 +36,23 @@ def shares(network: Any, env: Any, **options: Any) -> np.ndarray:
     return found.reshape(num_envs, env.per_env)
 
 
-def assert_each_is_used_once(found: np.ndarray) -> None:
+@pytest.mark.parametrize(
+    ("kind", "num_envs", "options"),
+    [
+        (TableNet, 2, {}),  # fewer environments than minibatches
+        (TableNet, 6, {}),
+        (TableNet, 2, {"sequence_length": 2}),
+        (TableNet, 6, {"num_epochs": 3}),
+        (CountNet, 6, {}),  # with a memory: sequences of the whole rollout would be 6, halves are 12
+    ],
+)
+@pytest.mark.nightly_if("jax")
+def test_every_sample_is_used_once_an_epoch(engine: Any, kind: Any, num_envs: int, options: dict[str, Any]):
+    env = probing.Script(np.zeros((4, num_envs), int))
+    network = with_roll(kind)(*([np.zeros(env.observation_space.shape[0])] if kind is TableNet else []))
+    found = shares(network, env, num_minibatches=4, **options)
     np.testing.assert_allclose(found[:, :4], 1.0, rtol=1e-5)
     assert not found[:, 4:].any()
-
-
-def test_every_sample_is_used_once_an_epoch(engine: Any):
-    # Fewer environments than minibatches.
-    env = probing.Script(np.zeros((4, 2), int))
-    assert_each_is_used_once(shares(Roll(np.zeros(env.observation_space.shape[0])), env, num_minibatches=4))
-
-
-@pytest.mark.parametrize(("num_envs", "options"), [(6, {}), (2, {"sequence_length": 2}), (6, {"num_epochs": 3})])
-def test_other_splits(torch_engine: Any, num_envs: int, options: dict[str, Any]):
-    env = probing.Script(np.zeros((4, num_envs), int))
-    network = Roll(np.zeros(env.observation_space.shape[0]))
-    assert_each_is_used_once(shares(network, env, num_minibatches=4, **options))
-
-
-def test_with_memory_too(engine: Any):
-    # Sequences of the whole rollout would be 6 for 4 minibatches; halves are 12.
-    env = probing.Script(np.zeros((4, 6), int))
-    assert_each_is_used_once(shares(CountingRoll(), env, num_minibatches=4))
 
 
 REFUSED = [

@@ -48,17 +48,11 @@ class Value(mp.StatefulModule):
         return mp.StatefulModuleOutput(state, value if self.squeezed else value[..., None])
 
 
-def adapted(squeezed: bool) -> Any:
-    rngs = mp.Rngs(0)
-    return mp.PPOAdapter(
-        action=mp.Sequential([mp.Dense(4, 2, rngs), mp.CategoricalSampler(rngs)]), value=Value(squeezed)
-    )
-
-
 def test_the_adapter_squeezes(engine: Any):
     runs = []
     for squeezed in (True, False):
-        network = adapted(squeezed)
+        network = support.actor_critic(4)
+        network.value = Value(squeezed)
         support.fill_randomly(network)
         runs.append(training.train(Clock(3, "truncated", 3), network, rollout_length=4, **probing.ONE_STEP))
     for name in ("losses/critic", "losses/actor", "losses/total", "gradient/norm"):
@@ -75,13 +69,9 @@ def test_a_network_without_it_is_refused_with_both_shapes(engine: Any, kind: Any
 
 
 def test_one_action_dimension_has_one_log_likelihood(engine: Any):
-    rngs = mp.Rngs(0)
-    action = mp.Sequential([mp.Dense(4, 2, rngs), mp.NormalTanhSampler(rngs)])
-    network = mp.PPOAdapter(action=action, value=mp.Dense(4, 1, rngs))
     env = Clock(3, "truncated", 3)
     env.action_space = spaces.Box(-1, 1, (1,), np.float32)
-    state = network.initialize_state(3)
-    transition = mp.unroll_env(env, env.reset(0), network, state, 5, mp.random.key(0))[2]
-    for output in (transition.network_output, mp.replay(network, state, transition)):
-        assert tuple(output.loglikelihoods.shape) == tuple(output.value_estimates.shape) == (5, 3)
-        assert tuple(output.actions.shape) == (5, 3, 1)
+    stored, found = support.rolled_and_replayed(env, support.actor_critic(4, "NormalTanhSampler"), 5)
+    for output in (stored.network_output, found):
+        assert output.loglikelihoods.shape == output.value_estimates.shape == (5, 3)
+        assert output.actions.shape == (5, 3, 1)

@@ -18,26 +18,20 @@ STEPS = 10
 EXPECTED = np.arange(STEPS) % 3
 
 
-def values(network: Any, env: Any, steps: int = STEPS) -> np.ndarray:
-    """The network's values at each real step of environment 0."""
-    state = network.initialize_state(env.num_envs)
-    transition = mp.unroll_env(env, env.reset(0), network, state, steps, mp.random.key(0))[2]
-    transition = support.to_numpy(transition)
-    return transition.network_output.value_estimates[transition.valid[:, 0], 0]
+ENVS = {
+    "same_step": lambda end: (Clock(3, end, autoreset="same_step"), STEPS),
+    "next_step": lambda end: (Clock(3, end, autoreset="next_step"), STEPS + 3),
+    "functional": lambda end: (mp.make_env(FunctionalClock(3, end), num_envs=2), STEPS),
+}
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-def test_the_policy_counts_from_0_in_each_episode(engine: Any, end: str, autoreset: str):
-    steps = STEPS if autoreset == "same_step" else STEPS + 3
-    found = values(CountNet(), Clock(3, end, autoreset=autoreset), steps)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(found - 10, EXPECTED)
-
-
-@pytest.mark.parametrize("end", ["terminated", "truncated"])
-def test_in_a_functional_environment(engine: Any, end: str):
-    env = mp.make_env(FunctionalClock(3, end), num_envs=2)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(values(CountNet(), env) - 10, EXPECTED)
+@pytest.mark.parametrize("kind", ENVS)
+@pytest.mark.nightly_if("jax-functional-terminated", "jax-functional-truncated")
+def test_the_policy_counts_from_0_in_each_episode(engine: Any, kind: str, end: str):
+    env, steps = ENVS[kind](end)
+    found = support.roll(env, CountNet(), steps)
+    np.testing.assert_array_equal(found.network_output.value_estimates[found.valid[:, 0], 0] - 10, EXPECTED)
 
 
 class Counter(mp.StatefulModule):
@@ -66,10 +60,6 @@ def test_a_users_module_deep_inside_containers(engine: Any, end: str):
     trunk = mp.Parallel(count=mp.Sequential([mp.Dense(4, 2, rngs), Counter()]), other=mp.LSTM(4, 2, rngs))
     action = mp.Sequential([Reader(), mp.Dense(1, 2, rngs), mp.CategoricalSampler(rngs)])
     network = mp.Sequential([trunk, mp.PPOAdapter(action=action, value=Reader())])
-    env = Clock(3, end)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(values(network, env), EXPECTED)
-    # And in replay.
-    state = network.initialize_state(1)
-    transition = mp.unroll_env(env, env.reset(0), network, state, STEPS, mp.random.key(0))[2]
-    found = support.to_numpy(mp.replay(network, state, transition).value_estimates)
-    np.testing.assert_array_equal(found[:, 0], EXPECTED)
+    stored, found = support.rolled_and_replayed(Clock(3, end), network, STEPS)
+    for output in (stored.network_output, found):
+        np.testing.assert_array_equal(output.value_estimates[:, 0], EXPECTED)

@@ -42,9 +42,7 @@ def counts(ends: np.ndarray, steps: int) -> np.ndarray:
 def make_network(name: str, features: int) -> Any:
     if name == "count":
         return CountNet()
-    network = mp.make_recurrent_actor_critic(
-        features, mp.testing.Clock(1).action_space, 5, mp.Rngs(0), encoder_sizes=[], shared=True, normalize_obs=False
-    )
+    network = mp.Sequential([mp.LSTM(features, 5, mp.Rngs(0)), support.actor_critic(5)])
     support.fill_randomly(network)
     return network
 

@@ -35,17 +35,7 @@ class Ramp(Clock):
 
 
 def make_network() -> Any:
-    network = mp.make_recurrent_actor_critic(
-        1,
-        Clock(1).action_space,
-        4,
-        mp.Rngs(0),
-        encoder_sizes=(3,),
-        actor_hidden_sizes=(),
-        critic_hidden_sizes=(),
-        trainable_initial_state=True,
-        normalize_obs=False,
-    )
+    network = mp.Sequential([mp.LSTM(1, 4, mp.Rngs(0), trainable_initial_state=True), support.actor_critic(4)])
     support.fill_randomly(network, scale=0.8)
     return network
 
@@ -54,23 +44,18 @@ def one_by_one(network: Any, state: Any, transition: mp.Transition) -> dict[str,
     """Outputs ``[T, B]`` by a loop over environments, and over the steps of each, alone in its batch."""
     step = support.compiled(network, lambda net, s, x, extras: tuple(net(s, x, extras))[:2])
     reset = support.compiled(network, lambda net, s: net.reset_state(s))
-    found: dict[str, list[list[float]]] = {"loglikelihoods": [], "value_estimates": []}
+    found = {name: np.zeros(tuple(transition.done.shape)) for name in ("loglikelihoods", "value_estimates")}
     for env in range(transition.done.shape[1]):
         alone = tree_map(lambda leaf, env=env: leaf[env : env + 1], state)
-        for column in found.values():
-            column.append([])
         for time in range(transition.done.shape[0]):
-            here = lambda leaf, env=env, time=time: leaf[time, env : env + 1]  # noqa: E731
             if not bool(transition.valid[time, env]):
-                for column in found.values():
-                    column[-1].append(0.0)
                 continue
+            here = lambda leaf, env=env, time=time: leaf[time, env : env + 1]  # noqa: E731
             alone, output = step(alone, here(transition.obs), tree_map(here, transition.rollout_extras))
-            for name, column in found.items():
-                column[-1].append(float(support.to_numpy(getattr(output, name))[0]))
-            if bool(transition.done[time, env]):
-                alone = reset(alone)
-    return {name: np.asarray(columns).T for name, columns in found.items()}
+            for name, values in found.items():
+                values[time, env] = support.to_numpy(getattr(output, name))[0]
+            alone = reset(alone) if bool(transition.done[time, env]) else alone
+    return found
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])

@@ -33,26 +33,13 @@ def test_the_second_rollout_is_replayed_from_its_stored_carry(engine: Any):
 
 
 @pytest.mark.parametrize(
-    ("name", "sequence_length", "minibatches"),
-    [
-        ("jax", 2, 2),
-        ("torch", 2, 2),
-        ("torch", 4, 1),
-        ("torch", 4, 2),
-        ("torch", 1, 4),
-    ],
+    ("engine", "length", "minibatches"),
+    [("jax", 2, 2), ("torch", 2, 2), ("torch", 4, 1), ("torch", 1, 4)],
+    indirect=["engine"],
 )
-def test_in_every_epoch_alike(name: str, sequence_length: int, minibatches: int):
-    with mp.use_backend(name):
-        run = training.train(
-            Clock(EPISODE, num_envs=2),
-            CountNet(),
-            iterations=4,
-            learning_rate=0.0,
-            num_epochs=3,
-            num_minibatches=minibatches,
-            sequence_length=sequence_length,
-        )
+def test_in_every_epoch_alike(engine: Any, length: int, minibatches: int):
+    options = {"num_epochs": 3, "num_minibatches": minibatches, "sequence_length": length, "learning_rate": 0.0}
+    run = training.train(Clock(EPISODE, num_envs=2), CountNet(), iterations=4, **options)
     for metric in ("ratio/first_max_dev", "ratio/last_max_dev", "kl/approx", "ratio/clip_fraction"):
         assert run.column(metric) == [0.0] * 4, metric
     # The critic's loss is a mean over all epochs: a carry of 0 in one of them would show.

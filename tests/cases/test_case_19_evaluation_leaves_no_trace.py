@@ -41,14 +41,11 @@ def assert_same_run(a: training.Run, b: training.Run, networks: tuple[Any, Any])
                 np.testing.assert_equal(other[name], value, name)
 
 
-@pytest.mark.parametrize(("name", "deterministic"), [("jax", False), ("torch", False), ("torch", True)])
+@pytest.mark.parametrize(
+    ("engine", "deterministic"), [("jax", False), ("torch", False), ("torch", True)], indirect=["engine"]
+)
 @pytest.mark.nightly
-def test_on_a_functional_environment(name: str, deterministic: bool):
-    with mp.use_backend(name):
-        check_functional(deterministic)
-
-
-def check_functional(deterministic: bool) -> None:
+def test_on_a_functional_environment(engine: Any, deterministic: bool):
     runs, networks = [], []
     for config in ({}, evaluation(deterministic=deterministic)):
         networks.append(make_network())
@@ -84,7 +81,7 @@ class Failing(Clock):
         return super().step(env_state, action)
 
 
-def test_an_evaluation_that_raises_puts_everything_back(engine: Any):
+def test_an_evaluation_that_raises_puts_everything_back(torch_engine: Any):
     network = make_network()
     sampler = network[1].sampler
     before, flags = mp.to_portable(network), [sampler.deterministic, getattr(sampler, "training", None)]
@@ -93,13 +90,9 @@ def test_an_evaluation_that_raises_puts_everything_back(engine: Any):
         mp.eval_rollout(Failing(3), network)
     assert [sampler.deterministic, getattr(sampler, "training", None)] == flags
     support.assert_trees_close(mp.to_portable(network), before, 0.0)
-
-    def roll(net: Any) -> Any:
-        env = Clock(3, "truncated", 2)
-        return mp.unroll_env(env, env.reset(0), net, net.initialize_state(2), 4, mp.random.key(0))[2]
-
     # Its random numbers are where they would have been.
-    support.assert_trees_close(roll(network)._replace(metrics=()), roll(make_network())._replace(metrics=()), 0.0)
+    found, expected = (support.roll(Clock(3, "truncated", 2), net, 4) for net in (network, make_network()))
+    support.assert_trees_close(found._replace(metrics=()), expected._replace(metrics=()), 0.0)
 
 
 def test_one_that_raises_in_the_middle_of_training(torch_engine: Any):

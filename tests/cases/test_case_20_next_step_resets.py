@@ -71,15 +71,12 @@ def test_memory_starts_afresh_at_the_first_real_step(engine: Any, mode: str):
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"), [("jax", "next_step"), ("torch", "next_step"), ("torch", "same_step"), ("torch", "disabled")]
+    ("engine", "mode"),
+    [("jax", "next_step"), ("torch", "next_step"), ("torch", "same_step"), ("torch", "disabled")],
+    indirect=["engine"],
 )
 @pytest.mark.nightly_if("jax")
-def test_training_rests_on_the_real_steps(name: str, mode: str):
-    with mp.use_backend(name):
-        check_training(mode)
-
-
-def check_training(mode: str) -> None:
+def test_training_rests_on_the_real_steps(engine: Any, mode: str):
     network = mp.Sequential([mp.Normalizer(SIZE), TableNet(VALUES)])
     run = training.train(
         env_for(mode), network, rollout_length=STEPS[mode], **probing.ONE_STEP, total_steps=1, gae_lambda=0.8

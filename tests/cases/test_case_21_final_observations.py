@@ -86,10 +86,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.nightly_if("jax")
 def test_the_bootstrap_of_the_one_that_was_cut(engine: Any, form: str):
-    env, network = make_env(*FORMS[form]), WhereNet(VALUES)
-    state = network.initialize_state(3)
-    _, _, transition = mp.unroll_env(env, env.reset(0), network, state, STEPS, mp.random.key(0))
-    transition = support.to_numpy(transition)
+    transition = support.roll(make_env(*FORMS[form]), WhereNet(VALUES), STEPS)
     expected = np.zeros((STEPS, 3))
     for time, number in FINAL.items():
         expected[time, 1] = VALUES[number]
@@ -153,12 +150,9 @@ def final_observations(env: Any) -> list[float]:
     return finals
 
 
-@pytest.mark.parametrize("mode", list(probing.modes))
-def test_one_buffer_in_turn(mode: str):
-    assert final_observations(mp.make_env(SyncVectorEnv([OneBuffer], autoreset_mode=probing.modes[mode])))[0] == 2
-
-
-def test_one_buffer_in_workers(caplog: Any):
+def test_one_buffer_in_turn_and_in_workers(caplog: Any):
+    for mode in probing.modes.values():
+        assert final_observations(mp.make_env(SyncVectorEnv([OneBuffer], autoreset_mode=mode)))[0] == 2
     # Ours copy. gymnasium's send the observation after the reset has overwritten it, where nobody can restore it.
     assert final_observations(mp.make_env([OneBuffer], vectorization="async")) == [2, 2]
     assert not caplog.records

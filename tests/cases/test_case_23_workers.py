@@ -13,7 +13,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import training
 from gymnasium import spaces
 
 import multippo as mp
@@ -43,9 +42,9 @@ def make_class(fault: Any = None, at: int = 5) -> Any:
     return Member
 
 
-def vector(fault: Any, at: int, **options: Any) -> Any:
+def vector(fault: Any, at: int) -> Any:
     """Two sound environments and in between one with a fault."""
-    return mp.make_env([make_class(), make_class(fault, at), make_class()], vectorization="async", **options)
+    return mp.make_env([make_class(), make_class(fault, at), make_class()], vectorization="async")
 
 
 def test_a_worker_that_dies_in_training(torch_engine: Any, tmp_path: Path):
@@ -69,40 +68,23 @@ def test_a_worker_that_dies_in_training(torch_engine: Any, tmp_path: Path):
     assert (state.iteration, state.step) == (1, 12)
 
 
-def test_an_exception_keeps_its_own_traceback(engine: Any):
-    def the_fault_of_the_simulator() -> None:
-        raise ArithmeticError("the mass is negative")
-
-    env = vector(the_fault_of_the_simulator, 2)
-    processes = env.vector_env.processes
-    state = env.step(env.reset(0), np.zeros(3, int))
-    with pytest.raises(ArithmeticError, match="the mass is negative") as caught:
-        env.step(state, np.zeros(3, int))
-    notes = "\n".join(caught.value.__notes__)
-    assert "environment 1" in notes
-    assert "the_fault_of_the_simulator" in notes
-    assert not any(process.is_alive() for process in processes)
+def the_fault_of_the_simulator() -> None:
+    raise ArithmeticError("the mass is negative")
 
 
-def test_without_workers_too(engine: Any):
-    def the_fault_of_the_simulator() -> None:
-        raise ArithmeticError("the mass is negative")
-
-    env = mp.make_env([make_class(), make_class(the_fault_of_the_simulator)])
-    with pytest.raises(ArithmeticError) as caught:
-        training.train(env, TableNet([0.0, 0.0]), rollout_length=8)
-    assert "environment 1" in "\n".join(caught.value.__notes__)
-    assert any(entry.name == "the_fault_of_the_simulator" for entry in caught.traceback)
-
-
-def test_no_process_is_forked_from_one_that_runs_jax(jax_engine: Any):
-    # JAX would warn of a fork, and a warning is an error in these tests.
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_an_exception_keeps_its_own_traceback(jax_engine: Any, vectorization: str):
+    # No process is forked from one that runs JAX: it would warn of a fork, and a warning is an error in these tests.
     import jax
 
     jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))
-    env = mp.make_env([make_class()] * 2, vectorization="async")
+    env = mp.make_env([make_class(), make_class(the_fault_of_the_simulator, 2)], vectorization=vectorization)
+    processes = env.vector_env.processes if vectorization == "async" else []
     state = env.step(env.reset(0), np.zeros(2, int))
     assert state.reward.tolist() == [1.0, 1.0]
-    processes = env.vector_env.processes
-    env.close()
+    with pytest.raises(ArithmeticError, match="the mass is negative") as caught:
+        env.step(state, np.zeros(2, int))
+    notes = "\n".join(caught.value.__notes__)
+    assert "environment 1" in notes
+    assert "the_fault_of_the_simulator" in notes + str([entry.name for entry in caught.traceback])
     assert not any(process.is_alive() for process in processes)

@@ -70,19 +70,14 @@ def test_environments_and_episodes_differ_and_a_seed_repeats(make: Any):
     assert not np.isin(goals(make(), 1), found).any()
 
 
-def make_network() -> Any:
-    rngs = mp.Rngs(0)
-    action = mp.Sequential([mp.Dense(1, 2, rngs), mp.NormalTanhSampler(rngs)])
-    return mp.PPOAdapter(action=action, value=mp.Dense(1, 1, rngs))
-
-
 def starts(spy: Spy) -> np.ndarray:
     """Every goal that was shown."""
     return np.unique(np.stack([state.obs for state in spy.states]))
 
 
 def run(seed: int) -> tuple[Spy, Spy, dict[str, np.ndarray], training.Run]:
-    env, eval_env, network = Spy(Goal(NUM_ENVS, LENGTH)), Spy(Goal(NUM_ENVS, LENGTH)), make_network()
+    env, eval_env = Spy(Goal(NUM_ENVS, LENGTH)), Spy(Goal(NUM_ENVS, LENGTH))
+    network = support.actor_critic(1, "NormalTanhSampler")
     config = {"seed": seed, "eval": mp.EvalConfig(enabled=True, every_steps=16, num_episodes=8)}
     done = training.train(env, network, eval_env=eval_env, config=config, iterations=2)
     return env, eval_env, mp.to_portable(network), done
@@ -107,8 +102,7 @@ def test_engines_see_the_same_episodes():
     found = []
     for name in support.ENGINES:
         with mp.use_backend(name):
-            env, network = Spy(Goal(NUM_ENVS, LENGTH)), make_network()
-            start = env.reset(mp.random.key(5))
-            mp.unroll_env(env, start, network, network.initialize_state(NUM_ENVS), 4, mp.random.key(0))
+            env, network = Spy(Goal(NUM_ENVS, LENGTH)), support.actor_critic(1, "NormalTanhSampler")
+            support.roll(env, network, 4)
             found.append(np.stack([state.obs for state in env.states]))
     np.testing.assert_array_equal(found[0], found[1])

@@ -82,10 +82,7 @@ WRAPPED = {
 @pytest.mark.parametrize("make", WRAPPED.values(), ids=WRAPPED)
 @pytest.mark.nightly
 def test_time_limits_are_cuts_and_episodes_start_at_phase_0(engine: Any, make: Any):
-    env, network = make(), TableNet([0.5 * number for number in range(10)])
-    state = network.initialize_state(2)
-    _, _, transition = mp.unroll_env(env, env.reset(0), network, state, 9, mp.random.key(0))
-    transition = support.to_numpy(transition)
+    transition = support.roll(make(), TableNet([0.5 * number for number in range(10)]), 9)
     assert not transition.terminated.any()
     for index in range(2):
         np.testing.assert_array_equal(np.flatnonzero(transition.truncated[:, index]) + 1, [3, 6, 9])

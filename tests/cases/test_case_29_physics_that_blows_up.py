@@ -38,9 +38,7 @@ class Blowing(Clock):
 
 
 def make_network() -> Any:
-    rngs = mp.Rngs(0)
-    actor = mp.Sequential([mp.Dense(21, 2, rngs), mp.CategoricalSampler(rngs)])
-    network = mp.Sequential([mp.Normalizer(21), mp.PPOAdapter(action=actor, value=mp.Dense(21, 1, rngs))])
+    network = mp.Sequential([mp.Normalizer(21), support.actor_critic(21)])
     support.fill_randomly(network, 3)
     return network
 
@@ -50,8 +48,7 @@ def test_a_host_environment(engine: Any, autoreset: Any):
     network, spy = make_network(), Spy(Blowing(autoreset))
     run = training.train(spy, network, iterations=3, rollout_length=ROLLOUT)
     assert run.column("rollout/nonfinite_steps") == [1, 1, 0]
-    for name, value in mp.to_portable(network).items():
-        assert np.isfinite(value).all(), name
+    support.assert_finite(network)
     for line in run.logs:
         assert np.isfinite(line["losses/total"]), line
 
@@ -62,12 +59,10 @@ def test_a_host_environment(engine: Any, autoreset: Any):
     assert (np.diff(shown[:, BAD]) < 0).sum() == 2
 
 
-def test_the_other_environments_data_are_untouched(engine: Any):
+def test_the_other_environments_data_are_untouched(torch_engine: Any):
     network, found = make_network(), []
     for faults in ((5, 9), (0, 0)):
-        env = Blowing(faults=faults)
-        start = network.initialize_state(NUM_ENVS)
-        found.append(support.to_numpy(mp.unroll_env(env, env.reset(0), network, start, 12, engine.random.key(0))[2]))
+        found.append(support.roll(Blowing(faults=faults), network, 12))
     for name, with_fault in support.named_leaves(found[0]):
         without = dict(support.named_leaves(found[1]))[name]
         others = [0, 1, 3]
@@ -75,6 +70,7 @@ def test_the_other_environments_data_are_untouched(engine: Any):
         assert np.isfinite(with_fault).all(), name
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_functional_environment(engine: Any):
     class Blown(FunctionalClock):
         """One start in three leads to NaN in the third step."""
@@ -97,8 +93,7 @@ def test_a_functional_environment(engine: Any):
     counts = run.column("rollout/nonfinite_steps")
     assert sum(counts) > 0
     assert max(counts) < 8
-    for name, value in mp.to_portable(network).items():
-        assert np.isfinite(value).all(), name
+    support.assert_finite(network)
 
 
 @pytest.mark.parametrize(("faults", "step", "leaf"), [((5, 9), 4, "next observation"), ((0, 9), 2, "reward")])

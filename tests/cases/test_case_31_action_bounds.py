@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import gymnasium
 import jax.numpy as jnp
 import numpy as np
 import probing
@@ -26,22 +25,6 @@ BOXES = {
     "each its own": spaces.Box(np.array([-1.0, -10.0], np.float32), np.array([3.0, 0.5], np.float32)),
     "double": spaces.Box(-0.3, 0.7, (2,), np.float64),
 }
-
-
-class Receiver(gymnasium.Env[Any, Any]):
-    """Shows the action it has just received."""
-
-    def __init__(self, box: spaces.Box) -> None:
-        self.action_space = box
-        self.observation_space = spaces.Box(-np.inf, np.inf, box.shape, np.float64)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return np.zeros(self.action_space.shape), {}
-
-    def step(self, action: Any) -> Any:
-        assert self.action_space.contains(action), action  # exactly, and in the declared type
-        return np.asarray(action, np.float64), 0.0, False, False, {}
 
 
 class FunctionalReceiver:
@@ -70,38 +53,29 @@ class Constant(mp.StatefulModule):
         return mp.StatefulModuleOutput(state, row + self.xp.zeros((*x.shape[:-1], 1), dtype=row.dtype))
 
 
-def policy(mean: float, raw_std: float = 1.0) -> Any:
-    rngs = mp.Rngs(0)
-    sampler = mp.NormalTanhSampler(rngs)
-    action = mp.Sequential([Constant([mean, mean, raw_std, raw_std]), sampler])
+def policy(mean: float) -> Any:
+    action = mp.Sequential([Constant([mean, mean, 1.0, 1.0]), mp.NormalTanhSampler(mp.Rngs(0))])
     return mp.PPOAdapter(action=action, value=Constant([0.0]))
 
 
-def host(box: spaces.Box) -> Any:
-    return probing.gymnasium_env(lambda _: Receiver(box), num_envs=NUM_ENVS)
-
-
-def functional(box: spaces.Box) -> Any:
-    return mp.make_env(FunctionalReceiver(box), num_envs=NUM_ENVS)
-
-
 @functools.cache
-def received(
-    name: str, kind: str, box_name: str, mean: float, raw_std: float = 1.0
-) -> tuple[np.ndarray, mp.Transition]:
+def received(name: str, kind: str, box_name: str, mean: float) -> tuple[np.ndarray, mp.Transition]:
     """The actions the environment received ``[N, 2]``, and the rollout."""
+    box = BOXES[box_name]
     with mp.use_backend(name):
-        env = {"host": host, "functional": functional}[kind](BOXES[box_name])
-        network = policy(mean, raw_std)
-        state = network.initialize_state(NUM_ENVS)
-        _, env_state, transition = mp.unroll_env(env, env.reset(0), network, state, STEPS, mp.random.key(0))
-        transition = support.to_numpy(transition)
-        obs = np.concatenate([transition.obs[1:], np.asarray(env_state.obs)[None]])
-        return obs.reshape(-1, 2).astype(np.float64), transition
+        if kind == "host":
+            found, transition, _ = probing.received(lambda: policy(mean), box, NUM_ENVS, STEPS)
+        else:
+            # The last of them is not seen.
+            env = mp.make_env(FunctionalReceiver(box), num_envs=NUM_ENVS)
+            transition = support.roll(env, policy(mean), STEPS)
+            found = transition.obs[1:]
+    return np.asarray(found, np.float64).reshape(-1, 2), transition
 
 
 @pytest.mark.parametrize("box_name", BOXES)
 @pytest.mark.parametrize("kind", ["host", "functional"])
+@pytest.mark.nightly_if("jax-functional-double", "jax-functional-narrow", "jax-functional-not around 0")
 def test_inside_in_the_middle_on_average(engine: Any, kind: str, box_name: str):
     box = BOXES[box_name]
     low, high = box.low.astype(float), box.high.astype(float)
@@ -114,12 +88,13 @@ def test_inside_in_the_middle_on_average(engine: Any, kind: str, box_name: str):
     assert (np.abs(found.mean(0) - (low + high) / 2) < 5 * error).all()
     assert (found.std(0) > 0.2 * (high - low)).all()
     # What is stored is the policy's own, in [-1, 1].
-    actions = transition.network_output.actions.reshape(-1, 2)
+    actions = transition.network_output.actions.reshape(-1, 2)[: len(found)]
     assert np.abs(actions).max() <= 1
     np.testing.assert_allclose(found, (low + high) / 2 + actions * (high - low) / 2, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("box_name", BOXES)
+@pytest.mark.nightly_if("jax")
 def test_both_ends_are_reached(engine: Any, box_name: str):
     box = BOXES[box_name]
     for mean, end in ((30.0, box.high), (-30.0, box.low)):
@@ -141,9 +116,9 @@ def test_the_log_likelihood_is_that_of_the_action_in_the_policys_coordinates(eng
     np.testing.assert_allclose(transition.network_output.loglikelihoods[clear], expected[clear], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("box_name", BOXES)
+@pytest.mark.parametrize("box_name", ["narrow", "each its own"])
 def test_adapters_and_engines_agree(box_name: str):
     expected, _ = received("jax", "host", box_name, 0.0)
     for name, kind in (("torch", "host"), ("torch", "functional"), ("jax", "functional")):
         found, _ = received(name, kind, box_name, 0.0)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=f"{name} {kind}")
+        np.testing.assert_allclose(found, expected[: len(found)], rtol=1e-5, atol=1e-5, err_msg=f"{name} {kind}")

@@ -20,7 +20,7 @@ from multippo.errors import NonFiniteError
 from multippo.testing import Clock, TableNet
 from multippo.trees import tree_map
 
-SAMPLERS = [name for name in ("NormalTanhSampler", "NormalSampler") if hasattr(mp, name)]
+SAMPLERS = ("NormalTanhSampler", "NormalSampler")
 
 
 class Raw(mp.StatefulModule):
@@ -118,14 +118,9 @@ class Exploding(TableNet):
 def test_a_gradient_that_is_not_finite_reaches_neither_weights_nor_moments(engine: Any):
     network = Exploding([0.0] * 4)
     run = training.train(Clock(3, num_envs=4), network, iterations=3, catch=(NonFiniteError,))
-    # Either the run stops and says where, or it goes on and counts.
-    assert run.error is not None or max(run.column("nonfinite/count")) > 0
-    if run.error is not None:
-        assert "gradient of values" in str(run.error)
+    assert "gradient of values" in str(run.error)
     state = run.checkpoints[-1][0]
-    for tree in (mp.to_portable(network), *training.portable_moments(network, state)[:2]):
-        for name, value in tree.items():
-            assert np.isfinite(value).all(), name
+    support.assert_finite(network, state)
 
 
 def test_policies_that_sharpen_for_long_stay_finite(torch_engine: Any):
@@ -137,5 +132,4 @@ def test_policies_that_sharpen_for_long_stay_finite(torch_engine: Any):
         Goal(8), network, iterations=20, learning_rate=0.3, num_epochs=8, lr_schedule="constant", gradient_clipping=None
     )
     assert len(run.logs) == 20
-    for name, value in mp.to_portable(network).items():
-        assert np.isfinite(value).all(), name
+    support.assert_finite(network)

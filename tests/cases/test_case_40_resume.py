@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import numpy as np
 import pytest
 import support
@@ -41,24 +42,19 @@ class NoisyEncoder(mp.StatefulModule):
 def make_network(seed: int) -> Any:
     """Statistics, noise, memory, a sampler whose entropy draws."""
     rngs = mp.Rngs(seed)
-    actor = mp.Sequential([mp.Dense(3, 2, rngs), mp.NormalTanhSampler(rngs, 0.01)])
-    heads = mp.PPOAdapter(action=actor, value=mp.Dense(3, 1, rngs))
+    heads = support.actor_critic(3, "NormalTanhSampler", seed=seed)
     network = mp.Sequential([mp.Normalizer(1), NoisyEncoder(rngs), mp.LSTM(1, 3, rngs), heads])
     support.fill_randomly(network, seed)
     mp.load_portable(network[0], mp.to_portable(mp.Normalizer(1)))
     return network
 
 
-def make_env() -> Any:
-    return mp.make_env(FunctionalGoal(3), num_envs=NUM_ENVS)
-
-
 def go(network: Any, **options: Any) -> training.Run:
     """A run with a falling rate and scaled rewards, saved at its half and at its end."""
     config = {"checkpoint_every_steps": HALF * NUM_ENVS * STEPS, "seed": 3}
-    return training.train(
-        make_env(), network, iterations=WHOLE, rollout_length=STEPS, lr_schedule="linear", config=config, **options
-    )
+    options = {"lr_schedule": "linear", "config": config, **options}
+    env = mp.make_env(FunctionalGoal(3), num_envs=NUM_ENVS)
+    return training.train(env, network, iterations=WHOLE, rollout_length=STEPS, **options)
 
 
 def save(folder: Path, network: Any, run: training.Run) -> None:
@@ -74,10 +70,7 @@ def in_a_new_process(backend: str, folder: Path) -> None:
         save(folder / "rest", network, go(network, initial_state=state))
 
 
-def files_of(path: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
-
-
+@pytest.mark.nightly
 def test_in_a_new_process(engine: Any, tmp_path: Path):
     network = make_network(0)
     run = go(network)
@@ -93,7 +86,7 @@ def test_in_a_new_process(engine: Any, tmp_path: Path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     name = f"step_{WHOLE * NUM_ENVS * STEPS:012d}"
-    whole, rest = files_of(tmp_path / "whole" / name), files_of(tmp_path / "rest" / name)
+    whole, rest = checkpoints.files_of(tmp_path / "whole" / name), checkpoints.files_of(tmp_path / "rest" / name)
     # Parameters, statistics; moments; carry with its random keys, running returns, the run's key; environment; counts.
     assert sorted(whole) == [
         "carry.safetensors",
@@ -104,13 +97,12 @@ def test_in_a_new_process(engine: Any, tmp_path: Path):
     ]
     for file, content in whole.items():
         assert rest[file] == content, file
-    half = files_of(tmp_path / "whole" / f"step_{HALF * NUM_ENVS * STEPS:012d}")
+    half = checkpoints.files_of(tmp_path / "whole" / f"step_{HALF * NUM_ENVS * STEPS:012d}")
     for file, content in whole.items():
         assert half[file] != content, file
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine", "adaptive_kl"])
-@pytest.mark.parametrize("scale_rewards", [True, False])
+@pytest.mark.parametrize(("schedule", "scale_rewards"), [("constant", False), ("cosine", True), ("adaptive_kl", True)])
 def test_schedules_and_reward_scaling(torch_engine: Any, schedule: str, scale_rewards: bool, tmp_path: Path):
     class Discrete(FunctionalGoal):
         action_space = Clock(1).action_space

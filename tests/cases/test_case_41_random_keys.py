@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import jax
 import numpy as np
 import pytest
@@ -37,12 +38,6 @@ class Keyed(TableNet):
         return self.random.normal(key, ())
 
 
-def save_and_load(path: Path, env: Any, network: Any, other: Any) -> mp.TrainingState:
-    run = training.train(env, network, iterations=1)
-    mp.save_checkpoint(path, run.state, network)
-    return mp.load_checkpoint(path, other)
-
-
 @pytest.fixture(autouse=True)
 def without_orbax(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever imports it fails."""
@@ -55,7 +50,7 @@ def test_keys_in_the_carry(engine: Any, tmp_path: Path):
     run = training.train(Clock(3, "truncated", 2), network, iterations=1)
     mp.save_checkpoint(tmp_path / "a", run.state, network)
     state = mp.load_checkpoint(tmp_path / "a", other)
-    support.assert_trees_close(words(state.network_state), words(run.state.network_state), 0.0)
+    support.assert_trees_close(checkpoints.words(state.network_state), checkpoints.words(run.state.network_state), 0.0)
     # The next draws.
     found = []
     for net, carry in ((network, run.state.network_state), (other, state.network_state)):
@@ -66,26 +61,16 @@ def test_keys_in_the_carry(engine: Any, tmp_path: Path):
     assert np.ptp(found[0].network_output.value_estimates) > 0.1
 
 
-def words(tree: Any) -> Any:
-    return support.tree_map(
-        lambda leaf: leaf.astype(np.int64) if leaf.dtype == np.uint32 else leaf, support.to_numpy(tree)
-    )
-
-
-def test_a_raw_key_in_the_network(torch_engine: Any, tmp_path: Path):
-    network, other = Keyed(mp.Rngs(5).key()), Keyed(mp.Rngs(6).key())
+@pytest.mark.parametrize(("engine", "typed"), [("torch", False), ("jax", True)], indirect=["engine"])
+@pytest.mark.nightly_if("jax")
+def test_a_key_in_the_network(engine: Any, typed: bool, tmp_path: Path):
+    network, other = (Keyed(jax.random.key(seed) if typed else mp.Rngs(seed).key()) for seed in (5, 6))
     before = float(support.to_numpy(network.draw()))
     assert before != float(support.to_numpy(other.draw()))
-    save_and_load(tmp_path / "a", Clock(3, num_envs=2), network, other)
+    run = training.train(Clock(3, num_envs=2), network, iterations=1)
+    mp.save_checkpoint(tmp_path / "a", run.state, network)
+    mp.load_checkpoint(tmp_path / "a", other)
     assert float(support.to_numpy(other.draw())) == before
-
-
-def test_a_typed_key_in_the_network(jax_engine: Any, tmp_path: Path):
-    network, other = Keyed(jax.random.key(5)), Keyed(jax.random.key(6))
-    before = float(network.draw())
-    assert before != float(other.draw())
-    save_and_load(tmp_path / "a", Clock(3, num_envs=2), network, other)
-    assert float(other.draw()) == before
 
 
 class WithKey(FunctionalGoal):
@@ -108,24 +93,14 @@ class WithKey(FunctionalGoal):
 
 @pytest.mark.parametrize("typed", [True, False])
 def test_keys_in_an_environments_state(torch_engine: Any, typed: bool, tmp_path: Path):
-    def go(iterations: int, initial_state: Any = None, network: Any = None) -> Any:
-        rngs = mp.Rngs(0)
-        action = mp.Sequential([mp.Dense(1, 2, rngs), mp.NormalTanhSampler(rngs)])
-        network = network or mp.PPOAdapter(action=action, value=mp.Dense(1, 1, rngs))
-        env = mp.make_env(WithKey(typed), num_envs=2)
-        run = training.train(
-            env,
-            network,
-            iterations=iterations,
-            initial_state=initial_state,
-            config={"checkpoint_every_steps": 8},
-            total_steps=16,
-        )
-        return network, run
+    network = support.actor_critic(1, "NormalTanhSampler")
 
-    network, run = go(2)
+    def go(initial_state: Any = None) -> Any:
+        options = {"config": {"checkpoint_every_steps": 8}, "initial_state": initial_state}
+        return training.train(mp.make_env(WithKey(typed), num_envs=2), network, iterations=2, **options)
+
+    run = go()
     mp.save_checkpoint(tmp_path / "a", run.checkpoints[0][0], network)
-    state = mp.load_checkpoint(tmp_path / "a", network)
-    _, rest = go(2, state, network)
-    assert rest.column("rollout/episode_reward/mean") == run.column("rollout/episode_reward/mean")[1:]
-    assert rest.column("losses/critic") == run.column("losses/critic")[1:]
+    rest = go(mp.load_checkpoint(tmp_path / "a", network))
+    for name in ("rollout/episode_reward/mean", "losses/critic"):
+        assert rest.column(name) == run.column(name)[1:]

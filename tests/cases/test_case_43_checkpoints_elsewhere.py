@@ -22,7 +22,6 @@ from safetensors.numpy import load_file, save_file
 import multippo as mp
 from multippo.testing import Goal
 
-OTHER = {"jax": "torch", "torch": "jax"}
 RELEASES = Path(__file__).parent / "checkpoints"
 """One checkpoint of each release, named after it, and beside it what its network yields (``outputs.npz``)."""
 
@@ -76,23 +75,21 @@ def test_saved_compiled_and_loaded_uncompiled_and_back(
     assert rest.column("iteration") == [3]
 
 
-def test_on_the_other_engine_and_back(engine: Any, tmp_path: Path):
-    network = make_network()
-    with mp.use_backend("torch"):  # which trains faster; the checkpoint is then written by either
-        trained = make_network()
-        run = training.train(Goal(2), trained, iterations=2)
-        mp.save_checkpoint(tmp_path / "torch", run.state, trained)
-    if engine.name == "jax":
-        state = mp.load_checkpoint(tmp_path / "torch", network)
-        mp.save_checkpoint(tmp_path / "jax", state, network)
-    else:
-        mp.load_checkpoint(tmp_path / "torch", network)
-    with mp.use_backend(OTHER[engine.name]):
+def test_on_the_other_engine_and_back(tmp_path: Path):
+    with mp.use_backend("torch"):
+        network = make_network()
+        run = training.train(Goal(2), network, iterations=2)
+        mp.save_checkpoint(tmp_path / "torch", run.state, network)
+        expected = outputs(network)
+    with mp.use_backend("jax"):
         other = make_network(1)
-        mp.load_checkpoint(tmp_path / engine.name, other)
-        found = outputs(other)
-    support.assert_trees_close(found, outputs(network), 1e-5)
-    support.assert_trees_close(mp.to_portable(other), mp.to_portable(trained), 0.0)
+        mp.save_checkpoint(tmp_path / "jax", mp.load_checkpoint(tmp_path / "torch", other), other)
+        support.assert_trees_close(outputs(other), expected, 1e-5)
+    with mp.use_backend("torch"):
+        back = make_network(1)
+        mp.load_checkpoint(tmp_path / "jax", back)
+    support.assert_trees_close(outputs(back), expected, 0.0)
+    support.assert_trees_close(mp.to_portable(other), mp.to_portable(network), 0.0)
 
 
 def test_a_configuration_is_data(torch_engine: Any, tmp_path: Path):
@@ -125,8 +122,14 @@ def test_a_later_format_is_one_clear_line(saved: Path):
 FILES = ["weights.safetensors", "optimizer.safetensors", "carry.safetensors"]
 
 
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("change", ["missing", "extra", "prefixed", "reshaped"])
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        *((FILES[0], change) for change in ("missing", "extra", "prefixed", "reshaped")),
+        (FILES[1], "missing"),
+        (FILES[2], "reshaped"),
+    ],
+)
 def test_a_tensor_too_many_or_too_few_is_an_error_and_changes_nothing(saved: Path, file: str, change: str):
     tensors = load_file(saved / file)
     # The largest: a name such as "_orig_mod.x" or another shape must never leave random weights in its place.
