@@ -65,6 +65,7 @@ def test_training_learns_from_the_right_advantages(engine: Any, kind: str, end: 
         assert run.column("losses/actor") == [pytest.approx(-np.mean(ADVANTAGES[end]), rel=1e-5)]
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_recurrent_layer_values_the_final_observation_with_its_memory_of_the_episode(engine: Any):
     network = mp.make_recurrent_actor_critic(4, 2, 3, mp.Rngs(0), encoder_sizes=[], shared=True, normalize_obs=False)
     support.fill_randomly(network)

@@ -45,6 +45,7 @@ def test_the_next_episodes_rewards_do_not_leak(engine: Any, end: int):
     np.testing.assert_allclose(calm[:2], [1 + 0.9 * 2 - 1 + 0.9 * last, last], rtol=1e-5)
 
 
+@pytest.mark.nightly_if("jax")
 def test_without_a_trace_the_state_before_the_last_learns_too(engine: Any):
     # s0 -> s1 -> terminal, rewards 0 and 1, V(s1) = 1, V(s0) = 0, lambda 0: targets 0.9 * 1 and 1.
     values = [0.0, 1.0]

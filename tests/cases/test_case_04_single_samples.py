@@ -30,6 +30,7 @@ def network_for(env: Any) -> Any:
     # One sample in all; one in each minibatch; and eight that are equal: reward 1, value 0, gamma 0.
     [(1, 1, 1), (2, 1, 2), (4, 2, 1)],
 )
+@pytest.mark.nightly_if("jax")
 def test_advantages_of_one_sample_and_equal_ones(engine: Any, time: int, num_envs: int, minibatches: int):
     env = probing.Script(np.zeros((time, num_envs), int))
     network = network_for(env)

@@ -48,6 +48,7 @@ class Value(mp.StatefulModule):
         return mp.StatefulModuleOutput(state, value if self.squeezed else value[..., None])
 
 
+@pytest.mark.nightly_if("jax")
 def test_the_adapter_squeezes(engine: Any):
     runs = []
     for squeezed in (True, False):

@@ -18,7 +18,7 @@ RATE, ITERATIONS = 0.02, 5
 
 
 @pytest.mark.parametrize(("epochs", "minibatches"), [(2, 2), (1, 1), (7, 4)])
-@pytest.mark.nightly_if("jax-7-4")
+@pytest.mark.nightly_if("jax")
 def test_a_line_from_the_configured_rate_to_zero(engine: Any, epochs: int, minibatches: int):
     # 5 iterations: 1, 4/5, 3/5, 2/5, 1/5 of the rate; 0 would be that of a sixth.
     options = {"lr_schedule": "linear", "num_epochs": epochs, "num_minibatches": minibatches}

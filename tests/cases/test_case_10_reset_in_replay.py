@@ -81,6 +81,7 @@ def test_replay_repeats_every_step(engine: Any, network_name: str, kind: str, au
             np.testing.assert_array_equal(stored.network_output.value_estimates[steps, index], expected)
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_second_rollout_that_starts_within_episodes(engine: Any):
     env = probing.Script(plan("mixed"))
     network = make_network("lstm", env.observation_space.shape[0])
@@ -90,6 +91,7 @@ def test_a_second_rollout_that_starts_within_episodes(engine: Any):
 
 
 @pytest.mark.parametrize(("name", "sequence_length"), [("jax", 3), ("torch", 3), ("torch", 6), ("torch", 2)])
+@pytest.mark.nightly_if("jax")
 def test_training_sequences_cut_within_episodes(name: str, sequence_length: int):
     with mp.use_backend(name):
         env = probing.Script(plan("mixed"))

@@ -60,6 +60,7 @@ def one_by_one(network: Any, state: Any, transition: mp.Transition) -> dict[str,
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.nightly_if("jax")
 def test_replay_equals_a_loop_over_one_environment_at_a_time(engine: Any, lengths: tuple[int, ...], autoreset: str):
     env, network = Ramp(lengths, "truncated", autoreset), make_network()
     state = network.initialize_state(NUM_ENVS)

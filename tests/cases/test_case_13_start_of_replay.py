@@ -37,6 +37,7 @@ def test_the_second_rollout_is_replayed_from_its_stored_carry(engine: Any):
     [("jax", 2, 2), ("torch", 2, 2), ("torch", 4, 1), ("torch", 1, 4)],
     indirect=["engine"],
 )
+@pytest.mark.nightly_if("jax")
 def test_in_every_epoch_alike(engine: Any, length: int, minibatches: int):
     options = {"num_epochs": 3, "num_minibatches": minibatches, "sequence_length": length, "learning_rate": 0.0}
     run = training.train(Clock(EPISODE, num_envs=2), CountNet(), iterations=4, **options)

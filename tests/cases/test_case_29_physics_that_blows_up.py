@@ -44,6 +44,7 @@ def make_network() -> Any:
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+@pytest.mark.nightly_if("jax")
 def test_a_host_environment(engine: Any, autoreset: Any):
     network, spy = make_network(), Spy(Blowing(autoreset))
     run = training.train(spy, network, iterations=3, rollout_length=ROLLOUT)
@@ -97,6 +98,7 @@ def test_a_functional_environment(engine: Any):
 
 
 @pytest.mark.parametrize(("faults", "step", "leaf"), [((5, 9), 4, "next observation"), ((0, 9), 2, "reward")])
+@pytest.mark.nightly_if("jax")
 def test_a_strict_run_stops_and_names_it(engine: Any, faults: tuple[int, int], step: int, leaf: str):
     env, network = Blowing(faults=faults), make_network()
     run = training.train(env, network, iterations=3, rollout_length=ROLLOUT, nonfinite="stop", catch=(NonFiniteError,))

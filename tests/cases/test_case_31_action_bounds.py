@@ -116,7 +116,8 @@ def test_the_log_likelihood_is_that_of_the_action_in_the_policys_coordinates(eng
     np.testing.assert_allclose(transition.network_output.loglikelihoods[clear], expected[clear], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("box_name", ["narrow", "each its own"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("box_name", BOXES)
 def test_adapters_and_engines_agree(box_name: str):
     expected, _ = received("jax", "host", box_name, 0.0)
     for name, kind in (("torch", "host"), ("torch", "functional"), ("jax", "functional")):

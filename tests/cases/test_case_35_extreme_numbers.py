@@ -36,6 +36,7 @@ class Raw(mp.StatefulModule):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("raw_std", [-200.0, -1.0, 200.0])
 @pytest.mark.parametrize("mean", [0.3, 50.0])
+@pytest.mark.nightly_if("jax")
 def test_sampling_likelihood_entropy_and_gradients(engine: Any, sampler: str, raw_std: float, mean: float):
     network = mp.Sequential([Raw(mean, raw_std), getattr(mp, sampler)(mp.Rngs(0), 0.01)])
     x = engine.zeros((3, 1))
@@ -115,6 +116,7 @@ class Exploding(TableNet):
         return memory, logits, value + poison
 
 
+@pytest.mark.nightly_if("jax")
 def test_a_gradient_that_is_not_finite_reaches_neither_weights_nor_moments(engine: Any):
     network = Exploding([0.0] * 4)
     run = training.train(Clock(3, num_envs=4), network, iterations=3, catch=(NonFiniteError,))

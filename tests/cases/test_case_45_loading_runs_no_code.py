@@ -111,7 +111,7 @@ def test_a_pickle_in_place_of_what_was_logged(command: Any, run: Path, tmp_path:
     content = bomb(tmp_path / "marker", "plain")
     (run / "metrics.jsonl").write_bytes(content)
     for arguments in commands(run):
-        assert command(*arguments).code in (0, 2)
+        assert command(*arguments, "--backend", "torch").code in (0, 2)
     assert not (tmp_path / "marker").exists()
     pickle.loads(content).close()
     assert (tmp_path / "marker").exists()  # it would have been seen
