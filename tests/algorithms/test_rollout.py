@@ -64,15 +64,6 @@ def test_ends_are_where_the_clock_says(engine, end, autoreset):
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-def test_the_environment_receives_what_is_stored(engine, autoreset):
-    _, transition, spy = roll(engine.name, "truncated", autoreset)
-    np.testing.assert_array_equal(np.stack(spy.actions), transition.network_output.actions)
-    np.testing.assert_array_equal(np.stack([s.obs for s in spy.states[:-1]]), transition.obs)
-    assert spy.real_steps == transition.valid.sum()
-    assert len(spy.resets) == 1
-
-
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 def test_the_carry_afterwards(engine, autoreset):
     state, transition, _ = roll(engine.name, "terminated", autoreset)
     steps = transition.valid.sum(0)
@@ -100,29 +91,6 @@ def test_noise_drawn_ahead_is_the_noise_of_each_step(autoreset):
 
 
 # -- functional environments
-
-
-@functools.cache
-def roll_functional(name: str, end: str) -> tuple[Any, mp.Transition]:
-    with mp.use_backend(name):
-        env, network = mp.make_env(FunctionalClock(3, end), num_envs=2), CountNet()
-        state = network.initialize_state(2)
-        state, _, transition = mp.unroll_env(env, env.reset(0), network, state, 8, mp.random.key(1))
-        return support.to_numpy(state), support.to_numpy(transition)
-
-
-@pytest.mark.parametrize("end", ["terminated", "truncated"])
-def test_a_functional_environment_is_the_same_as_a_host_one(engine, end):
-    state, transition = roll_functional(engine.name, end)
-    np.testing.assert_array_equal(transition.network_output.value_estimates[:, 0], [10, 11, 12, 10, 11, 12, 10, 11])
-    last = np.arange(8) % 3 == 2
-    np.testing.assert_array_equal(transition.done[:, 0], last)
-    np.testing.assert_array_equal(transition.truncated[:, 0], last & (end == "truncated"))
-    expected = np.where(last, 13.0, 0.0) if end == "truncated" else np.zeros(8)
-    np.testing.assert_array_equal(transition.bootstrap_values[:, 0], expected)
-    np.testing.assert_array_equal(transition.obs[:, 1].argmax(-1), np.arange(8) % 3)
-    assert transition.valid.all()
-    np.testing.assert_array_equal(state["memory"], [2, 2])
 
 
 # -- what training asks of it besides

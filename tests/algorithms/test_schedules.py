@@ -24,10 +24,6 @@ def test_linear_is_a_line_from_the_configured_rate_towards_zero():
     assert rates("linear") == pytest.approx([0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
 
 
-def test_constant():
-    assert rates("constant") == [0.8] * 8
-
-
 def test_cosine():
     # (1 + cos(pi i / 8)) / 2 at i = 0, 4: 1 and 1/2; at 2: (1 + sqrt(1/2)) / 2.
     found = rates("cosine")
@@ -35,18 +31,6 @@ def test_cosine():
     assert found[4] == pytest.approx(0.4)
     assert found[2] == pytest.approx(0.4 * (1 + math.sqrt(0.5)))
     assert all(a > b > 0 for a, b in itertools.pairwise(found))
-
-
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "adaptive_kl"])
-def test_epochs_and_minibatches_do_not_count(schedule):
-    assert rates(schedule, num_epochs=7, num_minibatches=4) == rates(schedule)
-
-
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "adaptive_kl"])
-@pytest.mark.parametrize("iteration", [8, 9, 1000])
-def test_never_negative_beyond_the_end(schedule, iteration):
-    config = PPOConfig(**SIZES, lr_schedule=schedule)
-    assert learning_rate_at(config, iteration) >= 0.0
 
 
 def test_a_warm_up_rises_to_the_schedule():

@@ -70,20 +70,6 @@ def train(network: Any, env: Any = None, **options: Any) -> training.Run:
     return training.train(env or Goal(2), network, learning_rate=0.05, num_epochs=2, **options)
 
 
-def test_what_is_shared_has_one_name_on_every_engine(engine: Any):
-    network = at_two_places()
-    names = list(mp.to_portable(network))
-    assert [name for name in names if name.endswith("kernel")] == [
-        "action.layers.0.kernel",
-        "action.layers.1.kernel",
-        "action.layers.3.layers.0.kernel",
-        "value.layers.3.kernel",
-    ]
-    with mp.use_backend(OTHER[engine.name]):
-        assert list(mp.to_portable(at_two_places())) == names
-    assert set(names) == set(renamed(mp.to_portable(at_one_place())))
-
-
 @pytest.mark.nightly_if("jax")
 def test_it_is_trained_as_one_place_would_be(engine: Any):
     shared, single = at_two_places(), at_one_place()

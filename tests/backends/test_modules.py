@@ -129,31 +129,6 @@ def test_plain_values_stay_what_they_are(engine):
     assert net.named == {"a": (1, 2)} and type(net.named) is dict
 
 
-def test_a_submodule_held_twice_appears_once(engine):
-    class Tied(StatefulModule):
-        def __init__(self):
-            # Named so that the order of assignment, of names and of positions all differ.
-            shared = mp.Dense(2, 2, mp.Rngs(0))
-            self.z = shared
-            self.a = [mp.Dense(2, 2, mp.Rngs(i)) for i in range(10)] + [shared]
-            self.a[2] = shared
-
-        def __call__(self, state, x, rollout_extras=None):
-            for layer in (self.z, *self.a):
-                x = layer((), x).output
-            return StatefulModuleOutput(state, x)
-
-    net = Tied()
-    # Ten different layers, the shared one under its first name: positions are counted, so 2 comes before 10.
-    assert list(mp.to_portable(net)) == sorted(f"a.{i}.{part}" for i in range(10) for part in ("bias", "kernel"))
-    found = gradients(net, lambda net: total(net.xp, net((), net.zeros((3, 2)) + 1).output))
-    assert len(found) == 20 and all(grad.any() for grad in found.values())
-    assert net.z is net.a[2] and net.z is net.a[10]
-    net.z.core  # noqa: B018 - still there
-    mp.load_portable(net, {name: np.zeros_like(value) for name, value in mp.to_portable(net).items()})
-    assert not to_numpy(net((), net.zeros((1, 2)) + 1).output).any()
-
-
 @pytest.mark.parametrize("engine", ["jax", "torch", "numpy"], indirect=True)
 def test_children_are_listed_with_their_names(engine):
     listed = dict(engine.children(Many()))
@@ -165,10 +140,6 @@ def test_children_are_listed_with_their_names(engine):
 def test_escaping_is_undone(key):
     assert unescape(escape(key)) == key
     assert "." not in escape(key)
-
-
-def test_a_name_that_was_not_escaped_stays():
-    assert unescape("layers") == "layers"
 
 
 class Late(StatefulModule):

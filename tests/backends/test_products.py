@@ -17,7 +17,7 @@ import training
 
 import multippo as mp
 from multippo.networks.unrolling import scan_unroll
-from multippo.testing import Clock, FunctionalClock, Goal
+from multippo.testing import Clock, Goal
 from multippo.trees import tree_leaves, tree_map
 
 UNIT = 2.0**-9
@@ -274,22 +274,3 @@ def test_training_keeps_the_first_ratio_at_1_and_everything_in_float32(bfloat16:
     for values in (after, *moments[:2]):
         assert all(value.dtype == np.float32 for value in values.values() if value.dtype.kind == "f")
     assert all(np.abs(after[key] - before[key]).max() > 0 for key in before if key.endswith("kernel"))
-
-
-@pytest.mark.nightly_if("jax")
-def test_a_run_that_was_saved_goes_on_bit_for_bit(bfloat16: Any, tmp_path: Any):
-    env = mp.make_env(FunctionalClock(3, "truncated"), num_envs=2)
-    make = lambda: mp.make_recurrent_actor_critic(4, ACTIONS, 5, mp.Rngs(0), encoder_sizes=(4,))  # noqa: E731
-    # 24 steps, as many for each schedule.
-    whole, network = make(), make()
-    training.train(env, whole, rollout_length=6, total_steps=24)
-    first = training.train(env, network, rollout_length=6, total_steps=24, config={"checkpoint_every_steps": 12})
-    half, step = first.checkpoints[0]
-    assert step == 12
-    mp.save_checkpoint(tmp_path / "half", half, network)
-    again = make()
-    state = mp.load_checkpoint(tmp_path / "half").restore(again)
-    training.train(env, again, rollout_length=6, total_steps=24, initial_state=state)
-    expected = mp.to_portable(whole)
-    for name, value in mp.to_portable(again).items():
-        np.testing.assert_array_equal(value, expected[name], err_msg=name)

@@ -13,43 +13,6 @@ import multippo as mp
 from multippo.testing.functional import State
 
 
-class Rising:
-    """Shows the time in three leaves; episodes take three steps."""
-
-    action_space = spaces.Discrete(2)
-
-    def show(self, t: Any) -> Any:
-        shown = t.astype(float)
-        return {"a": jnp.zeros(2) + shown, "b": {"x": jnp.ones(3) * shown, "y": jnp.zeros(1) + shown + 20}}
-
-    def reset(self, key: Any) -> State:
-        del key
-        zero, t = jnp.zeros(()), jnp.zeros((), jnp.int32)
-        return State(self.show(t), zero, zero, {"t": t, "truncation": zero}, {})
-
-    def step(self, state: State, action: Any) -> State:
-        del action
-        t = state.info["t"] + 1
-        over = jnp.where(t >= 3, 1.0, 0.0)
-        return state._replace(obs=self.show(t), reward=jnp.ones(()), info={"t": t, "truncation": over}, done=over)
-
-
-def test_an_observation_filter(torch_engine: Any):
-    env = mp.make_env(Rising(), num_envs=2, observation_keys=["b.y", "a"])
-    assert env.observation_space == spaces.Dict(
-        a=spaces.Box(-np.inf, np.inf, (2,), np.float32), b=spaces.Dict(y=spaces.Box(-np.inf, np.inf, (1,), np.float32))
-    )
-    state = env.reset(0)
-    seen, final = [], []
-    for _ in range(4):
-        seen.append(np.asarray(state.obs["b"]["y"])[:, 0].tolist())
-        assert state.obs["b"].keys() == {"y"}
-        state = env.step(state, np.zeros(2, np.int32))
-        final.append(np.asarray(state.truncated).tolist())
-    assert seen == [[20.0] * 2, [21.0] * 2, [22.0] * 2, [20.0] * 2]
-    assert final == [[False] * 2, [False] * 2, [True] * 2, [False] * 2]
-
-
 class Choosing:
     """Allows one pick in each state; the reward counts picks that were not allowed."""
 
@@ -108,3 +71,16 @@ def test_masks_bytes_tuples_and_dicts_of_actions(name: str, kind: str):
         for key, stored in transition.network_output.loglikelihoods.items():
             new = engine.to_numpy(replayed.loglikelihoods[key])
             np.testing.assert_allclose(new, engine.to_numpy(stored), atol=1e-5, err_msg=key)
+
+
+def test_an_observation_filter(torch_engine: Any):
+    env = mp.make_env(Choosing(), num_envs=2, observation_keys=["action_mask.pick", "image"])
+    shown = env.observation_space
+    assert list(shown["action_mask"]) == ["pick"] and shown["image"].shape == (6, 6, 1) and len(shown) == 2
+    state, seen = env.reset(0), []
+    for _ in range(6):
+        seen.append(int(np.asarray(state.obs["image"])[0, 0, 0, 0]))
+        assert sorted(state.obs) == sorted(state.final_obs) == ["action_mask", "image"]
+        action = {"pick": np.zeros(2, int), "arm": np.zeros((2, 2)), "switches": np.zeros((2, 2), int)}
+        state = env.step(state, {**action, "choices": np.zeros((2, 2, 1), int)})
+    assert seen == [0, 10, 20, 30, 40, 0]

@@ -3,7 +3,6 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
 
 from multippo.envs import hidden_velocities
 from multippo.envs.host.vector_forms import vectorize_id
@@ -31,14 +30,6 @@ def test_cartpole_shows_position_and_angle(vectorization):
         np.testing.assert_array_equal(hidden_step[0], full_step[0][:, [0, 2]])
         for ours, theirs in zip(hidden_step[1:4], full_step[1:4], strict=True):
             np.testing.assert_array_equal(ours, theirs)
-
-
-def test_the_native_form_says_how_it_resets():
-    hidden_velocities.register()
-    assert (
-        vectorize_id(gymnasium.spec(hidden_velocities.CARTPOLE_ID), 2).metadata["autoreset_mode"]
-        is AutoresetMode.NEXT_STEP
-    )
 
 
 def test_pendulum_shows_cosine_and_sine_and_ends_after_200_steps():

@@ -25,21 +25,13 @@ from multippo.testing import Clock
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("weights", lambda t: t.pop("logits"), "missing in it: logits"),
-        ("weights", lambda t: t.update(stray=np.zeros(1)), "left over in it: stray"),
-        ("weights", lambda t: t.update(logits=np.zeros((2, 4))), r"'logits' has shape \(2, 4\).*\(4, 2\)"),
-        ("optimizer", lambda t: t.pop("first/values"), "missing in it: first/values"),
-        ("optimizer", lambda t: t.update({"second/values": np.zeros(3)}), "second/values"),
         ("carry", lambda t: t.pop("network_state['sampler'].key"), "network_state"),
         ("carry", lambda t: t.update(key=np.zeros(3, np.int64)), "'key'"),
-        ("carry", lambda t: t.pop("episodes.length"), "episodes.length"),
         ("carry", lambda t: t.update({"episodes.reward": np.zeros((4, 1))}), r"episodes.reward' has shape \(4, 1\)"),
-        ("carry", lambda t: t.update({"episodes.reward": np.zeros((7, 7))}), r"\(7, 7\).*expected \(4,\)"),
         ("carry", lambda t: t.update({"episodes.length": np.zeros(4, bool)}), "'episodes.length' .*of bool"),
         ("carry", lambda t: t.update(key=np.array([2**32, 0])), "'key' .*expected 0 to 4294967295"),
         ("carry", lambda t: t.update(key=np.zeros(2)), "'key' .*is of float64"),
         ("optimizer", lambda t: t.update({"second/values": np.zeros(4, bool)}), "'second/values' .*is of bool"),
-        ("optimizer", lambda t: t.update({"first/values": np.zeros(4, int)}), "'first/values' .*is of int64"),
         ("weights", lambda t: t.update(logits=np.zeros((4, 2), int)), "'logits' .*is of int64"),
     ],
 )
@@ -82,32 +74,22 @@ def test_sums_of_other_rewards_are_refused(torch_engine: Any):
     [
         (lambda m: m.update(format_version=2, multippo_version="9.9"), r"format 2.*'9\.9'.*upgrade"),
         (lambda m: m.update(format_version=0), "format_version is 0"),
-        (lambda m: m.update(format_version=True), "format_version is True"),
-        (lambda m: m.update(format_version=-1), "format_version is -1"),
         (lambda m: m.update(step=2**64), "18446744073709551616 does not fit in 64 bits"),
         (lambda m: m.update(backend="b" * 500_000, step="x" * 500_000), "step is .*…; expected an integer"),
         (lambda m: m.update(extra={"deep": "DEEP"}), "nested more than 100 deep"),
         (lambda m: m.update(episodes={"EpisodeState": {"reward": "array"}}), "does not describe the sums|no structure"),
         (lambda m: m.update(format="something"), "not describe a checkpoint"),
-        (lambda m: m.pop("step"), "step is None"),
         (lambda m: m.update(iteration=-1), "iteration is -1"),
         (lambda m: m.update(iteration=2**40), "iteration is 1099511627776"),
         (lambda m: m.update(optimizer_count=2**32 + 5), "optimizer_count is 4294967301"),
-        (lambda m: m.update(num_envs=True), "num_envs is True"),
-        (lambda m: m.update(learning_rate="fast"), "learning_rate is 'fast'"),
         (lambda m: m.update(learning_rate=-1e-3), r"learning_rate is -0\.001"),
         (lambda m: m.update(learning_rate=float("nan")), "nan is not a number that JSON has"),
-        (lambda m: m.update(environment="yes"), "environment is 'yes'"),
         (lambda m: m.update(extra=[]), "extra is"),
-        (lambda m: m.update(eval_due="yes"), "eval_due is 'yes'"),
         (lambda m: m.update(eval_return="good"), "eval_return is 'good'"),
-        (lambda m: m.update(eval_return=float("inf")), "inf is not a number that JSON has"),
         (lambda m: m.update(sha256={"weights.safetensors": "0" * 63}), "sha256 is"),
-        (lambda m: m.update(sha256={"weights.safetensors": 0}), "sha256 is"),
         (lambda m: m.update(sha256={}), r"sha256 says nothing of weights\.safetensors"),
         (lambda m: m["sha256"].pop("environment.safetensors"), r"sha256 says nothing of environment\.safetensors"),
         (lambda m: m.update(episodes={"os.system": {"reward": "array"}}), "damaged.*no structure"),
-        (lambda m: m.update(episodes={"EpisodeState": {"nothing": "array"}}), "damaged.*structure"),
     ],
 )
 def test_a_description_that_is_wrong_is_refused_in_one_line(change: Any, message: str, tmp_path: Path):
@@ -170,11 +152,3 @@ def test_a_checkpoint_without_sums_is_read_as_before(tmp_path: Path):
         for sums in ({}, {"sha256": None}):
             path.write_text(json.dumps({name: value for name, value in manifest.items() if name != "sha256"} | sums))
             assert mp.load_checkpoint(tmp_path / "a", table_net(1), env=clock()).step == 32
-
-
-def test_a_file_that_is_missing_is_named(tmp_path: Path):
-    with mp.use_backend("torch"):
-        saved(tmp_path / "a")
-        (tmp_path / "a/optimizer.safetensors").unlink()
-        with pytest.raises(FileNotFoundError, match="optimizer"):
-            mp.load_checkpoint(tmp_path / "a", table_net())

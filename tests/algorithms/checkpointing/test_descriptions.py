@@ -50,15 +50,10 @@ def test_other_nodes_are_refused(tree: Any):
 @pytest.mark.parametrize(
     "description",
     [
-        {"Foreign": {"x": "array"}},
         {"subprocess.Popen": ["array"]},
         {"EpisodeState": {"__class__": "array"}},
-        {"EpisodeState": ["array", "array"]},
         {"list": {"0": "array"}},
-        {"list": [], "dict": {}},
         "something",
-        7,
-        ["array"],
     ],
 )
 def test_descriptions_of_anything_else_are_refused(description: Any):
@@ -73,16 +68,11 @@ SCALE = dict.fromkeys(("discounted", "count", "mean", "m2"), "array")
     "description",
     [
         "array",
-        None,
         {"RewardScale": SCALE},
-        {"EpisodeState": {}},
         {"EpisodeState": {"reward": "array"}},
-        {"EpisodeState": {"reward": "array", "length": None}},
         {"EpisodeState": {"reward": {"list": ["array"]}, "length": "array"}},
-        {"EpisodeState": {"reward": "array", "length": "array", "scale": "array"}},
         {"EpisodeState": {"reward": "array", "length": "array", "scale": {"list": ["array"]}}},
         {"EpisodeState": {"reward": "array", "length": "array", "scale": {"RewardScale": {**SCALE, "m2": None}}}},
-        {"EpisodeState": {"reward": "array", "length": "array", "scale": {"RewardScale": {"mean": "array"}}}},
     ],
 )
 def test_what_does_not_describe_the_sums_of_episodes_is_refused(description: Any):

@@ -65,13 +65,6 @@ def test_others_may_read_the_file_as_the_umask_says(tmp_path: Path):
     assert stat.S_IMODE((tmp_path / "t").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
 
-def test_many_missing_names_make_no_endless_message(tmp_path: Path):
-    write_tensors(tmp_path / "t", {"x": np.zeros(1)})
-    with pytest.raises(ValueError, match="and 92 more") as caught:
-        read_tensors(tmp_path / "t", {f"{index:03d}" + "n" * 5000: None for index in range(100)})
-    assert len(str(caught.value)) < 1500
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"\x80\x04.", b"\xff" * 64, b"\x08" + bytes(7) + b'{"a":1}x', (2**60).to_bytes(8, "little")]
 )
@@ -79,15 +72,6 @@ def test_what_is_no_safetensors_file_is_refused(content: bytes, tmp_path: Path):
     (tmp_path / "t").write_bytes(content)
     with pytest.raises(DamagedCheckpointError, match="not a safetensors file"):
         read_tensors(tmp_path / "t")
-
-
-def test_links_and_directories_are_refused(tmp_path: Path):
-    write_tensors(tmp_path / "t", {"x": np.zeros(1)})
-    (tmp_path / "link").symlink_to("t")
-    (tmp_path / "folder").mkdir()
-    for name in ("link", "folder"):
-        with pytest.raises(ValueError, match=r"link|regular"):
-            read_tensors(tmp_path / name)
 
 
 def test_any_bit_that_flips_is_noticed_by_its_sum(tmp_path: Path):
@@ -155,15 +139,6 @@ def test_a_name_that_stands_twice_is_refused(tmp_path: Path):
     written_by_hand(tmp_path / "t", head, b"\1" * 8)
     with pytest.raises(DamagedCheckpointError, match="'x' twice"):
         read_tensors(tmp_path / "t", {"x": None})
-
-
-def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path):
-    write_tensors(tmp_path / "t", {"x": np.zeros(2, np.float32)})
-    content = (tmp_path / "t").read_bytes()
-    for length in range(len(content)):
-        (tmp_path / "t").write_bytes(content[:length])
-        with pytest.raises(DamagedCheckpointError, match="not a safetensors file"):
-            read_tensors(tmp_path / "t")
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2"])

@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 import support
 import training
-from checkpoints import assert_same_state, clock, files_of, saved, state_of, table_net
+from checkpoints import clock, saved, state_of, table_net
 
 import multippo as mp
 from multippo.algorithms.checkpointing.checkpoint import Checkpoint
 from multippo.algorithms.checkpointing.steps import latest_checkpoint, step_directory
-from multippo.testing import Clock, FunctionalGoal, Goal, TableNet
-
-OTHER = {"jax": "torch", "torch": "jax"}
-
+from multippo.testing import Clock, TableNet
 
 # -- writing
 
@@ -53,37 +50,6 @@ def test_saving_does_not_write_to_the_network_even_for_a_moment(engine, tmp_path
 
 
 # -- resuming
-
-
-@pytest.mark.nightly_if("jax")
-def test_a_checkpoint_of_one_engine_is_the_same_on_the_other(engine: Any, tmp_path: Path):
-    def make_env() -> Any:
-        return Goal(num_envs=4) if engine.name == "torch" else mp.make_env(FunctionalGoal(), num_envs=4)
-
-    def make_network(seed: int) -> Any:
-        return mp.make_recurrent_actor_critic(1, 1, 4, mp.Rngs(seed), encoder_sizes=[4])
-
-    network = make_network(0)
-    run = training.train(make_env(), network, iterations=2)
-    mp.save_checkpoint(tmp_path / "there", run.state, network)
-    expected = mp.eval_rollout(Goal(num_envs=8), network)
-    with mp.use_backend(OTHER[engine.name]):
-        other = make_network(1)
-        state = mp.load_checkpoint(tmp_path / "there", other)
-        support.assert_trees_close(mp.to_portable(other), mp.to_portable(network), 0.0)
-        for got, moments in zip(
-            training.portable_moments(other, state)[:2], training.portable_moments(network, run.state)[:2], strict=True
-        ):
-            support.assert_trees_close(got, moments, 0.0)
-        assert_same_state(state, run.state)
-        found = mp.eval_rollout(Goal(num_envs=8), other)
-        assert found["eval/episode_reward/mean"] == pytest.approx(expected["eval/episode_reward/mean"], abs=1e-5)
-        # And back: what was stored is what is stored.
-        mp.save_checkpoint(tmp_path / "back", state, other)
-        assert training.train(make_env(), other, iterations=3, initial_state=state).column("iteration") == [3]
-    there, back = files_of(tmp_path / "there"), files_of(tmp_path / "back")
-    assert back.pop("checkpoint.json") != there.pop("checkpoint.json")  # which names the engine
-    assert back == there
 
 
 # -- what is stored
@@ -153,24 +119,6 @@ def test_a_carry_of_bfloat16_survives(engine: Any, tmp_path: Path):
     restored = mp.load_checkpoint(tmp_path / "a", LowCarry([0.0] * 4)).network_state["low"]
     assert restored.dtype == state.network_state["low"].dtype == network.xp.bfloat16
     assert bool((restored == state.network_state["low"]).all())
-
-
-@pytest.mark.usefixtures("torch_engine")
-def test_a_network_turned_to_bfloat16_survives(tmp_path: Path):
-    import torch
-
-    def make() -> Any:
-        # As a user of torch does it.
-        return mp.Sequential([mp.Dense(3, 2, mp.Rngs(0)), mp.LSTM(2, 2, mp.Rngs(1))]).to(torch.bfloat16)
-
-    network, other = make(), make()
-    weights = mp.to_portable(network)
-    assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
-    changed = {name: array + 1.0 for name, array in weights.items()}  # of which every number has few digits
-    mp.load_portable(other, {name: array.astype(np.float32) for name, array in changed.items()})
-    assert all(tensor.dtype == torch.bfloat16 for tensor in other.parameters())
-    for name, array in mp.to_portable(other).items():
-        np.testing.assert_array_equal(array, torch.tensor(changed[name]).bfloat16().float().numpy(), name)
 
 
 NOT_JSON = [{"x": float("nan")}, {"x": object()}, {"x": "y" * 2**25}, {1: "a", "1": "b"}, {"x": [{True: 1, "true": 2}]}]

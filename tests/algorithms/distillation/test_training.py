@@ -182,19 +182,13 @@ def test_dict_actions_are_taught_key_by_key(engine):
     made: list[Spaces] = []
     make = lambda: made.append(Spaces(spaces.Box(-1, 1, (1,), np.float32), space)) or made[-1]  # noqa: E731
     env = mp.make_env(make, num_envs=2)
-    student = network(*own, trunk=True)
-    logs, _ = distil(env, network(*taught, trunk=False), student, iterations=40, learning_rate=0.1)
+    logs, _ = distil(env, network(*taught, trunk=False), network(*own, trunk=True), iterations=4, learning_rate=0.01)
     (m, s), (n, t) = ((x[0], np.log1p(np.exp(x[1])) + 1e-3) for _, x in (taught, own))
     # The mode is choice 0, and the mean.
     log_p = log_softmax(own[0])[0] - 0.5 * ((m - n) / t) ** 2 - np.log(t) - 0.5 * np.log(2 * np.pi)
     divergence = kl(taught[0], own[0]) + np.log(t / s) + (s**2 + (m - n) ** 2) / (2 * t**2) - 0.5
     np.testing.assert_allclose(logs[0]["losses/distillation"], -log_p, rtol=1e-5)
     np.testing.assert_allclose(logs[0]["kl/teacher"], divergence, rtol=1e-5)
-    # The student comes to the teacher's modes.
-    after = mp.to_portable(student)
-    hand, arm = (next(n for n in after if key in n and n.endswith("bias")) for key in ("hand", "arm"))
-    assert logs[-1]["losses/distillation"] < logs[0]["losses/distillation"] - 1.0
-    assert np.argmax(after[hand]) == 0 and abs(after[arm][0] - m) < 0.3
     # What the student did in the environment was a choice and a number, each of its own space.
     received = made[-1].received
     assert {int(action["hand"]) for action in received} == {0, 1, 2}
@@ -345,28 +339,6 @@ def test_another_teachers_carry_is_refused(torch_engine):
     _, result = distil(env, CountNet(0.3), student)
     with pytest.raises(ValueError, match="the carry of another teacher"):
         distil(env, table("torch", TAUGHT), student, iterations=2, initial_state=result.training_state)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"loss": "mse"}, "loss='mse' is not possible"),
-        ({"lr_schedule": "adaptive_kl"}, "lr_schedule='adaptive_kl' is not possible"),
-        ({"rollout_length": 0}, "rollout_length=0"),
-        ({"learning_rate": -1.0}, "learning_rate=-1.0"),
-        ({"rollout_length": 8, "sequence_length": 3}, "sequence_length=3 does not divide"),
-    ],
-)
-def test_what_a_config_refuses(fields, message):
-    with pytest.raises(ValueError, match=message):
-        mp.DistillationConfig(**fields)
-
-
-def test_what_a_train_config_refuses():
-    with pytest.raises(ValueError, match="expected a DistillationConfig"):
-        mp.DistillationTrainConfig(distillation=mp.PPOConfig())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="seed=-1"):
-        mp.DistillationTrainConfig(seed=-1)
 
 
 def test_the_loop_gets_the_same_fields():

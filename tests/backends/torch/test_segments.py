@@ -47,46 +47,30 @@ def gru_stepwise(xs, h, done, h0, weights):
     return torch.stack(hs), h
 
 
-def gru_outputs_and_gradients(function, args):
+CELLS = {
+    "lstm": (segmented_lstm, stepwise, arguments),
+    "gru": (segmented_gru, gru_stepwise, gru_arguments),
+}
+
+
+def results(function, args):
+    """Outputs, and their gradients by all that has one: trained arrays stand in a tuple at the end."""
     outputs = function(*args)
-    leaves = [*args[:2], args[3], *args[4]]
+    leaves = [leaf for leaf in (*args[:-1], *args[-1]) if leaf.requires_grad]
     loss = sum((out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype).reshape(out.shape)).sum() for out in outputs)
-    return outputs, torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+    return *outputs, *torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+
+
+def check(function, expected, args, tolerance=1e-11):
+    for one, other in zip(results(function, args), results(expected, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("ends", EPISODE_ENDS)
-def test_gru_pieces_are_the_step_by_step_loop(ends):
-    args = gru_arguments(torch.tensor(EPISODE_ENDS[ends]))
-    got, expected = (gru_outputs_and_gradients(way, args) for way in (segmented_gru, gru_stepwise))
-    for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
-
-
-def test_a_compiled_gru_is_the_eager_one():
-    torch._dynamo.reset()
-    compiled = torch.compile(segmented_gru, fullgraph=True, backend="aot_eager")
-    for ends in ("none", "mixed"):
-        args = gru_arguments(torch.tensor(EPISODE_ENDS[ends]))
-        got, expected = (gru_outputs_and_gradients(way, args) for way in (compiled, segmented_gru))
-        for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-    torch.library.opcheck(torch.ops.multippo.segmented_gru, (*args[:4], *args[4]))
-
-
-def outputs_and_gradients(function, args):
-    outputs = function(*args)
-    leaves = [*args[:3], *args[4:6], *args[6]]
-    weights = [torch.linspace(-1, 2, out.numel(), dtype=out.dtype).reshape(out.shape) for out in outputs]
-    loss = sum((out * weight).sum() for out, weight in zip(outputs, weights, strict=True))
-    return outputs, torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-
-
-@pytest.mark.parametrize("ends", EPISODE_ENDS)
-def test_pieces_are_the_step_by_step_loop(ends):
-    args = arguments(torch.tensor(EPISODE_ENDS[ends]))
-    got, expected = outputs_and_gradients(segmented_lstm, args), outputs_and_gradients(stepwise, args)
-    for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+@pytest.mark.parametrize("cell", CELLS)
+def test_pieces_are_the_step_by_step_loop(cell, ends):
+    function, definition, make = CELLS[cell]
+    check(function, definition, make(torch.tensor(EPISODE_ENDS[ends])))
 
 
 @pytest.mark.parametrize("way", [segments._packed, segments._by_lengths])
@@ -94,31 +78,27 @@ def test_pieces_are_the_step_by_step_loop(ends):
 def test_pieces_of_many_lengths_by_either_kernel(monkeypatch, way, share):
     done = torch.rand((37, 6), generator=torch.Generator().manual_seed(1)) < share
     monkeypatch.setattr(segments, "_by_lengths", way)
-    args = arguments(done)
-    got, expected = outputs_and_gradients(segmented_lstm, args), outputs_and_gradients(stepwise, args)
-    for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    check(segmented_lstm, stepwise, arguments(done))
 
 
 @pytest.mark.parametrize(("time", "batch"), [(1, 1), (1, 4), (9, 1)])
 def test_small_sizes(time, batch):
     for ended in (False, True):
-        args = arguments(torch.full((time, batch), ended))
-        for one, other in zip(segmented_lstm(*args), stepwise(*args), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+        check(segmented_lstm, stepwise, arguments(torch.full((time, batch), ended)))
 
 
-def test_compiled_is_eager_forward_and_backward():
+@pytest.mark.parametrize("cell", CELLS)
+def test_compiled_is_eager_forward_and_backward_by_torchs_rules(cell):
+    function, _, make = CELLS[cell]
     torch._dynamo.reset()
-    compiled = torch.compile(segmented_lstm, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     graphs = []
     for ends in ("none", "mixed", "short"):
-        args = arguments(torch.tensor(EPISODE_ENDS[ends]))
-        got, expected = outputs_and_gradients(compiled, args), outputs_and_gradients(segmented_lstm, args)
-        for one, other in zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+        args = make(torch.tensor(EPISODE_ENDS[ends]))
+        check(compiled, function, args, 1e-12)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert graphs[0] == graphs[-1]  # another pattern of episode ends compiles nothing again
+    torch.library.opcheck(getattr(torch.ops.multippo, f"segmented_{cell}"), (*args[:-1], *args[-1]))
 
 
 def test_compiled_accepts_a_carry_that_is_a_view():
@@ -133,12 +113,6 @@ def test_compiled_accepts_a_carry_that_is_a_view():
     expected = torch.autograd.grad(call(row), row)
     got = torch.autograd.grad(torch.compile(call, fullgraph=True, backend="aot_eager")(row), row)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_the_operator_keeps_torchs_rules():
-    args = arguments(torch.tensor(EPISODE_ENDS["mixed"]))
-    flat = (*args[:6], *args[6])
-    torch.library.opcheck(torch.ops.multippo.segmented_lstm, flat)
 
 
 def test_it_runs_under_inference_mode():

@@ -211,25 +211,6 @@ def test_no_two_arrays_of_a_state_share_memory(jax_goal):
             assert len(set(pointers)) == len(pointers)
 
 
-def test_each_function_is_traced_once(jax_goal):
-    class Counting(jax_goal):
-        resets = steps = 0
-
-        def reset(self, key):
-            Counting.resets += 1
-            return super().reset(key)
-
-        def step(self, state, action):
-            Counting.steps += 1
-            return super().step(state, action)
-
-    env = FunctionalEnv(Counting(), 2)
-    state = env.reset(0)
-    for key in range(3):
-        state = env.step(env.refresh(state, key), jnp.zeros((2, 1)))
-    assert (Counting.resets, Counting.steps) == (1, 1)
-
-
 def test_action_repeat(jax_clock):
     # Actions 0, clock of 5: steps pay 0 10 20 30 40. Repeated twice: 0+10, 20+30, then 40 alone, as the episode ends.
     env = FunctionalEnv(jax_clock(5, "terminated"), 1, action_repeat=2)
