@@ -45,10 +45,3 @@ def test_pendulum_shows_cosine_and_sine_and_ends_after_200_steps():
         assert not terminated
         assert truncated == (t == 199)
     assert gymnasium.spec(hidden_velocities.CARTPOLE_ID).max_episode_steps == 500
-
-
-def test_only_a_flat_observation_has_entries(spy):
-    env = spy(gymnasium.spaces.Discrete(2))
-    env.observation_space = gymnasium.spaces.Box(0, 1, (2, 2))
-    with pytest.raises(ValueError, match="one axis"):
-        hidden_velocities.KeepEntries(env, (0,))

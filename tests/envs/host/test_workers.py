@@ -153,15 +153,12 @@ def test_an_exception_of_a_constructor_keeps_its_type(fault, kind, message):
     assert f"in {fault.__name__}" in note
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_members_with_other_spaces_are_named(vectorization):
+def test_members_with_other_spaces_are_named():
     class Other(make_class()):
         action_space = spaces.Discrete(3)
 
-    with pytest.raises(
-        ValueError, match=r"Environment 1, Other, has the action_space Discrete\(3\), and environment 0"
-    ):
-        make_env([make_class(), Other], vectorization=vectorization)
+    with pytest.raises(ValueError, match=r"Environment 1, Other, has the action_space Discrete\(3\), and environm"):
+        make_env([make_class(), Other], vectorization="async")
 
 
 def test_a_constructor_that_cannot_travel_keeps_its_exception():
