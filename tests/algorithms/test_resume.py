@@ -142,7 +142,7 @@ def test_with_every_option_bit_for_bit(name: str, without_options: dict[str, np.
 
 
 @pytest.mark.parametrize("first", support.ENGINES)
-@pytest.mark.nightly_if("jax")
+@pytest.mark.nightly
 def test_on_the_other_engine_in_double_precision(first: str, tmp_path: Path):
     second = next(name for name in support.ENGINES if name != first)
     options = {

@@ -51,6 +51,7 @@ def test_callbacks_find_the_weights_after_the_iteration_in_the_network(engine: A
     np.testing.assert_array_equal(weights(network), at_log[-1])
 
 
+@pytest.mark.nightly
 def test_several_iterations_in_one_call_show_the_last(jax_engine: Any):
     network = table_net()
     seen: list[np.ndarray] = []

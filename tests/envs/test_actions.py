@@ -138,17 +138,6 @@ def test_a_box_of_too_many_integers_is_refused(space, problem):
             make_action_map(own, 1)
 
 
-def test_dict():
-    space = spaces.Dict(
-        {"push": spaces.Box(0, 5, (1,)), "gear": spaces.Discrete(3, start=1), "turns": spaces.Box(-2, 2, (1,), np.int8)}
-    )
-    action = {"gear": np.array([0, 2]), "push": np.array([[0.0], [1.0]], np.float32), "turns": np.array([[0], [3]])}
-    mapped = make_action_map(space, 2)(action)
-    np.testing.assert_array_equal(mapped["gear"], [1, 3])
-    np.testing.assert_array_equal(mapped["turns"], [[-2], [1]])
-    np.testing.assert_array_equal(mapped["push"], [[2.5], [5.0]])
-
-
 def test_wrong_actions_are_refused():
     box = make_action_map(spaces.Box(-1, 1, (2,)), 3)
     with pytest.raises(ValueError, match=r"\(3, 2\).*received \(3, 1\)"):

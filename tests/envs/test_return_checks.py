@@ -24,8 +24,6 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
         (True, 1.0),
         (np.float16(0.5), 0.5),
         (np.uint8(7), 7.0),
-        (np.array(2.5), 2.5),
-        (torch.tensor(1.5), 1.5),
         (torch.tensor(1.5, dtype=torch.bfloat16), 1.5),
         (jnp.asarray(3), 3.0),
         (fractions.Fraction(1, 4), 0.25),
@@ -42,14 +40,10 @@ def test_a_reward_is_any_real_number(reward, number):
     [
         (None, TypeError, "step returned a NoneType as reward; expected a number"),
         ("1", TypeError, r"a str \('1'\) as reward"),
-        (np.str_("1"), TypeError, "an array of shape .* as reward"),
         ([1.0], TypeError, "a list of 1 entries as reward"),
         (1j, TypeError, "a complex as reward"),
-        (np.complex64(1), TypeError, "an array of shape .* as reward"),
-        (torch.tensor(1j), TypeError, "an array of shape .* as reward"),
         (np.array(None), TypeError, "an array of shape .* as reward"),
         (np.ones(1), ValueError, r"a reward of shape \(1,\), expected one number"),
-        (torch.ones(2), ValueError, r"a reward of shape \(2,\)"),
         ({"a": 1.0}, TypeError, r"a dict as reward, with the keys \['a'\].*functional environment"),
     ],
 )
@@ -70,9 +64,7 @@ def test_flags(cast):
     [
         ("False", TypeError, r"step returned a str \('False'\) as truncated; expected a bool"),
         (0.5, TypeError, "a float .* as truncated"),
-        (float("nan"), TypeError, "a float .* as truncated"),
         (2, TypeError, r"a int \(2\) as truncated"),
-        ([], TypeError, "an empty list as truncated"),
         (np.array([True]), ValueError, r"truncated of shape \(1,\), expected one bool: return bool\(truncated\)"),
     ],
 )
@@ -110,7 +102,6 @@ def returning(**attributes):
         (None, r"reset returned a NoneType; expected \(observation, info\)"),
         (ZEROS, "reset returned an array of shape .*; expected"),  # of two entries
         ((ZEROS, None), "reset returned a NoneType as info; expected a dict"),
-        ((0.5, 0.5), "reset returned a float .* as info"),
         ((ZEROS, {}, {}), "reset returned a tuple of 3 entries"),
     ],
 )
@@ -166,10 +157,8 @@ RIGHT = {"x": ZEROS, "n": 1, "t": (ZEROS, np.zeros(2, np.int8))}
     [
         (BOX, ZEROS, None, "observation that .* received object values, expected numbers"),
         (BOX, ZEROS, np.array(["a", "b"]), "received str.* values, expected numbers"),
-        (BOX, ZEROS, np.float32(1), r"received shape \(\), expected shape \(2,\)"),
         (BOX, ZEROS, np.zeros((1, 2), np.float32), r"received shape \(1, 2\)"),
         (BOX, [0.0, 0.0], [0.0, 0.0, 0.0], r"received shape \(3,\)"),
-        (DICT, RIGHT, None, "received a NoneType, expected a dict"),
         (DICT, RIGHT, {**RIGHT, "x": None}, r"observation\['x'\].*received object values"),
         (DICT, RIGHT, {**RIGHT, "n": 0.5}, r"observation\['n'\].*received float64 values, expected integers"),
         (DICT, RIGHT, {"x": ZEROS, "n": 1}, r"received a dict with the entries \['n', 'x'\]"),

@@ -221,22 +221,6 @@ def test_a_repeat_stops_where_the_episode_ends():
     env.close()
 
 
-def test_a_repeat_by_name():
-    env = mp.make_env("Pendulum-v1", num_envs=2, action_repeat=4)
-    assert env.max_episode_steps == 50
-    one = mp.make_env("Pendulum-v1", num_envs=2, vectorization="sync")
-    action = np.full((2, 1), 0.5, np.float32)
-    state, single = env.step(env.reset(3), action), one.reset(3)
-    total = np.zeros(2)
-    for _ in range(4):
-        single = one.step(single, action)
-        total += single.reward
-    np.testing.assert_allclose(state.reward, total, rtol=1e-6)
-    np.testing.assert_array_equal(state.obs, single.obs)
-    env.close()
-    one.close()
-
-
 def test_a_broken_step_behind_wrappers():
     makers = [lambda: Sensors(nan_at=3), Sensors]
     env = mp.make_env(

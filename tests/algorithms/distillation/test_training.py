@@ -92,6 +92,7 @@ def test_the_first_loss_by_hand(teacher_on, student_on, kind):
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 @pytest.mark.parametrize(("teacher_on", "student_on"), PAIRS)
+@pytest.mark.nightly_if("jax")
 def test_carries_go_on_and_reset(teacher_on, student_on, autoreset):
     # Two networks that count the steps of an episode, with logits (g count, 0), and rollouts of 2 steps.
     with mp.use_backend(teacher_on):

@@ -9,7 +9,6 @@ from support import fill_randomly
 import multippo as mp
 
 LAYERS = {
-    "gru": lambda rngs: mp.GRU(3, 4, rngs, trainable_initial_state=True),
     "rnn": lambda rngs: mp.RNN(3, 4, rngs, time_constant=[1, 2, 3, 4], trainable_initial_state=True),
     "layer_norm": lambda rngs: mp.LayerNorm(3),
     "dropout": lambda rngs: mp.Sequential([mp.Dense(3, 4, rngs), mp.Dropout(0.3, rngs)]),

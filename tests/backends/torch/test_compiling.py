@@ -74,6 +74,7 @@ def test_no_result_is_read_after_the_next_call(torch_engine: Any, monkeypatch: p
         assert done.column(name) == reference.column(name), name
 
 
+@pytest.mark.nightly
 def test_without_copies_it_would_be(torch_engine: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch, "compile", overwriting)
     monkeypatch.setattr(compiling, "_copied_out", lambda run: run)
