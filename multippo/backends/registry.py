@@ -13,6 +13,7 @@ from typing import Any
 
 from multippo.backends.api import Engine
 from multippo.backends.devices import choose_device
+from multippo.packages import needing
 
 __all__ = [
     "active_engine",
@@ -279,7 +280,8 @@ def engine_of_array(array: Any) -> Engine:
 
 def _make(name: str) -> Engine:
     if name in _BUILT_IN:
-        return importlib.import_module(_BUILT_IN[name][0]).make_engine()
+        with needing(name, f"The {name} backend"):
+            return importlib.import_module(_BUILT_IN[name][0]).make_engine()
     if name in _registered:
         return _called(_registered[name], f"The {name} backend, registered as {_registered[name]!r},")
     point = _entry_points()[name]

@@ -23,7 +23,7 @@ from multippo.envs.host.members import Wrapper
 from multippo.envs.host.vector_forms import Vectorization, first_made, vectorize, vectorize_id
 from multippo.envs.host.workers import WORKER_TIMEOUT_S
 from multippo.envs.other_interfaces import refuse_other_interface
-from multippo.envs.registry import is_installed, unknown_env
+from multippo.envs.registry import unknown_env
 from multippo.envs.wrapper_statistics import report_wrapper_statistics
 from multippo.envs.wrappers import (
     ActionRepeat,
@@ -33,6 +33,7 @@ from multippo.envs.wrappers import (
     FilterSingleObservation,
     ScaleReward,
 )
+from multippo.packages import needing
 
 __all__ = ["make_env"]
 
@@ -186,9 +187,9 @@ def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: di
         return _make_constructed(list(env), num_envs, observation_keys=keys, **kwargs)
     if not inspect.isclass(env) and callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):
         refuse_other_interface(env)
-        _require("jax", f"The functional environment {type(env).__name__}", "multippo[jax]")
-        from multippo.envs.functional.brax import without_batching
-        from multippo.envs.functional.functional_env import FunctionalEnv
+        with needing("jax", f"The functional environment {type(env).__name__}"):
+            from multippo.envs.functional.brax import without_batching
+            from multippo.envs.functional.functional_env import FunctionalEnv
 
         return _shown(FunctionalEnv(without_batching(env), num_envs or 1, **kwargs), keys)
     if callable(env):
@@ -209,28 +210,27 @@ def _make_named(env_id: str, num_envs: int, keys: Sequence[str] | None, kwargs: 
     if family == "brax":
         return _shown(_make_brax(env_id, name, num_envs, kwargs), keys)
     if family == "playground":
-        _require("mujoco_playground", env_id, "multippo[playground]")
-        from multippo.envs.functional.playground import make_playground, playground_names
+        with needing("playground", env_id):
+            from multippo.envs.functional.playground import make_playground, playground_names
 
-        names = playground_names()
-        if name not in names:
-            raise unknown_env(env_id, [f"playground/{known}" for known in names])
-        return _shown(make_playground(name, num_envs, **kwargs), keys)
+            names = playground_names()
+            if name not in names:
+                raise unknown_env(env_id, [f"playground/{known}" for known in names])
+            return _shown(make_playground(name, num_envs, **kwargs), keys)
     gymnasium_id = name if family == "gymnasium" else env_id
     return _make_gymnasium(env_id, gymnasium_id, num_envs, observation_keys=keys, **kwargs)
 
 
 def _make_brax(env_id: str, name: str, num_envs: int, kwargs: dict[str, Any]) -> Env:
-    for package in ("jax", "brax"):
-        _require(package, env_id, "multippo[brax]")
-    from multippo.envs.functional.brax import make_brax
+    with needing("brax", env_id):
+        from multippo.envs.functional.brax import make_brax
 
-    try:
-        return make_brax(name, num_envs, **kwargs)
-    except KeyError as error:
-        if error.args == (name,):
-            raise unknown_env(env_id) from None
-        raise
+        try:
+            return make_brax(name, num_envs, **kwargs)
+        except KeyError as error:
+            if error.args == (name,):
+                raise unknown_env(env_id) from None
+            raise
 
 
 def _make_gymnasium(
@@ -342,11 +342,6 @@ def _changes(action_repeat: int, keys: Sequence[str] | None) -> list[Wrapper]:
 def _check_vectorization(vectorization: str) -> None:
     if vectorization not in _VECTORIZATIONS:
         raise ValueError(f"vectorization={vectorization!r} is not known: expected one of {', '.join(_VECTORIZATIONS)}.")
-
-
-def _require(package: str, what: str, install: str) -> None:
-    if not is_installed(package):
-        raise ImportError(f"{what} needs the package {package}, which is not installed: pip install '{install}'.")
 
 
 def _check_wrappers(wrappers: Any) -> None:

@@ -1,6 +1,7 @@
 import functools
 import subprocess
 import sys
+from importlib import metadata
 
 import gymnasium
 import numpy as np
@@ -9,6 +10,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from multippo.backends import registry as backends
 from multippo.envs import Env, FunctionalEnv, GymnasiumEnv, make_env
 
 
@@ -77,16 +79,36 @@ def test_a_name_does_not_import_a_module():
     assert "antigravity" not in sys.modules
 
 
-def test_packages_that_are_missing(monkeypatch, jax_goal):
+def test_packages_that_are_missing_or_too_old(monkeypatch, jax_goal):
+    versions = {"jax": "0.8.1", "flax": "0.13.0rc1", "optax": "1", "brax": "0.14.0", "mujoco": "3.1.6"}
+
+    def version(name):
+        if name not in versions:
+            raise metadata.PackageNotFoundError
+        return versions[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    # None in sys.modules makes an import fail as it does where the package is not installed.
     monkeypatch.setitem(sys.modules, "brax", None)
-    with pytest.raises(ImportError, match=r"brax/ant needs the package brax.*pip install 'multippo\[brax\]'"):
+    wrong = r"mujoco>=3.3 \(installed: 3.1.6\), mujoco-mjx>=3.3 \(not installed\)"
+    with pytest.raises(ImportError, match=rf"^brax/ant needs {wrong}: pip install 'multippo\[brax\]'\.$"):
         make_env("brax/ant")
     monkeypatch.setitem(sys.modules, "mujoco_playground", None)
-    with pytest.raises(ImportError, match=r"pip install 'multippo\[playground\]'"):
+    wrong += r", playground>=0.2 \(not installed\)"
+    with pytest.raises(ImportError, match=rf"CartpoleBalance needs {wrong}: pip install 'multippo\[playground\]'\.$"):
         make_env("playground/CartpoleBalance")
-    monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(ImportError, match=r"JaxGoal needs the package jax.*multippo\[jax\]"):
+    versions["flax"] = "0.10.0"
+    monkeypatch.setitem(sys.modules, "multippo.envs.functional.functional_env", None)
+    wrong = r"flax>=0.12.4 \(installed: 0.10.0\): pip install 'multippo\[jax\]'"
+    with pytest.raises(ImportError, match=rf"JaxGoal needs {wrong}"):
         make_env(jax_goal())
+    monkeypatch.setitem(sys.modules, "multippo.backends.jax", None)
+    monkeypatch.setattr(backends, "_engines", {})
+    with pytest.raises(ImportError, match=rf"The jax backend needs {wrong}"):
+        backends.load_engine("jax")
+    versions["flax"] = "0.12.4"
+    with pytest.raises(ImportError, match="halted"):  # a fault of another kind is not explained away
+        backends.load_engine("jax")
 
 
 def test_a_gymnasium_environment_without_its_package():

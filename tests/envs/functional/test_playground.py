@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from multippo.envs import make, registry
+from multippo.envs import registry
 from multippo.envs.make import make_env
 
 
@@ -30,8 +30,7 @@ def playground(monkeypatch, jax_clock):
     package = types.ModuleType("mujoco_playground")
     package.registry = fake_registry
     monkeypatch.setitem(sys.modules, "mujoco_playground", package)
-    for module in (make, registry):
-        monkeypatch.setattr(module, "is_installed", lambda package: True)
+    monkeypatch.setattr(registry, "is_installed", lambda package: True)
     return loaded
 
 
