@@ -40,13 +40,18 @@ class NonFiniteError(MultippoError):
 
     Attributes:
         leaf: What was not finite, such as ``observation 'camera'``, ``loss``, ``gradient of layers.0.kernel``.
-        training_state: The last good state, from before the iteration it appeared in.
+        training_state: The last good state, from before the iteration it appeared in; None in another process than
+            the one that raised the error.
     """
 
-    def __init__(self, message: str, *, leaf: str, training_state: Any) -> None:
+    def __init__(self, message: str, *, leaf: str = "", training_state: Any = None) -> None:
         super().__init__(message)
         self.leaf = leaf
         self.training_state = training_state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What goes to another process: all but the training state."""
+        return type(self), self.args, {**vars(self), "training_state": None}
 
 
 class DamagedCheckpointError(MultippoError, ValueError):
