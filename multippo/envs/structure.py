@@ -32,7 +32,7 @@ def _(env: EnvWrapper) -> Hashable:
 
 def stepped_structure(env: Env) -> Hashable:
     """The key of an environment that is stepped from Python, of which the network sees arrays alone."""
-    return env.num_envs, env.may_skip, repr(env.observation_space), repr(env.action_space)
+    return env.num_envs, env.may_skip, repr(env.observation_space), repr(getattr(env, "action_space", None))
 
 
 def contents(

@@ -1,4 +1,4 @@
-"""Arrays between torch's networks and NumPy, or JAX's environments: without a copy where both lie on one device."""
+"""Arrays between torch's networks and NumPy, or JAX's environments, without a detour over the host."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def to_numpy(x: torch.Tensor) -> np.ndarray:
 
 
 def from_jax(x: Any, device: torch.device) -> torch.Tensor:
-    """A JAX array, or a NumPy one, as a tensor on ``device``."""
+    """A JAX array, or a NumPy one, as a tensor on ``device`` that may be written to: JAX's own must not change."""
     platform = getattr(next(iter(x.devices())), "platform", "cpu") if hasattr(x, "devices") else "cpu"
     if platform != "cpu" and device.type == "cpu":
         # This torch need not know the other device.
         return torch.tensor(np.asarray(x))
-    return torch.from_dlpack(x).to(device)
+    return torch.from_dlpack(x).to(device, copy=True)
 
 
 def to_jax(x: torch.Tensor) -> Any:
