@@ -26,6 +26,7 @@ from multippo.networks.delay import Delay
 from multippo.networks.dropout import Dropout
 from multippo.networks.feedforward import Dense, LayerNorm
 from multippo.networks.foreign import load_flax_state, load_torch_state
+from multippo.networks.freezing import freeze, unfreeze
 from multippo.networks.graph import PopulationGraph
 from multippo.networks.lift import Lift
 from multippo.networks.normalizer import Normalizer
@@ -171,6 +172,7 @@ __all__ = [
     "available_backends",
     "eval_rollout",
     "extract_activations",
+    "freeze",
     "get_backend",
     "list_envs",
     "load_checkpoint",
@@ -196,6 +198,7 @@ __all__ = [
     "to_portable",
     "train_distillation",
     "train_ppo",
+    "unfreeze",
     "unroll_env",
     "use_backend",
     "with_recording",

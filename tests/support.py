@@ -119,7 +119,7 @@ def gradients(module: Any, loss: Callable[[Any], Any]) -> dict[str, np.ndarray]:
 def portable_gradients(module: Any, grads: Any) -> dict[str, np.ndarray]:
     """Gradients as ``value_and_grad`` returns them, under portable names and in portable layouts."""
     if module.engine.name == "torch":
-        by_path = {index: grad.numpy() for index, grad in enumerate(grads.values())}
+        by_path = {name: grad.numpy() for name, grad in grads.items()}
     else:
         import jax
 

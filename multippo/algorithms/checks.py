@@ -235,8 +235,12 @@ def check_initial_state(network: Any, initial: TrainingState, env: Env, ppo: PPO
             f"none of the {engine.name} engine's. To go on with another engine, save it with save_checkpoint and load "
             "it with load_checkpoint and a network of that engine."
         )
-    expected = {name: tuple(leaf.shape) for name, leaf in engine.named_params(engine.split(network).params)}
-    received = {name: tuple(leaf.shape) for name, leaf in engine.named_params(initial.params)}
+    # Those that are frozen too: they may have been trained, and trained that were frozen.
+    split = engine.split(network)
+    expected, received = (
+        {name: tuple(leaf.shape) for tree in trees for name, leaf in engine.named_params(tree)}
+        for trees in ((split.params, split.variables), (initial.params, initial.variables))
+    )
     different = sorted(n for n in {*expected, *received} if expected.get(n) != received.get(n))
     if different:
         name = different[0]

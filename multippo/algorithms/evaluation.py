@@ -17,10 +17,11 @@ from multippo.envs.keys import key_words
 from multippo.envs.nonfinite import restart_unsound
 from multippo.networks.core.error_paths import all_modules
 from multippo.networks.random_state import reseed
+from multippo.networks.samplers.base import ActionSampler
 from multippo.networks.types import StatefulModule
 from multippo.trees import tree_leaves, tree_map
 
-__all__ = ["Evaluator", "as_key", "check_player", "eval_rollout", "evaluation_mode"]
+__all__ = ["Evaluator", "as_key", "check_player", "eval_rollout", "evaluation_mode", "training_mode"]
 
 _CHUNK = 64
 _DEFAULT_LIMIT = 10_000
@@ -258,12 +259,30 @@ class _Tally:
 @contextlib.contextmanager
 def evaluation_mode(network: Any, deterministic: bool) -> Generator[None]:
     """The network acting by the mode of its distributions inside a ``with`` block; its flags are put back after."""
+    with _flags_kept(network):
+        if deterministic:
+            network.eval()
+        yield
+
+
+@contextlib.contextmanager
+def training_mode(network: Any) -> Generator[None]:
+    """The network sampling its actions inside a ``with`` block, also if ``eval`` was called; flags are put back after.
+
+    Of a network that samples, parts in evaluation mode stay so: they have been frozen.
+    """
+    with _flags_kept(network):
+        if any(isinstance(module, ActionSampler) and module.deterministic for module in all_modules(network)):
+            network.train()
+        yield
+
+
+@contextlib.contextmanager
+def _flags_kept(network: Any) -> Generator[None]:
     before = [
         (module, flag, vars(module)[flag]) for module in all_modules(network) for flag in _FLAGS if flag in vars(module)
     ]
     try:
-        if deterministic:
-            network.eval()
         yield
     finally:
         # One by one: a part that was frozen before stays frozen.

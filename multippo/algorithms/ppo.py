@@ -30,6 +30,7 @@ def train_ppo(
     Args:
         env: An environment from ``make_env``, or anything ``make_env`` takes.
         network: A StatefulModule whose output is a ``PPONetworkOutput``. It holds the trained weights afterwards.
+            If ``network.eval()`` was called, it is trained on samples all the same, and in evaluation mode again after.
         config: Everything else.
         log_fn: Called with a dict of metrics (floats by name, ``step`` among them) after iterations, and after an
             evaluation with ``step`` and its metrics (``eval/…``) alone. ``network`` holds

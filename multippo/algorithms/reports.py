@@ -17,6 +17,7 @@ __all__ = [
     "remedy",
     "replay_warning",
     "with_step",
+    "zero_gradient_warning",
 ]
 
 # What the network made of an observation.
@@ -36,6 +37,8 @@ def readable(report: dict[str, Any]) -> dict[str, float]:
     }
     count = float(report["episodes/count"])
     metrics["rollout/episodes"] = count
+    if "kl/stop" in metrics:
+        metrics["kl/stop"] = metrics["kl/stop"] or math.nan  # no stop
     for name in ("reward", "length"):
         total = float(report[f"episodes/{name}"])
         metrics[f"rollout/episode_{name}/mean"] = total / count if count else math.nan
@@ -122,6 +125,22 @@ def replay_warning(deviation: float, iteration: int) -> str:
     """What to say of a network whose replay is not its rollout."""
     return (
         f"Before any update the ratio of new to old likelihood was off by {deviation:.2g} in iteration {iteration}: "
-        "replayed, the network does not repeat what it did in the rollout. A module draws its noise afresh, keeps "
-        "something outside its state, or resets it at another time; `multippo conformance` checks the library's own."
+        "replayed, the network does not repeat what it did in the rollout. A module draws its noise afresh, writes to "
+        "itself or to what it was given in a call, keeps something outside its state, or resets it at another time; "
+        "multippo.testing.check_module(module, inputs) finds out which."
+    )
+
+
+def zero_gradient_warning(metrics: dict[str, float]) -> str | None:
+    """Likely causes if no gradient of a run's first iteration was other than exactly zero; None if one was.
+
+    Args:
+        metrics: Of that iteration.
+    """
+    if metrics["gradient/norm"] != 0.0 or not metrics["update/minibatches"]:
+        return None
+    return (
+        "Every gradient of the first iteration is exactly zero, so nothing is learned: a module cuts the graph "
+        "(detach, stop_gradient, no_grad, rounding), every parameter is frozen or unused, or all rewards and values "
+        "are the same."
     )

@@ -20,10 +20,18 @@ from multippo.algorithms.checks import (
 )
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.distillation.teacher import Teacher
-from multippo.algorithms.evaluation import Evaluator
+from multippo.algorithms.evaluation import Evaluator, training_mode
 from multippo.algorithms.metrics import EVAL_RETURN
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
-from multippo.algorithms.reports import LogFn, first_not_finite, readable, remedy, replay_warning, with_step
+from multippo.algorithms.reports import (
+    LogFn,
+    first_not_finite,
+    readable,
+    remedy,
+    replay_warning,
+    with_step,
+    zero_gradient_warning,
+)
 from multippo.algorithms.schedules import coefficients_at, iterations_left, planned_steps
 from multippo.algorithms.trainer import Trainer
 from multippo.algorithms.types import TrainingState, TrainResult
@@ -80,6 +88,9 @@ class Run:
             made.callback(self.env.close)
         self.ppo = with_num_envs(config.ppo, self.env.num_envs)
         self.config = dataclasses.replace(config, ppo=self.ppo)
+        # After the environment is made, whose constructor may set modes of the framework.
+        made.enter_context(self.engine.training(*self._work()))
+        made.enter_context(training_mode(network))
         self.log_fn, self.checkpoint_fn = with_step(log_fn), checkpoint_fn
         carry = network.initialize_state(self.env.num_envs)
         length = choose_sequence_length(self.ppo, self.env.num_envs, has_memory(carry))
@@ -224,6 +235,8 @@ class Run:
             if "iteration" in metrics:  # not of an evaluation
                 self.final_metrics = metrics
                 self._warn_of_replay(metrics.get("ratio/first_max_dev", 0.0), int(metrics["iteration"]))
+                if metrics["iteration"] == self._began_at + 1 and (text := zero_gradient_warning(metrics)) is not None:
+                    _LOG.warning(text)
             if self.log_fn is not None:
                 self._show_weights()
                 self.log_fn(metrics)
@@ -284,7 +297,7 @@ class Run:
     @contextlib.contextmanager
     def _saving_whatever_comes(self) -> Generator[DeferredInterrupt]:
         """Whatever ends a run (an environment's error, Ctrl-C in a long rollout) leaves the last finished iteration."""
-        with DeferredInterrupt(self._rescue) as interrupt, self.engine.training(*self._work()):
+        with DeferredInterrupt(self._rescue) as interrupt:
             try:
                 yield interrupt
             except BaseException as error:
@@ -305,7 +318,8 @@ class Run:
 
     def _work(self) -> tuple[int, int]:
         """Samples in one gradient step, and features of the widest layer."""
-        shapes = [tuple(leaf.shape) for _, leaf in self.engine.named_params(self.state.learner.params)]
+        params = self.engine.split(self.network).params
+        shapes = [tuple(leaf.shape) for _, leaf in self.engine.named_params(params)]
         rows = self.ppo.steps_per_iteration // self.ppo.num_minibatches
         return rows, max((size for shape in shapes for size in shape), default=1)
 

@@ -5,11 +5,18 @@ Legend of axes: ``T`` rollout length, ``B`` environments, ``L`` steps of a train
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from multippo.backends.registry import engine_of_array
+
 __all__ = ["EpisodeState", "Sequences", "TrainResult", "TrainingState", "Transition"]
+
+
+_PARTS = ("definition", "params", "variables")
+"""Fields of a ``TrainingState`` that an engine's ``split`` makes of a network."""
 
 
 class Transition(NamedTuple):
@@ -130,6 +137,20 @@ class TrainingState:
     planned_steps: int | None = None
     eval_return: float | None = None
     eval_due: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields, with a network in the place of its parts, of which pickle and copy do not find all."""
+        engine = engine_of_array(self.key)
+        network = copy.deepcopy(engine.merge(self.definition, self.params, self.variables))
+        engine.update_module(network, self.params, self.variables)
+        return {**{name: value for name, value in vars(self).items() if name not in _PARTS}, "network": network}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The inverse."""
+        network = state["network"]
+        parts = network.engine.split(network)
+        vars(self).update({name: value for name, value in state.items() if name != "network"})
+        vars(self).update(zip(_PARTS, (parts[0], *network.engine.snapshot(parts[1:])), strict=True))
 
     def __repr__(self) -> str:
         """Counters, and of each tree how many arrays it has and the shapes of the first ones."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -240,8 +239,8 @@ class Learner:
             metrics["ratio/last_max_dev"] = report["deviation"][-1]
         metrics["update/minibatches"] = xp.sum(xp.astype(used, metrics["gradient/norm"].dtype))
         if config.target_kl is not None:
-            stop_kl = xp.sum(xp.where(exceeds, kls, xp.zeros_like(kls)))
-            metrics["kl/stop"] = xp.where(xp.any(exceeds), stop_kl, xp.full_like(stop_kl, math.nan))
+            # 0 for none, since one is above target_kl: a NaN in here would be taken for a fault by jax_debug_nans.
+            metrics["kl/stop"] = xp.sum(xp.where(exceeds, kls, xp.zeros_like(kls)))
         metrics["nonfinite/loss"] = first_true(xp, report["wrong_loss"])
         metrics["nonfinite/gradient"] = xp.max(report["wrong_leaf"])
         return params, optimizer_state, metrics, None if kls is None else masked_mean(xp, kls, used | exceeds)

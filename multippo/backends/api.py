@@ -56,7 +56,7 @@ class Leaf(NamedTuple):
     r, z, n for a GRU.
 
     Attributes:
-        trained: True for a parameter, False for a variable.
+        trained: True for a parameter, be it frozen, False for a variable.
         read: Returns the value in the portable layout.
         write: Takes a value in the portable layout.
         native_path: Where ``SplitModule.params`` or ``.variables`` holds the native array; see ``native_arrays``.
@@ -127,7 +127,7 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def import_state(self, params: Any, first: Mapping[Any, Any], second: Mapping[Any, Any], count: int) -> Any:
-        """The inverse of ``export_state``."""
+        """The inverse of ``export_state``; moments are zero where there are none, of a parameter that was frozen."""
 
 
 class Engine:
@@ -152,6 +152,10 @@ class Engine:
     capabilities: frozenset[str]
     activations: Mapping[str, Callable[[Any], Any]]
     draws_ahead: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The process's own engine of this name, on this device if it is there: pickled, and copied, by name alone."""
+        return _engine_by_name, (self.name, self.device_name())
 
     # -- modules ---------------------------------------------------------------------------------------------------
 
@@ -180,6 +184,10 @@ class Engine:
     @abc.abstractmethod
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
         """Writes arrays back into a user's module."""
+
+    def freeze(self, module: Any, frozen: bool) -> None:
+        """Makes the module's parameters variables to ``split``, or parameters again; see ``multippo.freeze``."""
+        raise NotImplementedError(f"The {self.name} engine can't freeze a module: it does not supply Engine.freeze.")
 
     @abc.abstractmethod
     def children(self, module: Any) -> Iterator[tuple[str, Any]]:
@@ -432,7 +440,10 @@ class Engine:
         """Acting: nothing computed inside is differentiated."""
 
     def training(self, rows: int, widest: int) -> AbstractContextManager[Any]:
-        """Entered around a whole run; an engine may suit its threads to the work, and puts them back after.
+        """Entered around a whole run or evaluation, which owns the framework's modes: all is put back after it.
+
+        Gradients are on, automatic casts off, ranks and types are promoted by the array API standard, and threads suit
+        the work, whatever the process has set. Flags that look for faults (NaNs, leaks) stay as they are.
 
         Args:
             rows: Samples in one gradient step.
@@ -448,3 +459,12 @@ class Engine:
     @abc.abstractmethod
     def optimizer(self, config: OptimizerConfig) -> Optimizer:
         """AdamW as ``OptimizerConfig`` defines it."""
+
+
+def _engine_by_name(name: str, device: str) -> Engine:
+    from multippo.backends.registry import load_engine
+
+    try:
+        return load_engine(name, device)
+    except ValueError:  # no such device here
+        return load_engine(name)

@@ -359,7 +359,9 @@ def bound_attributes(engine: Any, neutral: type) -> dict[str, Any]:
 
     And a ``__call__``, which says where in the module an error arose.
     """
+    pickled = {"__reduce__": _reduce} if neutral.__reduce__ is object.__reduce__ else {}
     return {
+        **pickled,
         "engine": engine,
         "xp": engine.xp,
         "random": engine.random,
@@ -368,3 +370,12 @@ def bound_attributes(engine: Any, neutral: type) -> dict[str, Any]:
         "__doc__": neutral.__doc__,
         "__qualname__": neutral.__qualname__,
     }
+
+
+def _reduce(module: Any) -> tuple[Any, ...]:
+    """Parts by which pickle and its kin rebuild a module: a class made at run time is found by no name."""
+    return _unbuilt, (type(module).__bases__[0], module.engine), module.__getstate__()
+
+
+def _unbuilt(neutral: type, engine: Any) -> Any:
+    return object.__new__(engine.bind(neutral))

@@ -40,13 +40,8 @@ def portable_split(module: Any, params: Any, variables: Any) -> dict[str, np.nda
         variables: Likewise.
     """
     held = module.engine.native_arrays(params, variables)
-    arrays: dict[str, np.ndarray] = {}
-    for name, leaf in module.engine.leaves(module).items():
-        # What is neither trained nor tracked, such as a frozen parameter on torch, is the module's own.
-        own = leaf.native_path not in held
-        value = leaf.read() if own else np.array(leaf.to_portable(held[leaf.native_path]), order="C")
-        arrays[name] = _as_kept(value)
-    return arrays
+    leaves = module.engine.leaves(module).items()
+    return {name: _as_kept(np.array(leaf.to_portable(held[leaf.native_path]), order="C")) for name, leaf in leaves}
 
 
 def refuse_other_module(what: str, module: Any) -> None:

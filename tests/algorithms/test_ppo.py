@@ -257,3 +257,17 @@ def test_a_network_that_replay_does_not_repeat_is_told_of_once(torch_engine, cap
     assert warnings_of(CountNet()) == []
     (message,) = warnings_of(Afresh())
     assert "in iteration 1: replayed, the network does not repeat what it did in the rollout" in message
+
+
+def test_a_network_in_evaluation_mode_is_trained_on_samples_and_left_in_it(torch_engine):
+    env, weights = Clock(2, num_envs=2), []
+    for evaluating in (False, True):
+        network = mp.make_mlp_actor_critic(env.observation_space, env.action_space, [4], [4], rngs=mp.Rngs(0))
+        network.train(not evaluating)
+        training.train(env, network, iterations=2)
+        assert all(
+            module.training != evaluating for module in network.modules() if isinstance(module, mp.StatefulModule)
+        )
+        weights.append(mp.to_portable(network))
+    for name, value in weights[0].items():
+        np.testing.assert_array_equal(value, weights[1][name], err_msg=name)

@@ -102,7 +102,10 @@ def _finite(number: float | None) -> float | None:
 
 def _moments(state: TrainingState, network: Any) -> dict[str, np.ndarray]:
     return {
+        # Of a parameter that is frozen there are none; zeros are what it begins with.
         f"{moment}/{name}": leaf.to_portable(np.asarray(values[leaf.native_path]))
+        if leaf.native_path in values
+        else np.zeros_like(leaf.read())
         for moment, values in zip(MOMENTS, state.optimizer_state[:2], strict=True)
         for name, leaf in network.engine.leaves(network).items()
         if leaf.trained

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import copyreg
 import functools
+import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -30,6 +32,8 @@ _COMPILE_EVENTS = (
     "/jax/core/compile/jaxpr_to_mlir_module_duration",
     "/jax/core/compile/backend_compile_duration",
 )
+_FROZEN = "multippo_frozen"
+"""Metadata of a parameter that is not trained at present."""
 
 
 class JaxEngine(Engine):
@@ -66,7 +70,7 @@ class JaxEngine(Engine):
 
     def split(self, module: Any) -> SplitModule:
         track_all(module)
-        definition, params, variables = nnx.split(module, nnx.Param, ...)
+        definition, params, variables = nnx.split(module, _is_trained, ...)
         # The training step donates its buffers: what it consumes must not be the user's, nor one array twice.
         return SplitModule(definition, *jax.tree.map(lambda x: x.copy(), (params, variables)))
 
@@ -80,7 +84,7 @@ class JaxEngine(Engine):
         module = nnx.merge(definition, *jax.tree.map(lambda x: x, (params, variables)))
         with _selecting_by_where(type(module).__name__):
             module.update_statistics(rollout_extras, valid=valid)
-        _, after, updated = nnx.split(module, nnx.Param, ...)
+        _, after, updated = nnx.split(module, _is_trained, ...)
         # While this is traced an array that was not written is the same object still.
         was, now = dict(self.named_params(params)), dict(self.named_params(after))
         for name in {**was, **now}:
@@ -89,7 +93,13 @@ class JaxEngine(Engine):
         return jax.tree.map(lambda new, old: jnp.where(skip, old, new), updated, variables)
 
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
-        nnx.update(module, *self.snapshot((params, variables)))
+        # Values alone: what is frozen is the module's own affair.
+        nnx.update(module, *(nnx.to_pure_dict(state) for state in self.snapshot((params, variables))))
+
+    def freeze(self, module: Any, frozen: bool) -> None:
+        for _, variable in nnx.iter_graph(module):
+            if isinstance(variable, nnx.Param):
+                variable.set_metadata(**{_FROZEN: frozen})
 
     def children(self, module: Any) -> Iterator[tuple[str, Any]]:
         for name, value in in_order(vars(module).items()):
@@ -193,9 +203,12 @@ class JaxEngine(Engine):
             "jax_default_matmul_precision": str(chosen),
         }
 
-    def training(self, rows: int, widest: int) -> contextlib.AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def training(self, rows: int, widest: int) -> Generator[None]:
         del rows, widest
-        return self.activated()
+        # What is neutral is written to the array API standard, which broadcasts and promotes.
+        with self.activated(), jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+            yield
 
     def _place(self, array: Any) -> Any:
         """Binds an array to the engine's device, if one was chosen: what is computed from it stays there."""
@@ -314,9 +327,24 @@ class JaxEngine(Engine):
         return JaxOptimizer(config, self._place)
 
 
+def _is_trained(path: Any, variable: Any) -> bool:
+    """Filter of NNX for parameters that are not frozen."""
+    del path
+    return isinstance(variable, nnx.Param) and not variable.get_metadata(_FROZEN, False)
+
+
 @jax.jit
 def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
     return [jnp.copy(array) for array in arrays]
+
+
+def _by_name(function: Any) -> Any:
+    """The name that a compiled function goes by in its module, if it does: pickle can't take one by its content."""
+    found = getattr(sys.modules.get(function.__module__), function.__qualname__, None)
+    return function.__qualname__ if found is function else function.__reduce__()
+
+
+copyreg.pickle(type(_copies), _by_name)
 
 
 @contextlib.contextmanager

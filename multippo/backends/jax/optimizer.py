@@ -67,5 +67,5 @@ class JaxOptimizer(Optimizer):
         return {jax.tree_util.keystr(p): np.asarray(v) for p, v in jax.tree_util.tree_leaves_with_path(tree)}
 
     def _flat(self, values: Mapping[Any, Any]) -> Any:
-        pick = lambda p, s: jnp.array(values[jax.tree_util.keystr(p)], s.dtype)  # noqa: E731
+        pick = lambda p, s: jnp.array(values.get(jax.tree_util.keystr(p), np.zeros(s.shape)), s.dtype)  # noqa: E731
         return ravel_pytree(jax.tree_util.tree_map_with_path(pick, self._like))[0]

@@ -26,7 +26,7 @@ from multippo.backends.torch.modules import (
     track_all,
 )
 from multippo.backends.torch.optimizer import TorchOptimizer
-from multippo.backends.torch.switches import describe_switches, one_precision, set_switches
+from multippo.backends.torch.switches import describe_switches, one_precision, own_modes, set_switches
 from multippo.programmes import frozen
 from multippo.random import Random
 from multippo.trees import tree_map
@@ -69,8 +69,10 @@ class TorchEngine(Engine):
 
     def split(self, module: Any) -> SplitModule:
         track_all(module)
-        params = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        return SplitModule(module, params, dict(module.named_buffers()))
+        held = dict(module.named_parameters())
+        params = {name: p for name, p in held.items() if p.requires_grad}
+        frozen = {name: p for name, p in held.items() if not p.requires_grad}
+        return SplitModule(module, params, {**dict(module.named_buffers()), **frozen})
 
     def merge(self, definition: Any, params: Any, variables: Any) -> Any:
         del params, variables  # they are the module's own
@@ -97,6 +99,9 @@ class TorchEngine(Engine):
                 if own[name] is not value:
                     own[name].copy_(value)
 
+    def freeze(self, module: Any, frozen: bool) -> None:
+        module.requires_grad_(not frozen)
+
     def children(self, module: Any) -> Iterator[tuple[str, Any]]:
         for name, value in in_order(vars(module)["_modules"].items()):
             if isinstance(value, nn.ModuleList | ModuleDict):
@@ -118,9 +123,8 @@ class TorchEngine(Engine):
     def leaves(self, module: Any) -> dict[str, Leaf]:
         found = Named()
         split = self.split(module)
-        positions: dict[int, int | str] = {id(p): i for i, p in enumerate(split.params.values())}
-        positions |= {id(buffer): name for name, buffer in split.variables.items()}
-        self._collect(module, (), found, set(), positions)
+        names = {id(tensor): name for name, tensor in (*split.params.items(), *split.variables.items())}
+        self._collect(module, (), found, set(), names)
         return dict(sorted(found.items()))
 
     def _collect(
@@ -129,7 +133,7 @@ class TorchEngine(Engine):
         path: tuple[str, ...],
         found: Named,
         seen: set[int],
-        positions: dict[int, int | str],
+        names: dict[int, str],
     ) -> None:
         for attribute, child in in_order(vars(module)["_modules"].items()):
             # Not named_children(), which leaves out the second name of a module before names are sorted.
@@ -138,16 +142,16 @@ class TorchEngine(Engine):
             seen.add(id(child))
             here = path if attribute == NATIVE_CORE else (*path, unescape(attribute))
             if isinstance(child, TorchParam | TorchVariable):
-                found.add(here, _leaf(child.value, None, positions))
+                found.add(here, _leaf(child.value, None, names))
             else:
-                self._collect(child, here, found, seen, positions)
+                self._collect(child, here, found, seen, names)
         renamed = layers.PORTABLE_NAMES.get(type(module), {})
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             if id(tensor) in seen or (renamed and name not in renamed):
                 continue
             seen.add(id(tensor))
             portable, axes = renamed.get(name, (name, None))
-            found.add((*path, portable), _leaf(tensor, axes, positions))
+            found.add((*path, portable), _leaf(tensor, axes, names))
 
     # -- native layers
 
@@ -262,8 +266,7 @@ class TorchEngine(Engine):
         return [(_readable(name.removesuffix(".value").split(".")), value) for name, value in params.items()]
 
     def native_arrays(self, params: Any, variables: Any) -> dict[Any, np.ndarray]:
-        held = {**dict(enumerate(params.values())), **variables}
-        return {path: self.to_numpy(tensor) for path, tensor in held.items()}
+        return {path: self.to_numpy(tensor) for path, tensor in (*params.items(), *variables.items())}
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
         return torch.zeros(shape, dtype=self._float_dtype, device=self.device)
@@ -335,14 +338,15 @@ class TorchEngine(Engine):
         if small and self.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)
         try:
-            with self.activated(), one_precision(self.device):
+            with self.activated(), one_precision(self.device), own_modes(self.device, self._float_dtype):
                 yield
         finally:
             torch.set_num_threads(before)
 
     def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:
         def with_grad(params: Any, *args: Any) -> tuple[tuple[Any, Any], Any]:
-            with one_precision(self.device):
+            # A callback or an environment may have turned gradients off.
+            with one_precision(self.device), torch.enable_grad():
                 return differentiated(params, *args)
 
         def differentiated(params: Any, *args: Any) -> tuple[tuple[Any, Any], Any]:
@@ -377,7 +381,7 @@ def _readable(parts: list[str]) -> str:
     return ".".join(unescape(part) for part in parts if part != NATIVE_CORE)
 
 
-def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, positions: dict[int, int | str]) -> Leaf:
+def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, names: dict[int, str]) -> Leaf:
     def turn(value: np.ndarray) -> np.ndarray:
         return value if axes is None else value.transpose(axes)
 
@@ -389,10 +393,10 @@ def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, positions: dict[in
             tensor.copy_(torch.from_numpy(np.array(turn_back(value), order="C")).to(tensor.dtype))
 
     return Leaf(
-        trained=isinstance(positions.get(id(tensor)), int),
+        trained=isinstance(tensor, nn.Parameter),
         read=lambda: np.array(turn(exchange.to_numpy(tensor)), order="C"),
         write=write,
-        native_path=positions.get(id(tensor)),
+        native_path=names[id(tensor)],
         to_portable=turn,
         from_portable=turn_back,
         holder=tensor,

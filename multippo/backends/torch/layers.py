@@ -95,7 +95,7 @@ class LSTMCore(nn.LSTMCell):
     than an ``nn.LSTM``, since torch.compile refuses that; ``unroll`` calls the kernel of ``nn.LSTM`` all the same.
     """
 
-    bias_ih: nn.Parameter
+    bias_ih: torch.Tensor
     bias_hh: nn.Parameter
     bfloat16_operands = False
 
@@ -104,10 +104,10 @@ class LSTMCore(nn.LSTMCell):
         # The parameters of an nn.LSTM, which lie in one block on CUDA, as cuDNN wants them.
         native: Any = nn.LSTM(in_features, hidden_features, dtype=dtype, device=device)
         self.weight_ih, self.weight_hh = native.weight_ih_l0, native.weight_hh_l0
-        self.bias_ih, self.bias_hh = native.bias_ih_l0, native.bias_hh_l0
-        self.bias_ih.requires_grad_(False)
-        with torch.no_grad():
-            self.bias_ih.zero_()
+        self.bias_hh = native.bias_hh_l0
+        # A buffer: as a parameter requires_grad_(True), after a while of freezing, would have it trained.
+        del self.bias_ih
+        self.register_buffer("bias_ih", native.bias_ih_l0.data.zero_())
 
     def carry(self, batch_size: int) -> Any:
         """Zeros ``[B, H]`` of the weights' type, where they lie."""

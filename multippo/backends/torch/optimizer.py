@@ -19,9 +19,10 @@ class TorchOptimizer(Optimizer):
 
     def __init__(self, config: OptimizerConfig) -> None:
         self._config = config
+        self._names: list[str] = []
 
     def init(self, params: Any) -> Any:
-        config = self._config
+        config, self._names = self._config, list(params)
         tensors = list(params.values())
         device = tensors[0].device if tensors else torch.device("cpu")
         return torch.optim.AdamW(
@@ -66,29 +67,29 @@ class TorchOptimizer(Optimizer):
         return params, state
 
     def export_state(self, state: Any) -> tuple[Mapping[Any, Any], Mapping[Any, Any], int]:
-        parameters = state.param_groups[0]["params"]
         first, second, count = {}, {}, 0
-        for index, parameter in enumerate(parameters):
+        for name, parameter in zip(self._names, state.param_groups[0]["params"], strict=False):
             moments = state.state.get(parameter)
             zeros = np.zeros(tuple(parameter.shape), np.float32)
-            first[index] = exchange.to_numpy(moments["exp_avg"]).copy() if moments else zeros
-            second[index] = exchange.to_numpy(moments["exp_avg_sq"]).copy() if moments else zeros
+            first[name] = exchange.to_numpy(moments["exp_avg"]).copy() if moments else zeros
+            second[name] = exchange.to_numpy(moments["exp_avg_sq"]).copy() if moments else zeros
             count = int(moments["step"]) if moments else count
         return first, second, count
 
     def import_state(self, params: Any, first: Mapping[Any, Any], second: Mapping[Any, Any], count: int) -> Any:
         optimizer = self.init(params)
-        for index, parameter in enumerate(params.values()):
+        for name, parameter in params.items():
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(count), device=parameter.device),
-                "exp_avg": _moment(first[index], parameter),
-                "exp_avg_sq": _moment(second[index], parameter),
+                "exp_avg": _moment(first.get(name, 0.0), parameter),
+                "exp_avg_sq": _moment(second.get(name, 0.0), parameter),
             }
         return optimizer
 
 
 def _moment(value: Any, parameter: torch.Tensor) -> torch.Tensor:
-    return _laid_out_like(parameter, torch.as_tensor(np.array(value, order="C")).to(parameter))
+    own = torch.as_tensor(np.array(value, order="C")).to(parameter)
+    return _laid_out_like(parameter, own.expand(parameter.shape))
 
 
 def _laid_out_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

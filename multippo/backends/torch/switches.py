@@ -1,4 +1,4 @@
-"""torch's two switches for TF32, of which cuDNN's is on by default: here they are one setting."""
+"""torch's ambient modes, as a run needs them; and its two switches for TF32, cuDNN's on by default, as one setting."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import torch
 
-__all__ = ["describe_switches", "one_precision", "set_switches"]
+__all__ = ["describe_switches", "one_precision", "own_modes", "set_switches"]
 
 _MIXED = (
     "torch's TF32 switches were set for single operations (fp32_precision), which multippo.matmul_precision can't set "
@@ -51,6 +51,26 @@ def one_precision(device: torch.device, precision: str | None = None) -> context
     """
     before = _read() if device.type == "cuda" else None
     return contextlib.nullcontext() if before is None else set_switches(precision or before[0])
+
+
+@contextlib.contextmanager
+def own_modes(device: torch.device, dtype: torch.dtype) -> Generator[None]:
+    """Turns gradients on and autocast off, and sets default type and device, whatever the process has set.
+
+    Args:
+        device: Where the engine computes.
+        dtype: Its floating-point type.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))  # gradients are on in it
+        for kind in {"cpu", device.type}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(dtype)
+        # Left alone if nobody set it, since under a default device every call of torch's takes longer.
+        if torch.get_default_device() not in (torch.device("cpu"), device):
+            stack.enter_context(device)
+        yield
 
 
 def describe_switches() -> dict[str, str]:

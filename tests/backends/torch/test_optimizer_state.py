@@ -34,7 +34,7 @@ def test_gradients_and_parameters_may_lie_in_any_memory_order() -> None:
         optimizer.step(params, {"w": grad}, state, torch.tensor(0.1), torch.tensor(False))
         torch.testing.assert_close(params["w"].detach(), -0.1 * values, rtol=1e-4, atol=1e-4)
         first, second, count = optimizer.export_state(state)
-        np.testing.assert_allclose(first[0], 0.1 * values.numpy(), rtol=1e-6)
+        np.testing.assert_allclose(first["w"], 0.1 * values.numpy(), rtol=1e-6)
         again = optimizer.import_state(params, first, second, count)
         optimizer.step(params, {"w": grad}, again, torch.tensor(0.1), torch.tensor(False))
         torch.testing.assert_close(params["w"].detach(), -0.2 * values, rtol=1e-4, atol=1e-4)

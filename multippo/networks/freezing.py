@@ -1,0 +1,45 @@
+"""Parts of a network that are not trained for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multippo.networks.portable import refuse_other_module
+
+__all__ = ["freeze", "unfreeze"]
+
+
+def freeze(module: Any) -> None:
+    """Keeps a module's parameters as they are in training, until ``unfreeze``.
+
+    What updates statistics goes on. A frozen network is saved and loaded as any other; one that is built anew to load
+    it into is frozen anew. On torch it is ``module.requires_grad_(False)``.
+
+    Args:
+        module: A StatefulModule, a whole network or a part of one.
+
+    Raises:
+        TypeError: If it is something else.
+
+    Example:
+        >>> import multippo as mp
+        >>> layer = mp.Dense(2, 2, mp.Rngs(0))
+        >>> mp.freeze(layer)
+        >>> len(layer.engine.named_params(layer.engine.split(layer).params))
+        0
+    """
+    refuse_other_module("freeze", module)
+    module.engine.freeze(module, True)
+
+
+def unfreeze(module: Any) -> None:
+    """Trains a module's parameters again. In a run that goes on the optimiser's moments of them are zero at first.
+
+    Args:
+        module: A StatefulModule.
+
+    Raises:
+        TypeError: If it is something else.
+    """
+    refuse_other_module("unfreeze", module)
+    module.engine.freeze(module, False)
