@@ -13,7 +13,6 @@ import pytest
 import support
 import training
 from multippo.conformance.plan import Evidence, make_plan
-from multippo.conformance.specimens.mutants import MUTANTS
 
 import multippo as mp
 from multippo.testing import Clock, NoisyNet
