@@ -72,16 +72,11 @@ class ImageNet(TableNet):
         return super().heads(memory, xp.stack((1 - light, light), axis=-1))
 
 
-@pytest.fixture(params=["as it is", "64-bit"])
-def bits(request: pytest.FixtureRequest, engine: Any) -> Iterator[str]:
-    """The engine in 32-bit arithmetic, on JAX also where the user has enabled 64 bits."""
-    if request.param == "as it is":
-        yield request.param
-    elif engine.name == "jax":
-        with jax.enable_x64(True):
-            yield request.param
-    else:
-        pytest.skip("torch has no such switch")
+@pytest.fixture(params=["torch", "jax", "jax_64"])
+def bits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each engine in 32-bit arithmetic, JAX also where the user has enabled 64 bits."""
+    with mp.use_backend(request.param.partition("_")[0]), jax.enable_x64(request.param == "jax_64"):
+        yield
 
 
 def assert_float32(transition: Any) -> None:
@@ -97,8 +92,8 @@ def assert_float32(transition: Any) -> None:
         assert flag.dtype == np.bool_
 
 
-@pytest.mark.nightly_if("jax")
-def test_a_careless_environment(bits: str):
+@pytest.mark.nightly_if("jax", "jax_64")
+def test_a_careless_environment(bits: None):
     env = mp.make_env([Careless, Careless])
     transition = support.roll(env, TableNet(np.arange(float(SIZE))), 4)
     assert transition.obs.dtype == np.float32
@@ -107,13 +102,8 @@ def test_a_careless_environment(bits: str):
     np.testing.assert_array_equal(transition.truncated[:, 0], [False, False, True, False])
 
 
-@pytest.mark.parametrize(
-    ("engine", "bits"),
-    [("torch", "as it is"), ("jax", "64-bit"), ("jax", "as it is")],
-    indirect=True,
-)
-@pytest.mark.nightly_if("jax")
-def test_training_in_it(bits: str):
+@pytest.mark.nightly_if("jax", "jax_64")
+def test_training_in_it(bits: None):
     env, network = mp.make_env([Careless, Careless]), TableNet(np.linspace(0.5, 1.0, SIZE))
     run = training.train(env, network, **{**probing.ONE_STEP, "learning_rate": 0.01}, rollout_length=4)
     assert all(np.isfinite(value) for name, value in run.logs[0].items())
@@ -124,8 +114,8 @@ def test_training_in_it(bits: str):
     assert support.to_numpy(run.state.episodes.reward).dtype == np.float32
 
 
-@pytest.mark.nightly_if("jax")
-def test_images_stay_bytes_and_are_scaled_once(bits: str):
+@pytest.mark.nightly_if("jax", "jax_64")
+def test_images_stay_bytes_and_are_scaled_once(bits: None):
     env = mp.make_env([Camera])
     transition = support.roll(env, ImageNet(), 3)
     assert transition.obs.dtype == np.uint8
@@ -158,7 +148,7 @@ class Loose:
 
 
 @pytest.mark.nightly
-def test_a_functional_environment_whose_reset_and_step_disagree(bits: str):
+def test_a_functional_environment_whose_reset_and_step_disagree(bits: None):
     env = mp.make_env(Loose(), num_envs=2)
     transition = support.roll(env, TableNet(np.arange(float(SIZE))), 4)
     assert transition.obs.dtype == np.float32

@@ -5,7 +5,6 @@ Seen in araffin/sbx#55, DLR-RM/stable-baselines3#1028.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -18,22 +17,13 @@ from multippo.testing import Goal
 
 
 def make_network() -> Any:
-    rngs = mp.Rngs(3)
-    actor = mp.Sequential([mp.Dense(6, 2, rngs), mp.NormalTanhSampler(rngs, 0.01)])
-    network = mp.Sequential(
-        [
-            mp.Normalizer(1),
-            mp.Dense(1, 6, rngs, "tanh"),
-            mp.LayerNorm(6),
-            mp.PPOAdapter(action=actor, value=mp.Dense(6, 1, rngs)),
-        ]
-    )
+    front = [mp.Normalizer(1), mp.Dense(1, 6, mp.Rngs(3), "tanh"), mp.LayerNorm(6)]
+    network = mp.Sequential([*front, support.actor_critic(6, "NormalTanhSampler", parameters=2)])
     values = support.fill_randomly(network, scale=0.4)
     assert all(np.abs(value).min() > 0 for name, value in values.items() if "bias" in name)
     return network
 
 
-@functools.cache
 def one_iteration(name: str) -> tuple[dict[str, np.ndarray], training.Run, Any]:
     with mp.use_backend(name):
         network = make_network()
@@ -54,34 +44,17 @@ def one_iteration(name: str) -> tuple[dict[str, np.ndarray], training.Run, Any]:
 
 
 @pytest.mark.nightly
-def test_one_iteration_gives_the_same_parameters_and_moments():
-    (weights, _, moments), (others, _, other_moments) = (one_iteration(name) for name in support.ENGINES)
+def test_one_iteration_is_the_same():
+    (weights, run, moments), (others, other_run, other_moments) = (one_iteration(name) for name in support.ENGINES)
     support.assert_trees_close(weights, others, 1e-5)
     support.assert_trees_close(moments[:2], other_moments[:2], 1e-5)
     assert moments[2] == other_moments[2] == 16
-
-
-@pytest.mark.parametrize(
-    "metric",
-    [
-        "losses/actor",
-        "losses/critic",
-        "losses/regularization",
-        "losses/total",
-        "kl/approx",
-        "ratio/clip_fraction",
-        "gradient/norm",
-        "learning_rate",
-        "ratio/last_max_dev",
-    ],
-)
-def test_what_is_logged_agrees(metric: str):
-    found, expected = (one_iteration(name)[1].column(metric) for name in support.ENGINES)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_clips_were_at_work():
-    line = one_iteration("torch")[1].logs[0]
+    line, other = run.logs[0], other_run.logs[0]
+    names = [name for name in line if not name.startswith(("time/", "throughput/"))]
+    assert {"losses/actor", "kl/approx", "gradient/norm", "learning_rate", "ratio/last_max_dev"} <= {*names}
+    for name in names:
+        np.testing.assert_allclose(line[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name)
+    # The clips were at work.
     assert line["gradient/norm"] > 0.1
     assert 0 < line["ratio/clip_fraction"] < 1
 
@@ -101,6 +74,6 @@ def test_initial_weights_have_the_same_statistics(engine: Any):
     for name, value in values.items():
         if name.endswith("bias"):
             assert not value.any(), name
-    with mp.use_backend("jax" if engine.name == "torch" else "torch"):
+    with mp.use_backend("numpy"):
         others = mp.to_portable(mp.make_mlp_actor_critic(12, 3, (64, 64), (64, 64), mp.Rngs(0), normalize_obs=False))
     support.assert_trees_close(values, others, 1e-6)

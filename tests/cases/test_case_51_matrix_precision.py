@@ -54,12 +54,8 @@ def make_network() -> Any:
 
 
 def worst_deviation() -> float:
-    env, network = Numbers(), make_network()
-    state = network.initialize_state(NUM_ENVS)
-    _, _, transition = mp.unroll_env(env, env.reset(0), network, state, STEPS, mp.random.key(0))
-    run = support.compiled(network, lambda net, s, t: mp.replay(net, s, t).loglikelihoods)
-    found = support.to_numpy(run(state, transition))
-    return float(np.abs(found - support.to_numpy(transition.network_output).loglikelihoods).max())
+    stored, found = support.rolled_and_replayed(Numbers(), make_network(), STEPS)
+    return float(np.abs(found.loglikelihoods - stored.network_output.loglikelihoods).max())
 
 
 def test_on_the_processor(engine: Any):

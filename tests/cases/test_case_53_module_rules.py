@@ -13,7 +13,7 @@ import support
 import training
 
 import multippo as mp
-from multippo.testing import Clock, Spy
+from multippo.testing import Clock
 
 SIZE = 4
 
@@ -48,12 +48,14 @@ EXPECTED = {
 }
 
 
-def make_network() -> Any:
-    rngs = mp.Rngs(0)
-    action = mp.Sequential([mp.Dense(SIZE, 2, rngs), mp.CategoricalSampler(rngs)])
-    network = mp.Sequential([Mixed(rngs), mp.PPOAdapter(action=action, value=mp.Dense(SIZE, 1, rngs))])
+def with_heads(body: Any) -> Any:
+    network = mp.Sequential([body, support.actor_critic(SIZE)])
     support.fill_randomly(network)
     return network
+
+
+def make_network() -> Any:
+    return with_heads(Mixed(mp.Rngs(0)))
 
 
 def parts(values: dict[str, Any]) -> set[str]:
@@ -97,101 +99,58 @@ def test_engines_agree_and_convert():
 
 
 class Captures(mp.StatefulModule):
-    """Holds a layer in a closure, where neither framework sees it."""
+    """Uses a layer by a function: its own, or one that it does not hold, where neither framework sees it."""
 
-    def __init__(self, rngs: mp.Rngs) -> None:
-        hidden = mp.Dense(SIZE, SIZE, rngs)
-        self.hidden = lambda x: hidden((), x).output
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        return mp.StatefulModuleOutput(state, self.hidden(x))
-
-
-class OfItself(mp.StatefulModule):
-    """Holds a layer, and a function that uses it by way of ``self``."""
-
-    def __init__(self, rngs: mp.Rngs) -> None:
-        self.layer = mp.Dense(SIZE, SIZE, rngs)
-        self.hidden = lambda x: self.layer((), x).output
+    def __init__(self, held: bool) -> None:
+        hidden = mp.Dense(SIZE, SIZE, mp.Rngs(0))
+        if held:
+            self.layer = hidden
+        self.hidden = (lambda x: self.layer((), x).output) if held else (lambda x: hidden((), x).output)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
         return mp.StatefulModuleOutput(state, self.hidden(x))
 
 
-def capturing(kind: type) -> tuple[Any, Any]:
-    rngs = mp.Rngs(0)
-    action = mp.Sequential([mp.Dense(SIZE, 2, rngs), mp.CategoricalSampler(rngs)])
-    network = mp.Sequential([kind(rngs), mp.PPOAdapter(action=action, value=mp.Dense(SIZE, 1, rngs))])
-    return Spy(Clock(SIZE - 1, "truncated", 4)), network
-
-
-def test_a_layer_in_a_closure_is_named_before_the_first_step(engine: Any, caplog: pytest.LogCaptureFixture):
-    training.train(*capturing(Captures), iterations=2)
+@pytest.mark.nightly_if("jax")
+def test_a_layer_in_a_closure_is_named(engine: Any, caplog: pytest.LogCaptureFixture):
+    training.train(Clock(SIZE - 1, "truncated", 4), with_heads(Captures(held=False)), iterations=2)
     (said,) = [record.getMessage() for record in caplog.records if "captures" in record.getMessage()]
     assert said.startswith("Sequential.layers[0].hidden captures 'hidden' (Dense), whose weights no module of this")
     assert "neither trained nor saved. Assign it as an attribute, self.hidden = ..." in said
 
 
-def test_a_teacher_may_be_captured(torch_engine: Any):
-    teacher, student = make_network(), make_network()
-    config = mp.DistillationTrainConfig(
-        distillation=mp.DistillationConfig(total_steps=16, rollout_length=4, num_minibatches=1, num_epochs=1)
-    )
-
-    def target(teacher_extras: Any, student_extras: Any) -> Any:
-        assert isinstance(teacher, mp.StatefulModule)
-        return teacher_extras
-
-    assert mp.train_distillation(Clock(SIZE - 1, "truncated", 4), teacher, student, config, target_fn=target)
-
-
+@pytest.mark.nightly_if("jax")
 def test_a_function_of_weights_that_are_held_trains_them_or_is_named(engine: Any, caplog: pytest.LogCaptureFixture):
     """JAX trains copies of modules, whose function would go on with the weights of the first one."""
-    env, network = capturing(OfItself)
+    network = with_heads(Captures(held=True))
     before = mp.to_portable(network)
-    training.train(env, network, iterations=1)
+    training.train(Clock(SIZE - 1, "truncated", 4), network, iterations=1)
     moved = np.abs(mp.to_portable(network)["layers.0.layer.kernel"] - before["layers.0.layer.kernel"]).max() > 1e-5
-    named = "layers[0].hidden captures 'self' (OfItself) and may compute with its weights" in caplog.text
+    named = "layers[0].hidden captures 'self' (Captures) and may compute with its weights" in caplog.text
     assert (moved, named) == ((False, True) if engine.name == "jax" else (True, False))
 
 
-class InTuple(mp.StatefulModule):
-    """Holds its layers in a tuple."""
+class Holds(mp.StatefulModule):
+    """Holds its layers in a tuple, or in a list that grows after the assignment."""
 
-    def __init__(self, rngs: mp.Rngs) -> None:
-        self.layers = (mp.Dense(SIZE, SIZE, rngs), mp.Dense(SIZE, SIZE, rngs))
+    def __init__(self, kind: type) -> None:
+        layers = [mp.Dense(SIZE, SIZE, mp.Rngs(0)) for _ in range(2)]
+        self.layers: Any = kind() if kind is list else tuple(layers)
+        if kind is list:
+            self.layers.extend(layers)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        for layer in self.layers:
-            x = layer((), x).output
         return mp.StatefulModuleOutput(state, x)
 
 
-def test_a_tuple_of_layers_is_tracked_or_refused_with_the_remedy(engine: Any):
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_layers_are_tracked_or_refused_with_the_remedy(engine: Any, kind: type):
     try:
-        module = InTuple(mp.Rngs(0))
+        module = Holds(kind)
     except (TypeError, ValueError) as error:
-        assert "list" in str(error)
+        assert kind is tuple and "list" in str(error)
     else:
         assert len(mp.to_portable(module)) == 4
-
-
-class Late(mp.StatefulModule):
-    """Adds to its list of layers after the assignment."""
-
-    def __init__(self, rngs: mp.Rngs) -> None:
-        self.layers: list[Any] = []
-        for _ in range(2):
-            self.layers.append(mp.Dense(SIZE, SIZE, rngs))
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        for layer in self.layers:
-            x = layer((), x).output
-        return mp.StatefulModuleOutput(state, x)
-
-
-def test_layers_added_later_are_tracked(engine: Any):
-    assert len(mp.to_portable(Late(mp.Rngs(0)))) == 4
 
 
 @pytest.mark.parametrize("name", ["engine", "xp", "random"])

@@ -5,6 +5,7 @@ Seen in vwxyzjn/cleanrl#532, Farama-Foundation/Gymnasium#256.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from typing import Any
@@ -28,20 +29,11 @@ def make(*layers: Any) -> Any:
     return env
 
 
-def normalized() -> Any:
-    return make(wrappers.NormalizeObservation, lambda env: wrappers.TimeLimit(env, 9))
-
-
-def rewarded() -> Any:
-    return make(wrappers.NormalizeReward)
-
-
-def both() -> Any:
-    return make(wrappers.NormalizeObservation, wrappers.NormalizeReward)
-
-
-def plain() -> Any:
-    return make(lambda env: wrappers.TimeLimit(env, 9))
+LIMIT = functools.partial(wrappers.TimeLimit, max_episode_steps=9)
+plain = functools.partial(make, LIMIT)
+normalized = functools.partial(make, wrappers.NormalizeObservation, LIMIT)
+rewarded = functools.partial(make, wrappers.NormalizeReward)
+both = functools.partial(make, wrappers.NormalizeObservation, wrappers.NormalizeReward)
 
 
 CASES = {

@@ -100,6 +100,7 @@ def test_gradients_are_those_of_the_definition(engine: Any, expected: Any):
     support.assert_trees_close(found, differences, 1e-7)
 
 
+@pytest.mark.nightly_if("jax")
 def test_everything_learns(engine: Any):
     """Ten iterations of PPO: nothing that has a gradient stays where it was, by a single number."""
     actor = {**heads(SAMPLERS, zero=True), **heads(["tanh", "switches"], zero=False)}
