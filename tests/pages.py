@@ -1,4 +1,4 @@
-"""Reads and runs the Python blocks of Markdown pages.
+"""Reads and runs the Python blocks of Markdown pages, and programs.
 
 The blocks of one page run in order, in one namespace, as a reader would type them in. Beside that:
 
@@ -11,6 +11,7 @@ The blocks of one page run in order, in one namespace, as a reader would type th
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import re
 import textwrap
@@ -88,3 +89,12 @@ def run_page(page: Path, engine: str, replace: Any = lambda code: code) -> dict[
             expected = [line.rstrip() for line in block.code.strip().splitlines()]
             assert [line.rstrip() for line in printed.strip().splitlines()] == expected, f"{page.name}:{block.line}"
     return namespace
+
+
+def program(path: str) -> Any:
+    """The module of a program at the root, not as ``__main__``."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

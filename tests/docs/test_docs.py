@@ -37,6 +37,7 @@ def shorter(code: str) -> str:
     return re.sub(r"total_steps=(\d+)_000\b", r"total_steps=\1 * 16", code)
 
 
+@pytest.mark.nightly_if("jax")
 def test_the_readme_runs(engine):
     namespace = run_page(ROOT / "README.md", engine.name, shorter)
     assert namespace["result"].total_iterations == 2 and namespace["state"].iteration == 2
@@ -90,27 +91,20 @@ def test_the_reader_of_blocks(tmp_path):
         Block("python", "", "c = 3", 12, {"not run": "needs a robot"}),
         Block("text", 'title="Output"', "d", 18, {}),
     ]
-
-
-def test_blocks_share_a_namespace_and_some_do_not_run(tmp_path):
-    text = "```python\na = 1\n```\n```python\na += 1\n```\n<!-- engine: torch -->\n```python\na += 10\n```\n"
-    text += "<!-- not run: too long -->\n```python\na += 100\n```\n"
-    assert run_page(page(tmp_path, text), "jax")["a"] == 2
-    assert run_page(page(tmp_path, text), "torch")["a"] == 12
-
-
-def test_a_wrong_page_is_noticed(tmp_path):
-    with pytest.raises(ZeroDivisionError) as error:
-        run_page(page(tmp_path, "words\n\n```python\n\n1 / 0\n```\n"), "jax")
-    assert error.traceback[-1].lineno == 4  # counted from 0: the page's fifth line
-    wrong = '```python\nprint(2)\n```\n\n```text title="Output"\n3\n```\n'
-    with pytest.raises(AssertionError, match=r"page\.md:6"):
-        run_page(page(tmp_path, wrong), "jax")
-    run_page(page(tmp_path, wrong.replace("3", "2")), "jax")
+    (snippet,) = blocks(page(tmp_path, '```python\n--8<-- "examples/moving_average.py"\n```\n'))
+    assert snippet.code.strip() == (ROOT / "examples" / "moving_average.py").read_text("utf-8").strip()
     with pytest.raises(AssertionError, match="not closed"):
         blocks(page(tmp_path, "```python\n1\n"))
 
 
-def test_a_snippet_is_the_file(tmp_path):
-    found = blocks(page(tmp_path, '```python\n--8<-- "examples/moving_average.py"\n```\n'))
-    assert found[0].code.strip() == (ROOT / "examples" / "moving_average.py").read_text("utf-8").strip()
+def test_the_runner_of_blocks(tmp_path):
+    text = "```python\na = 1\n```\n```python\na += 1\n```\n<!-- engine: torch -->\n```python\na += 10\n```\n"
+    text += "<!-- not run: too long -->\n```python\na += 100\n```\n"
+    assert [run_page(page(tmp_path, text), name)["a"] for name in ("jax", "torch")] == [2, 12]
+    with pytest.raises(ZeroDivisionError) as error:
+        run_page(page(tmp_path, "words\n\n```python\n\n1 / 0\n```\n"), "jax")
+    assert error.traceback[-1].lineno == 4  # counted from 0: the page's fifth line
+    right = '```python\nprint(2)\n```\n\n```text title="Output"\n2\n```\n'
+    run_page(page(tmp_path, right), "jax")
+    with pytest.raises(AssertionError, match=r"page\.md:6"):
+        run_page(page(tmp_path, right.replace("\n2\n", "\n3\n")), "jax")

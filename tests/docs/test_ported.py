@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
-from pages import ROOT, blocks
+from pages import ROOT, blocks, program
 
 import multippo as mp
 from multippo.testing import check_module
@@ -16,11 +15,8 @@ from multippo.testing import check_module
 FOLDER = Path(__file__).parent / "ported"
 
 
-def ported(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def ported(name: str) -> Any:
+    return program(f"tests/docs/ported/{name}.py")
 
 
 def ones(engine, shape):
@@ -31,6 +27,7 @@ def step(network, x):
     return network(network.initialize_state(5), x).output
 
 
+@pytest.mark.nightly_if("jax")
 def test_quickstart(engine, capsys):
     nets, result, history = ported("quickstart").run()
     # 256 steps in iterations of 4 x 20 are four, 320 steps; some in which an environment only reset itself.
@@ -43,6 +40,7 @@ def test_quickstart(engine, capsys):
     assert first.actions.tolist() == second.actions.tolist()
 
 
+@pytest.mark.nightly_if("jax")
 def test_composition(engine):
     programs = ported("composition")
     out = step(programs.by_hand(), ones(engine, (5, 8)))
@@ -69,6 +67,7 @@ def test_graph(engine):
     assert tuple(out["torque"].shape) == (5, 2)
 
 
+@pytest.mark.nightly_if("jax")
 def test_custom_module(engine):
     programs = ported("custom_module")
     for cls in (programs.MovingAverage, programs.MovingAverageWithStats):

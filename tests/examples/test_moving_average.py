@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
-from pathlib import Path
+import runpy
 
 import numpy as np
 import pytest
+from pages import ROOT, program
+from support import actor_critic
 
 import multippo as mp
 from multippo.testing import check_module
-
-PATH = Path(__file__).resolve().parents[2] / "examples" / "moving_average.py"
 
 # k = 2. Environment 0: an episode of three inputs, then one of two. Environment 1: episodes of one, two and two.
 X = np.asarray([[2.0, 10.0], [4.0, 20.0], [9.0, 40.0], [5.0, 6.0], [7.0, 8.0]])
@@ -32,10 +29,7 @@ LAST = {"buffer": [[5.0, 7.0], [0.0, 0.0]], "seen": [2, 0]}
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("moving_average", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return program("examples/moving_average.py")
 
 
 def inputs(engine):
@@ -51,13 +45,6 @@ def test_it_averages_within_the_episode(engine, precision, example):
         np.testing.assert_allclose(engine.to_numpy(out.output)[..., 0], MEANS, rtol=1e-5)
         np.testing.assert_allclose(engine.to_numpy(out.next_state["buffer"])[..., 0], LAST["buffer"], rtol=1e-5)
         np.testing.assert_array_equal(engine.to_numpy(out.next_state["seen"]), LAST["seen"])
-
-
-def test_a_call_leaves_the_callers_buffer_alone(engine, example):
-    module = example.MovingAverage(1, 2)
-    state = module.initialize_state(1)
-    module(state, engine.asarray(np.asarray([[3.0]], np.float32)))
-    np.testing.assert_array_equal(engine.to_numpy(state["buffer"]), np.zeros((1, 2, 1)))
 
 
 def test_the_gradient_reaches_the_inputs_averaged(engine, precision, example):
@@ -101,17 +88,15 @@ def test_the_mean_moves_in_update_statistics_alone(engine, precision, example):
 
 @pytest.mark.parametrize("name", ["MovingAverage", "MovingAverageWithStats"])
 @pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.nightly_if("jax")
 def test_nothing_is_wrong_with_it(engine, example, name: str, k: int):
     report = check_module(getattr(example, name)(4, k), np.zeros(4))
     assert report and (k == 1 or not report.warnings), str(report)
 
 
+@pytest.mark.nightly_if("jax")
 def test_it_trains_and_replay_repeats_the_rollout(engine, example):
-    rngs = mp.Rngs(0)
-    ports = mp.PPOAdapter(
-        action=mp.Sequential([mp.Dense(2, 2, rngs), mp.CategoricalSampler(rngs)]), value=mp.Dense(2, 1, rngs)
-    )
-    network = mp.Sequential([example.MovingAverageWithStats(2, 3), ports])
+    network = mp.Sequential([example.MovingAverageWithStats(2, 3), actor_critic(2)])
     logged: list[dict[str, float]] = []
     config = mp.PPOConfig(total_steps=256, num_envs=4, rollout_length=32, num_epochs=1)
     mp.train_ppo("multippo/CartPoleNoVel-v0", network, mp.TrainConfig(ppo=config), log_fn=logged.append)
@@ -120,9 +105,9 @@ def test_it_trains_and_replay_repeats_the_rollout(engine, example):
     assert 200 < int(network[0].count[...]) == int(logged[-1]["step"]) <= 256
 
 
-def test_as_a_program():
-    done = subprocess.run([sys.executable, str(PATH)], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
+def test_as_a_program(torch_engine, capsys):
+    runpy.run_path(str(ROOT / "examples/moving_average.py"), run_name="__main__")
+    assert capsys.readouterr().out.splitlines() == [
         "MovingAverage: Nothing is wrong with it.",
         "MovingAverageWithStats: Nothing is wrong with it.",
     ]
