@@ -28,10 +28,14 @@ class Switching(Clock):
         return super().reset(key)
 
 
+def make(env: Any) -> Any:
+    if mp.get_backend() == "jax":  # where a recurrent one compiles for longer
+        return mp.make_mlp_actor_critic(env.observation_space, env.action_space, [4], [4], rngs=mp.Rngs(0))
+    return mp.make_recurrent_actor_critic(env.observation_space, env.action_space, 4, rngs=mp.Rngs(0))
+
+
 def trained(env: Any, **config: Any) -> tuple[dict[str, np.ndarray], Any]:
-    network = mp.make_mlp_actor_critic(
-        env.observation_space, env.action_space, actor_hidden_sizes=[4], critic_hidden_sizes=[4], rngs=mp.Rngs(0)
-    )
+    network = make(env)
     before = mp.to_portable(network)
     run = training.train(env, network, iterations=2, num_minibatches=1, num_epochs=1, target_kl=1.0, **config)
     assert run.column("gradient/norm")[0] > 0
@@ -83,9 +87,7 @@ def test_torch_in_every_mode(mode: str, on_torch: Any):
 
     env = Clock(2, num_envs=2)
     with mp.use_backend("torch"):
-        network = mp.make_mlp_actor_critic(
-            env.observation_space, env.action_space, actor_hidden_sizes=[4], critic_hidden_sizes=[4], rngs=mp.Rngs(0)
-        )
+        network = make(env)
         with modes()[mode]():
             before = now()
             training.train(env, network, iterations=2, num_minibatches=1, num_epochs=1, target_kl=1.0)

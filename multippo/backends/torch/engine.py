@@ -338,7 +338,7 @@ class TorchEngine(Engine):
         if small and self.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)
         try:
-            with self.activated(), one_precision(self.device), own_modes(self.device, self._float_dtype):
+            with self.activated(), one_precision(self.device), own_modes(self.device):
                 yield
         finally:
             torch.set_num_threads(before)

@@ -54,19 +54,12 @@ def one_precision(device: torch.device, precision: str | None = None) -> context
 
 
 @contextlib.contextmanager
-def own_modes(device: torch.device, dtype: torch.dtype) -> Generator[None]:
-    """Turns gradients on and autocast off, and sets default type and device, whatever the process has set.
-
-    Args:
-        device: Where the engine computes.
-        dtype: Its floating-point type.
-    """
+def own_modes(device: torch.device) -> Generator[None]:
+    """Turns gradients on and autocast off, and makes ``device`` the default, whatever the process has set."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))  # gradients are on in it
         for kind in {"cpu", device.type}:
             stack.enter_context(torch.autocast(kind, enabled=False))
-        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-        torch.set_default_dtype(dtype)
         # Left alone if nobody set it, since under a default device every call of torch's takes longer.
         if torch.get_default_device() not in (torch.device("cpu"), device):
             stack.enter_context(device)
