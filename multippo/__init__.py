@@ -46,6 +46,7 @@ from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulMo
 from multippo.networks.variables import Param, Variable
 from multippo.networks.variational import AR1VariationalBottleneck, VariationalBottleneck
 from multippo.rngs import Rngs
+from multippo.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from multippo.algorithms.activation_records import record_activations_rollout
@@ -70,8 +71,6 @@ if TYPE_CHECKING:
     )
     from multippo.networks.image_factories import make_cnn_actor_critic
     from multippo.runs.loading import Run, load_run
-
-__version__ = "0.1.0"
 
 _LAZY = {
     "CheckpointFolder": "multippo.algorithms.checkpointing.folder",

@@ -2,7 +2,7 @@
 
 import sys
 
-from multippo.cli import main
+from multippo.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -20,20 +20,6 @@ from typing import BinaryIO
 
 from multippo.errors import UnexpectedFileError
 
-__all__ = [
-    "create",
-    "is_leftover",
-    "open_to_append",
-    "open_to_read",
-    "read_bytes",
-    "read_text",
-    "remove_directory",
-    "remove_leftovers",
-    "replace_directory",
-    "write_bytes",
-    "write_text",
-]
-
 LIMIT = 2**24
 """Bytes of settings, descriptions and the like that are read."""
 

@@ -14,8 +14,6 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from multippo.atomic_files import LIMIT, read_bytes
 
-__all__ = ["FormatVersion", "Limit", "checked", "parse_json", "read_json", "short"]
-
 _DEEPEST = 100
 _INTEGERS = range(-(2**63), 2**64)
 _MOST_SHOWN = 200

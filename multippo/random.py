@@ -185,14 +185,14 @@ def _of(key: Any) -> Random:
     """The functions for the array type of ``key``."""
     if isinstance(key, np.ndarray):
         return host
-    from multippo.backends import engine_of_array
+    from multippo.backends.registry import engine_of_array
 
     return engine_of_array(key).random
 
 
 def key(seed: int) -> Any:
     """The key of a seed, on the active engine."""
-    from multippo.backends import active_engine
+    from multippo.backends.registry import active_engine
 
     return active_engine().random.key(seed)
 

@@ -1,4 +1,4 @@
-"""Signals that ask a process to end: training finishes and saves its iteration, and a deaf main thread ends in time."""
+"""Signals that ask a process to end: training finishes its iteration and saves it, and a process ends in time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from typing import Any
 
 from multippo.errors import Terminated
 
-__all__ = ["Deadline", "DeferredInterrupt", "save_what_is_finished"]
-
 _LOG = logging.getLogger("multippo")
 _WORDS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-_rescues: list[Callable[[], None]] = []
+_rescues: list[Callable[[], object]] = []
 
 
 def save_what_is_finished() -> None:
@@ -56,7 +54,7 @@ class DeferredInterrupt:
         abandoned: True once work has been given up for a signal.
     """
 
-    def __init__(self, rescue: Callable[[], None] | None = None, patience_s: float = 5.0) -> None:
+    def __init__(self, rescue: Callable[[], object] = str, patience_s: float = 5.0) -> None:
         self.abandoned = False
         self._rescue, self._patience_s = rescue, patience_s
         self._signal: int | None = None
@@ -69,13 +67,11 @@ class DeferredInterrupt:
             for number, defaults in _DEFAULTS.items():
                 if signal.getsignal(number) in defaults:
                     self._previous[number] = signal.signal(number, self._note)
-        if self._rescue is not None:
-            _rescues.append(self._rescue)
+        _rescues.append(self._rescue)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._rescue is not None:
-            _rescues.remove(self._rescue)
+        _rescues.remove(self._rescue)
         if signal.SIGALRM in self._previous:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in self._previous.items():
@@ -95,10 +91,9 @@ class DeferredInterrupt:
             if self._late:
                 self._abandon()
             yield
-        except Exception as error:
+        except Exception:
             # SIGTERM often goes to the processes of the environments as well, and they end at once.
-            if self.requested and not self.abandoned:
-                _LOG.debug("Given up with %r.", error)
+            if not self.abandoned:
                 self._abandon()
             raise
         finally:
@@ -127,7 +122,7 @@ class DeferredInterrupt:
             self._abandon()
 
     def _abandon(self) -> None:
-        self.abandoned |= self._abandonable
+        self.abandoned |= self._abandonable and self.requested
         self.raise_if_requested()
 
 
@@ -141,7 +136,8 @@ class Deadline:
     Only for a process that is all ours, such as the command line's: whatever else it was doing is lost.
 
     It is needed from the first import on: JAX calls Python from the garbage collector, where the KeyboardInterrupt of
-    Python's own handler is printed and forgotten.
+    Python's own handler is printed and forgotten. SIGTERM raises ``Terminated`` meanwhile where nobody handles it, as
+    Ctrl-C raises KeyboardInterrupt; training defers both.
 
     Args:
         last_words: Called in the other thread before the end; saves what there is and returns what to say.
@@ -155,6 +151,7 @@ class Deadline:
         self.last_words, self._seconds = last_words, seconds
         self._left = threading.Event()
         self._previous: int | None = None
+        self._raises = False
         self._thread = threading.Thread(target=self._listen, name="deadline", daemon=True)
 
     def __enter__(self) -> Deadline:
@@ -163,27 +160,20 @@ class Deadline:
             self._written.setblocking(False)
             self._previous = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
             self._thread.start()
+            self._raises = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            if self._raises:
+                signal.signal(signal.SIGTERM, _raise_terminated)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._raises:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._left.set()
         if self._previous is not None:
             signal.set_wakeup_fd(self._previous)
             self._written.close()  # which ends the thread
             # One that is still on its way when Python ends is ended in its midst, and with it, by C++, the process.
             self._thread.join()
-
-    @contextlib.contextmanager
-    def terminable(self) -> Generator[None]:
-        """Raises at SIGTERM, as Python does at Ctrl-C, where nobody handles it; training defers either."""
-        ours = self._previous is not None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        if ours:
-            signal.signal(signal.SIGTERM, _raise_terminated)
-        try:
-            yield
-        finally:
-            if ours:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _listen(self) -> None:
         with self._listening:

@@ -1,4 +1,4 @@
-"""The command ``multippo``: chooses the subcommand, and turns what it raises into an exit code.
+"""The command ``multippo``: chooses the subcommand and turns its errors into exit codes.
 
 0    done
 1    the run failed: a number that is not finite, a full disk, a conformance check
@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -16,17 +17,15 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from multippo import __version__
 from multippo.arguments import did_you_mean
-from multippo.cli.errors import RunError, UsageError, is_users_mistake, one_line
-from multippo.errors import NonFiniteError, Terminated
-
-__all__ = ["main"]
+from multippo.errors import NonFiniteError, RunError, Terminated, UsageError, one_line
+from multippo.networks.core.error_paths import thrower
+from multippo.version import __version__
 
 _COMMANDS = {  # name: (module, function, what it does)
     "train": ("multippo.cli.train", "run", "train a network in an environment"),
     "eval": ("multippo.cli.evaluate", "run", "play whole episodes with a trained network"),
-    "compare": ("multippo.cli.compare", "run", "tell where two runs part first"),
+    "compare": ("multippo.cli.compare", "run", "find where two runs part first"),
     "conformance": ("multippo.cli.conformance", "run", "check that replay repeats rollouts, and that engines agree"),
     "backends": ("multippo.cli.listing", "list_backends", "list the engines"),
     "envs": ("multippo.cli.listing", "list_environments", "list the environments"),
@@ -105,6 +104,21 @@ def _usage() -> str:
             "prints the version. The engine is chosen by --backend or the environment variable MULTIPPO_BACKEND.",
         )
     )
+
+
+def is_users_mistake(error: BaseException) -> bool:
+    """True if the library refused something on purpose, as opposed to having tripped over it.
+
+    On purpose means: a ValueError, TypeError, ImportError or FileNotFoundError that a ``raise`` statement of the
+    library's own threw, or a name that no file system takes, or a
+    file that nobody may read. The same kinds of error from anywhere else are faults, and
+    keep their traceback.
+    """
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.EACCES):
+        return True
+    if not isinstance(error, ValueError | TypeError | ImportError | FileNotFoundError):
+        return False
+    return (thrower(error) or "").partition(".")[0] == "multippo"
 
 
 def _complain(message: str) -> None:

@@ -11,12 +11,10 @@ from typing import Any
 from multippo.algorithms.checkpointing.checkpoint import load_checkpoint
 from multippo.algorithms.metrics import json_ready, read_metrics
 from multippo.arguments import check_number, check_size
-from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
+from multippo.errors import UsageError
 from multippo.runs.comparing import Apart, Parting, checkpoint_arrays, first_parting, logged_by_iteration
 from multippo.runs.directory import RunDirectory
-
-__all__ = ["run"]
 
 
 @dataclasses.dataclass(frozen=True)

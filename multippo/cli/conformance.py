@@ -6,10 +6,8 @@ import dataclasses
 import importlib
 from collections.abc import Sequence
 
-from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
-
-__all__ = ["run"]
+from multippo.errors import UsageError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

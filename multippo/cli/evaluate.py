@@ -12,14 +12,12 @@ from typing import Any
 from multippo.algorithms.metrics import json_ready
 from multippo.arguments import check_size
 from multippo.backends.registry import available_backends, get_backend, known_backends
-from multippo.cli.errors import UsageError
 from multippo.cli.flags import parse
+from multippo.errors import UsageError
 from multippo.runs.directory import RunDirectory
 from multippo.runs.loading import load_run, read_checkpoint
 from multippo.runs.settings import RunSettings
 from multippo.signals import Deadline
-
-__all__ = ["choose_backend", "evaluate", "evaluation_envs", "run", "summary"]
 
 _MOST_ENVS = 100
 
@@ -70,7 +68,7 @@ def run(argv: Sequence[str]) -> int:
     for name, least in (("episodes", 1), ("num_envs", 1), ("seed", 0)):
         if getattr(flags, name) is not None:
             check_size("", name, getattr(flags, name), least)
-    with Deadline() as deadline, deadline.terminable():
+    with Deadline():
         found, about = _play(flags, Path(flags.run_dir))
     if flags.json:
         report = {name: found[metric] for name, metric in _REPORTED.items()}

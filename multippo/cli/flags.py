@@ -18,8 +18,6 @@ from multippo.errors import UsageError
 from multippo.runs.fields import TRUTH, Setting, fields_of, readable, shown, takes_several
 from multippo.runs.settings import name_of
 
-__all__ = ["given_flags", "parse"]
-
 _Flags = TypeVar("_Flags")
 
 _NEGATIVE = re.compile(r"-\.?\d")

@@ -1,4 +1,4 @@
-"""``multippo backends`` and ``multippo envs``: what there is to choose from."""
+"""``multippo backends`` and ``multippo envs``, which list engines and environments."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 
 from multippo.backends.registry import VARIABLE, describe_backends
 from multippo.cli.flags import parse
-
-__all__ = ["list_backends", "list_environments"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +45,7 @@ def list_backends(argv: Sequence[str]) -> int:
 def list_environments(argv: Sequence[str]) -> int:
     """One name a line."""
     flags = parse("envs", _EnvsFlags, argv)
-    from multippo.envs import list_envs
+    from multippo.envs.registry import list_envs
 
     names = list_envs()
     print(json.dumps(names) if flags.json else "\n".join(names))

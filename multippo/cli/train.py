@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from multippo.algorithms.checkpointing.folder import CheckpointFolder
+from multippo.algorithms.checkpointing.steps import step_entries
 from multippo.algorithms.checks import check_trains, finished
 from multippo.algorithms.metrics import plot_learning_curve, read_metrics
 from multippo.algorithms.schedules import iterations_left, planned_steps
 from multippo.algorithms.types import TrainingState
-from multippo.cli.errors import RunError, UsageError, one_line
 from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, summary
 from multippo.cli.flags import given_flags
-from multippo.cli.program import command
-from multippo.errors import NonFiniteError, Terminated
+from multippo.errors import NonFiniteError, RunError, Terminated, UsageError, one_line
 from multippo.runs.directory import RunDirectory, default_run_directory
 from multippo.runs.fields import fields_of, shown
 from multippo.runs.progress import make_progress
@@ -28,8 +28,6 @@ from multippo.runs.recovery import check_num_envs, mend, restore_last_good
 from multippo.runs.settings import RunSettings, overlaid, run_settings
 from multippo.runs.settings_files import read_settings
 from multippo.signals import Deadline, save_what_is_finished
-
-__all__ = ["run"]
 
 _LOG = logging.getLogger("multippo")
 
@@ -83,7 +81,7 @@ def run(argv: Sequence[str]) -> int:
     directory = RunDirectory(Path(flags.run_dir)) if flags.run_dir else None
     if flags.resume and directory is None:
         raise UsageError("--resume needs --run-dir DIR, the directory of the run to go on with.")
-    with Deadline() as deadline, deadline.terminable(), contextlib.ExitStack() as stack:
+    with Deadline() as deadline, contextlib.ExitStack() as stack:
         stored: dict[str, Any] = {}
         if directory is not None and flags.resume:
             stack.enter_context(directory.held())
@@ -216,7 +214,8 @@ class _Training:
 
     def _last_state(self) -> tuple[TrainingState | None, dict[Path, str]]:
         """The state to go on from, and the later checkpoints that are damaged."""
-        if not self._resume or not self._directory.has_checkpoint():
+        # Damaged ones count: such a run must not start again over the rest.
+        if not self._resume or not step_entries(self._directory.checkpoints):
             return None, {}
         checkpoint, initial, damaged = restore_last_good(self._directory, self._network)
         self._folder.saved, self._saved = checkpoint.path.absolute(), self._mark(initial)
@@ -311,3 +310,16 @@ class _Training:
             if not self._goes_on:
                 raise
             _LOG.warning("The learning curve was not drawn: %s.", error)
+
+
+def program() -> str:
+    """``multippo``; or ``python SCRIPT`` where the user's own program calls ``main``, whose environments it knows."""
+    script = Path(sys.argv[0])
+    if script.suffix == ".py" and script.name != "__main__.py":
+        return f"python {shlex.quote(str(script))}"
+    return "multippo"
+
+
+def command(*arguments: object) -> str:
+    """A command line to copy into a shell, paths with spaces quoted."""
+    return f"{program()} {shlex.join(map(str, arguments))}"

@@ -1,4 +1,4 @@
-"""From policy coordinates to the actions an environment takes.
+"""Maps from policy coordinates to the actions an environment takes.
 
 A policy works in coordinates of its own: [-1, 1] in each bounded dimension of a Box of floats, counting from 0 in a
 Discrete space and in each dimension of a Box of integers. The map below is applied by the environment adapter and
@@ -23,8 +23,6 @@ import numpy as np
 from gymnasium import spaces
 
 from multippo.integer_boxes import MOST_CHOICES, is_integer_box, num_choices
-
-__all__ = ["ActionMap", "make_action_map"]
 
 _SUPPORTED = (
     f"Box (of floats, or of at most {MOST_CHOICES} integers in each dimension), Discrete, MultiDiscrete, MultiBinary, "
@@ -57,7 +55,6 @@ def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np) -> Ac
 def _make(space: spaces.Space[Any], num_envs: int, xp: Any, path: str) -> ActionMap:
     if is_integer_box(space):
         count = num_choices(space, path)
-        _check_representable(space, xp, path)
         return _IntegerMap(space, count, space.low, num_envs, xp, path)
     if isinstance(space, spaces.Box):
         return _BoxMap(space, num_envs, xp, path)
@@ -121,14 +118,13 @@ class _IntegerMap(ActionMap):
         _check_shape(action, self._shape, self._path)
         if action.dtype.kind not in "iub":
             raise ValueError(
-                f"The action for {self._path} was expected as integers that count from 0, received {action.dtype}: "
-                "use a sampler for discrete actions."
+                f"The action for {self._path} is {action.dtype}; expected integers: use a sampler for discrete actions."
             )
         # A traced value is not known.
         if self._xp is np and ((action < 0) | (action >= self._count)).any():
             raise ValueError(
-                f"The action for {self._path} was expected to count from 0 to below {self._count.tolist()}, received "
-                f"{action.tolist()}: the network's action head has another number of choices than the action space."
+                f"The action for {self._path} is {action.tolist()}; expected numbers from 0 to below "
+                f"{self._count.tolist()}: give the network's action head as many choices."
             )
         # Without its 64-bit mode JAX has no int64. In a small type a choice can wrap around; so does the sum, back.
         dtype = self._dtype if self._xp is np else self._xp.asarray(np.zeros((), self._dtype)).dtype
@@ -142,27 +138,17 @@ class _DictMap(ActionMap):
 
     def __call__(self, action: Any) -> Any:
         if not isinstance(action, dict) or action.keys() != self._maps.keys():
-            received = f"the keys {sorted(action)}" if isinstance(action, dict) else type(action).__name__
+            received = f"the keys {sorted(action)}" if isinstance(action, dict) else "no keys"
             raise ValueError(
-                f"The action for {self._path} was expected as a dict with the keys {sorted(self._maps)}, received "
-                f"{received}: give the network one action head per key."
+                f"The action for {self._path} has {received}; expected a dict with the keys {sorted(self._maps)}: give "
+                "the network one action head per key."
             )
         return {key: action_map(action[key]) for key, action_map in self._maps.items()}
-
-
-def _check_representable(space: spaces.Box, xp: Any, path: str) -> None:
-    for bound in (space.low, space.high):
-        if xp is not np and not np.array_equal(np.asarray(xp.asarray(bound)), bound):
-            raise ValueError(
-                f"The action space {path} = {space} of {space.dtype.name} has a bound that does not fit into "
-                f"{xp.asarray(bound).dtype.name}, which is what JAX has without its 64-bit mode: declare smaller "
-                "bounds, or work in mp.precision('float64')."
-            )
 
 
 def _check_shape(action: Any, shape: tuple[int, ...], path: str) -> None:
     if action.shape != shape:
         raise ValueError(
-            f"The action for {path} was expected with shape {shape} (environments first), received {action.shape}: the "
-            "network's action head does not fit the action space."
+            f"The action for {path} has shape {action.shape}; expected {shape} (environments first): give the network "
+            "an action head for this action space."
         )

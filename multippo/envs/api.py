@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-__all__ = ["Env", "EnvState"]
-
 
 class EnvState(NamedTuple):
     """What one reset or step of ``B`` environments returns.

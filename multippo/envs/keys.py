@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["host_seed", "key_words", "raw_jax_key"]
-
 _MASK = 0xFFFFFFFF
 
 

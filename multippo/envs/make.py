@@ -1,4 +1,4 @@
-"""``make_env``: from a name or an object to an environment that the library can train on."""
+"""``make_env``, which makes an environment to train on from a name or an object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 import numpy as np
@@ -23,8 +23,7 @@ from multippo.envs.host.members import Wrapper
 from multippo.envs.host.vector_forms import Vectorization, first_made, vectorize, vectorize_id
 from multippo.envs.host.workers import WORKER_TIMEOUT_S
 from multippo.envs.other_interfaces import refuse_other_interface
-from multippo.envs.registry import unknown_env
-from multippo.envs.wrapper_statistics import report_wrapper_statistics
+from multippo.envs.registry import FAMILIES, maker, unknown_env
 from multippo.envs.wrappers import (
     ActionRepeat,
     EnvWrapper,
@@ -32,12 +31,9 @@ from multippo.envs.wrappers import (
     FilterObservation,
     FilterSingleObservation,
     ScaleReward,
+    report_wrapper_statistics,
 )
 from multippo.packages import needing
-
-__all__ = ["make_env"]
-
-_VECTORIZATIONS = ("auto", "native", "sync", "async")
 
 
 def make_env(
@@ -99,19 +95,7 @@ def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> N
     found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
     if found is None or found[1] not in kwargs:
         return
-    functions: list[Any] = [make_env]
-    if isinstance(env, str):
-        functions += _makers(env)
-    elif (
-        not inspect.isclass(env)
-        and callable(getattr(env, "step", None))
-        and not isinstance(env, gymnasium.Env | VectorEnv)
-    ):
-        from multippo.envs.functional.functional_env import FunctionalEnv
-
-        functions.append(FunctionalEnv)
-    else:
-        functions += [_make_constructed, GymnasiumEnv]
+    functions = [make_env, *_takers(env)]
     taken = {
         parameter.name: None
         for function in functions
@@ -124,19 +108,27 @@ def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> N
     raise TypeError(f"{what} got an unexpected keyword argument {found[1]!r}.{hint}") from error
 
 
-def _makers(env_id: str) -> list[Any]:
-    """Functions that take the arguments of an environment made by name."""
-    family, _, name = env_id.partition("/")
-    if family == "brax":
-        from multippo.envs.functional.brax import make_brax
+def _takers(env: Any) -> list[Any]:
+    """Functions that take the arguments with which an environment is made."""
+    if isinstance(env, str):
+        family, _, name = env.partition("/")
+        if family in FAMILIES:
+            return [maker(family)]
+        return [_make_gymnasium, TimeLimit, _creator(gymnasium.registry[name if family == "gymnasium" else env])]
+    if _is_functional(env):
+        from multippo.envs.functional.functional_env import FunctionalEnv
 
-        return [make_brax]
-    if family == "playground":
-        from multippo.envs.functional.playground import make_playground
+        return [FunctionalEnv]
+    return [_make_constructed, GymnasiumEnv]
 
-        return [make_playground]
-    spec = gymnasium.registry[name if family == "gymnasium" else env_id]
-    return [_make_gymnasium, TimeLimit, _creator(spec)]
+
+def _is_functional(env: Any) -> bool:
+    """True for an object with ``reset`` and ``step`` that is not of gymnasium's classes."""
+    return (
+        not inspect.isclass(env)
+        and not isinstance(env, Env | gymnasium.Env | VectorEnv)
+        and all(callable(getattr(env, method, None)) for method in ("reset", "step"))
+    )
 
 
 def _creator(spec: EnvSpec) -> Callable[..., Any]:
@@ -160,17 +152,14 @@ def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: di
         kwargs["max_episode_steps"] = check_size("", "max_episode_steps", limit, otherwise=", or None")
     if isinstance(env, str):
         return _make_named(env, num_envs or 1, keys, kwargs)
-    if isinstance(env, Env | VectorEnv):
-        if num_envs not in (None, env.num_envs):
-            raise ValueError(
-                f"num_envs={num_envs} was asked for, but {type(env).__name__} has {env.num_envs} environments: leave "
-                "num_envs out, or make the environment with as many."
-            )
-        if isinstance(env, VectorEnv):
-            limit = kwargs.pop("max_episode_steps", None)
-            made = GymnasiumEnv(env, observation_keys=keys, **kwargs)
-            # A limit at or above its own changes nothing.
-            return EpisodeLimit(made, limit) if limit and limit < (made.max_episode_steps or math.inf) else made
+    if isinstance(env, VectorEnv):
+        _check_count(num_envs, env.num_envs, f"{type(env).__name__} has")
+        limit = kwargs.pop("max_episode_steps", None)
+        made = GymnasiumEnv(env, observation_keys=keys, **kwargs)
+        # A limit at or above its own changes nothing.
+        return EpisodeLimit(made, limit) if limit and limit < (made.max_episode_steps or math.inf) else made
+    if isinstance(env, Env):
+        _check_count(num_envs, env.num_envs, f"{type(env).__name__} has")
         if kwargs:
             raise ValueError(
                 f"{type(env).__name__} is finished; the arguments {sorted(kwargs)} can't be applied to it."
@@ -182,10 +171,11 @@ def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: di
                 f"One {type(env).__name__} can't become {num_envs} environments: pass a function that makes one, such "
                 f"as lambda: {type(env).__name__}(...)."
             )
-        return _make_constructed([lambda: env], 1, can_repeat=False, observation_keys=keys, **kwargs)
+        return _make_constructed([lambda: env], can_repeat=False, observation_keys=keys, **kwargs)
     if isinstance(env, Sequence):
-        return _make_constructed(list(env), num_envs, observation_keys=keys, **kwargs)
-    if not inspect.isclass(env) and callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):
+        _check_count(num_envs, len(env), "the list makes")
+        return _make_constructed(list(env), observation_keys=keys, **kwargs)
+    if _is_functional(env):
         refuse_other_interface(env)
         with needing("jax", f"The functional environment {type(env).__name__}"):
             from multippo.envs.functional.brax import without_batching
@@ -193,7 +183,7 @@ def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: di
 
         return _shown(FunctionalEnv(without_batching(env), num_envs or 1, **kwargs), keys)
     if callable(env):
-        return _make_constructed([env] * (num_envs or 1), num_envs, observation_keys=keys, **kwargs)
+        return _make_constructed([env] * (num_envs or 1), observation_keys=keys, **kwargs)
     raise TypeError(
         f"An environment can't be made from {env!r} of type {type(env).__name__}: expected a name, a "
         "gymnasium.vector.VectorEnv, a function (or a list of functions) that makes a gymnasium.Env, or a functional "
@@ -201,32 +191,25 @@ def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: di
     )
 
 
+def _check_count(num_envs: int | None, count: int, there: str) -> None:
+    if num_envs not in (None, count):
+        raise ValueError(
+            f"num_envs={num_envs} was asked for, but {there} {count} environments: leave num_envs out, or pass as many."
+        )
+
+
 def _shown(env: Env, keys: Sequence[str] | None) -> Env:
     return env if keys is None else FilterObservation(env, keys)
 
 
 def _make_named(env_id: str, num_envs: int, keys: Sequence[str] | None, kwargs: dict[str, Any]) -> Env:
-    family, _, name = env_id.partition("/")
-    if family == "brax":
-        return _shown(_make_brax(env_id, name, num_envs, kwargs), keys)
-    if family == "playground":
-        with needing("playground", env_id):
-            from multippo.envs.functional.playground import make_playground, playground_names
-
-            names = playground_names()
-            if name not in names:
-                raise unknown_env(env_id, [f"playground/{known}" for known in names])
-            return _shown(make_playground(name, num_envs, **kwargs), keys)
-    gymnasium_id = name if family == "gymnasium" else env_id
-    return _make_gymnasium(env_id, gymnasium_id, num_envs, observation_keys=keys, **kwargs)
-
-
-def _make_brax(env_id: str, name: str, num_envs: int, kwargs: dict[str, Any]) -> Env:
-    with needing("brax", env_id):
-        from multippo.envs.functional.brax import make_brax
-
+    prefix, _, name = env_id.partition("/")
+    if prefix not in FAMILIES:
+        gymnasium_id = name if prefix == "gymnasium" else env_id
+        return _make_gymnasium(env_id, gymnasium_id, num_envs, observation_keys=keys, **kwargs)
+    with needing(prefix, env_id):
         try:
-            return make_brax(name, num_envs, **kwargs)
+            return _shown(maker(prefix)(name, num_envs, **kwargs), keys)
         except KeyError as error:
             if error.args == (name,):
                 raise unknown_env(env_id) from None
@@ -246,9 +229,8 @@ def _make_gymnasium(
     worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> GymnasiumEnv:
-    _check_vectorization(vectorization)
-    worker_timeout = check_number("", "worker_timeout", worker_timeout, above=0.0)
     _check_wrappers(wrappers)
+    _check_vectorization(vectorization, worker_timeout)
     action_repeat = check_size("", "action_repeat", action_repeat)
     wrappers = (*wrappers, *_changes(action_repeat, observation_keys))
     hidden_velocities.register()
@@ -286,7 +268,6 @@ def _make_gymnasium(
 
 def _make_constructed(
     constructors: Sequence[Callable[[], Any]],
-    num_envs: int | None,
     vectorization: Vectorization = "auto",
     can_repeat: bool = True,
     max_episode_steps: int | None = None,
@@ -295,8 +276,7 @@ def _make_constructed(
     worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> GymnasiumEnv:
-    _check_vectorization(vectorization)
-    worker_timeout = check_number("", "worker_timeout", worker_timeout, above=0.0)
+    _check_vectorization(vectorization, worker_timeout)
     action_repeat = check_size("", "action_repeat", action_repeat)
     wrappers = _changes(action_repeat, observation_keys)
     if max_episode_steps is not None:
@@ -305,11 +285,6 @@ def _make_constructed(
         raise TypeError(
             f"A list of functions that make one gymnasium.Env each was expected, received {constructors!r}: pass "
             "[lambda: MyEnv(), ...]."
-        )
-    if num_envs not in (None, len(constructors)):
-        raise ValueError(
-            f"num_envs={num_envs} was asked for, but the list makes {len(constructors)} environments: leave num_envs "
-            "out, or pass as many functions."
         )
 
     def remake(count: int) -> VectorEnv[Any, Any, Any]:
@@ -339,21 +314,17 @@ def _changes(action_repeat: int, keys: Sequence[str] | None) -> list[Wrapper]:
     return [*repeating, *([] if keys is None else [functools.partial(FilterSingleObservation, keys=keys)])]
 
 
-def _check_vectorization(vectorization: str) -> None:
-    if vectorization not in _VECTORIZATIONS:
-        raise ValueError(f"vectorization={vectorization!r} is not known: expected one of {', '.join(_VECTORIZATIONS)}.")
+def _check_vectorization(vectorization: str, worker_timeout: float) -> None:
+    known = get_args(Vectorization)
+    if vectorization not in known:
+        raise ValueError(f"vectorization={vectorization!r} is not known: expected one of {', '.join(known)}.")
+    check_number("", "worker_timeout", worker_timeout, above=0.0)
 
 
 def _check_wrappers(wrappers: Any) -> None:
-    """Raises unless it is a sequence of functions.
-
-    Raises:
-        TypeError: If it is something else, such as one function alone.
-    """
+    """Raises a TypeError unless it is a sequence of functions."""
     if isinstance(wrappers, Sequence) and all(isinstance(wrapper, Callable) for wrapper in wrappers):
         return
-    mend = f" Pass [{getattr(wrappers, '__name__', wrappers)}]." if callable(wrappers) else ""
     raise TypeError(
-        f"wrappers={wrappers!r} is not possible: expected a list of functions that take a gymnasium.Env and return "
-        f"one.{mend}"
+        f"wrappers={wrappers!r} is not possible: expected a list of functions that take a gymnasium.Env and return one."
     )

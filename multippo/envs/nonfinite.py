@@ -12,18 +12,13 @@ precision would be shown an infinity, or the number itself, as its engine casts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from multippo.backends.registry import computes_in_float64
+from multippo.envs.api import Env, EnvState
 from multippo.trees import named_leaves, select, tree_leaves, tree_map
-
-if TYPE_CHECKING:
-    from multippo.envs.api import Env, EnvState
-
-__all__ = ["LARGEST", "broken_leaf", "fits", "guarded_leaves", "restart_broken", "restart_unsound", "unsound_starts"]
-
 
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number of single precision."""

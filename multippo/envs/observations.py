@@ -1,4 +1,4 @@
-"""From the observations a gymnasium environment returns to the arrays a policy sees.
+"""Maps from the observations a gymnasium environment returns to the arrays a policy sees.
 
 A policy sees a tree (dict and tuple) of ``[B, ...]`` arrays in the declared types. Box observations keep their type,
 so images stay ``uint8``; a categorical leaf becomes one-hot ``float32``, and its space says so:
@@ -25,8 +25,7 @@ from gymnasium import spaces
 
 from multippo.arguments import describe
 from multippo.networks.observation_layers import check_keys
-
-__all__ = ["ObservationMap", "at_paths", "key_paths", "make_observation_map", "take_rows"]
+from multippo.trees import tree_map
 
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those"
 
@@ -35,7 +34,7 @@ class ObservationMap(abc.ABC):
     """Checks and converts a batch of observations of one space.
 
     Attributes:
-        space: The space of what the policy sees.
+        space: Space of the observations that the policy sees.
     """
 
     space: spaces.Space[Any]
@@ -51,10 +50,6 @@ class ObservationMap(abc.ABC):
     @abc.abstractmethod
     def stack(self, rows: Sequence[Any]) -> Any:
         """A raw batch from raw observations of single environments."""
-
-    @abc.abstractmethod
-    def put(self, target: Any, rows: np.ndarray, source: Any) -> Any:
-        """A copy of a converted batch ``target`` in which ``rows`` (indices) are those of the smaller ``source``."""
 
 
 def make_observation_map(
@@ -83,11 +78,9 @@ def make_observation_map(
         return _OneHotMap(space.nvec.ravel(), space.start.ravel(), space.nvec.shape, path)
     if isinstance(space, spaces.Dict):
         check_keys(space, path)
-        return _DictMap({key: make_observation_map(sub, f"{path}[{key!r}]") for key, sub in space.spaces.items()}, path)
+        return _DictMap(space, path)
     if isinstance(space, spaces.Tuple):
-        return _TupleMap(
-            tuple(make_observation_map(sub, f"{path}[{index}]") for index, sub in enumerate(space.spaces)), path
-        )
+        return _TupleMap(space, path)
     raise ValueError(
         f"The observation space {path} = {space} of type {type(space).__name__} is not supported; supported are "
         f"{_SUPPORTED}. Leave it out (make_env(observation_keys=[...]) names the keys of a Dict that stay), or make "
@@ -125,11 +118,18 @@ def at_paths(tree: Any, paths: list[list[str]]) -> Any:
 
 def take_rows(batch: Any, rows: np.ndarray) -> Any:
     """The given rows (indices) of every leaf of a converted batch."""
-    if isinstance(batch, dict):
-        return {key: take_rows(value, rows) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(take_rows(value, rows) for value in batch)
-    return batch[rows]
+    return tree_map(lambda leaf: leaf[rows], batch)
+
+
+def put_rows(target: Any, rows: np.ndarray, source: Any) -> Any:
+    """A copy of a converted batch ``target`` in which ``rows`` (indices) are those of the smaller ``source``."""
+
+    def put(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:
+        leaf = leaf.copy()
+        leaf[rows] = new
+        return leaf
+
+    return tree_map(put, target, source)
 
 
 class _LeafMap(ObservationMap):
@@ -158,11 +158,6 @@ class _LeafMap(ObservationMap):
                 raise _mismatch(self._path, f"shape {array.shape}", f"shape {self._raw_shape}")
         return np.stack(arrays)
 
-    def put(self, target: np.ndarray, rows: np.ndarray, source: np.ndarray) -> np.ndarray:
-        target = target.copy()
-        target[rows] = source
-        return target
-
 
 class _BoxMap(_LeafMap):
     def __init__(self, space: spaces.Box, path: str) -> None:
@@ -188,7 +183,7 @@ class _OneHotMap(_LeafMap):
             raise _mismatch(self._path, f"{raw.dtype.name} values", "integers")
         index = raw.reshape(raw.shape[0], -1).astype(np.int64) - self._starts
         if np.any((index < 0) | (index >= self._sizes)):
-            # Unlike a Box's bounds this can't be let pass: a value outside has no place in a one-hot vector.
+            # Refused, unlike a value beyond a Box's bounds: it has no place in a one-hot vector.
             first, last = self._starts.tolist(), (self._starts + self._sizes - 1).tolist()
             raise _mismatch(self._path, f"the values {raw.tolist()}", f"values from {first} to {last}")
         one_hot = np.zeros((raw.shape[0], int(self._sizes.sum())), np.float32)
@@ -196,26 +191,56 @@ class _OneHotMap(_LeafMap):
         return one_hot
 
 
-class _DictMap(ObservationMap):
-    def __init__(self, maps: dict[str, ObservationMap], path: str) -> None:
+class _TreeMap(ObservationMap):
+    """Base of the maps of Dict and Tuple: a map for each part, by key or position."""
+
+    def __init__(self, maps: dict[Any, ObservationMap], path: str) -> None:
         self._maps, self._path = maps, path
+
+    @abc.abstractmethod
+    def check(self, raw: Any) -> None:
+        """Raises unless an observation has the parts of the space."""
+
+    @abc.abstractmethod
+    def gather(self, parts: list[Any]) -> Any:
+        """The parts, one from each map, as what holds them."""
+
+    def __call__(self, raw: Any, num_envs: int) -> Any:
+        self.check(raw)
+        return self.gather([sub(raw[key], num_envs) for key, sub in self._maps.items()])
+
+    def stack(self, rows: Sequence[Any]) -> Any:
+        for row in rows:
+            self.check(row)
+        return self.gather([sub.stack([row[key] for row in rows]) for key, sub in self._maps.items()])
+
+
+class _DictMap(_TreeMap):
+    def __init__(self, space: spaces.Dict, path: str) -> None:
+        maps = {key: make_observation_map(sub, f"{path}[{key!r}]") for key, sub in space.spaces.items()}
+        super().__init__(maps, path)
         self.space = spaces.Dict({key: sub.space for key, sub in maps.items()})
 
-    def __call__(self, raw: Any, num_envs: int) -> dict[str, Any]:
-        self._check(raw)
-        return {key: sub(raw[key], num_envs) for key, sub in self._maps.items()}
+    def gather(self, parts: list[Any]) -> dict[str, Any]:
+        return dict(zip(self._maps, parts, strict=True))
 
-    def stack(self, rows: Sequence[Any]) -> dict[str, Any]:
-        for row in rows:
-            self._check(row)
-        return {key: sub.stack([row[key] for row in rows]) for key, sub in self._maps.items()}
-
-    def put(self, target: Any, rows: np.ndarray, source: Any) -> dict[str, Any]:
-        return {key: sub.put(target[key], rows, source[key]) for key, sub in self._maps.items()}
-
-    def _check(self, raw: Any) -> None:
+    def check(self, raw: Any) -> None:
         if not isinstance(raw, dict) or raw.keys() != self._maps.keys():
             raise _mismatch(self._path, describe(raw), f"a dict with the entries {list(self._maps)}")
+
+
+class _TupleMap(_TreeMap):
+    def __init__(self, space: spaces.Tuple, path: str) -> None:
+        maps = {index: make_observation_map(sub, f"{path}[{index}]") for index, sub in enumerate(space.spaces)}
+        super().__init__(maps, path)
+        self.space = spaces.Tuple([sub.space for sub in maps.values()])
+
+    def gather(self, parts: list[Any]) -> tuple[Any, ...]:
+        return tuple(parts)
+
+    def check(self, raw: Any) -> None:
+        if not isinstance(raw, tuple | list) or len(raw) != len(self._maps):
+            raise _mismatch(self._path, describe(raw), f"a tuple of {len(self._maps)} entries")
 
 
 class _FilterMap(ObservationMap):
@@ -229,31 +254,6 @@ class _FilterMap(ObservationMap):
 
     def stack(self, rows: Sequence[Any]) -> Any:
         return self._part.stack([at_paths(row, self._paths) for row in rows])
-
-    def put(self, target: Any, rows: np.ndarray, source: Any) -> Any:
-        return self._part.put(target, rows, source)
-
-
-class _TupleMap(ObservationMap):
-    def __init__(self, maps: tuple[ObservationMap, ...], path: str) -> None:
-        self._maps, self._path = maps, path
-        self.space = spaces.Tuple([sub.space for sub in maps])
-
-    def __call__(self, raw: Any, num_envs: int) -> tuple[Any, ...]:
-        self._check(raw)
-        return tuple(sub(leaf, num_envs) for sub, leaf in zip(self._maps, raw, strict=True))
-
-    def stack(self, rows: Sequence[Any]) -> tuple[Any, ...]:
-        for row in rows:
-            self._check(row)
-        return tuple(sub.stack([row[index] for row in rows]) for index, sub in enumerate(self._maps))
-
-    def put(self, target: Any, rows: np.ndarray, source: Any) -> tuple[Any, ...]:
-        return tuple(sub.put(target[index], rows, source[index]) for index, sub in enumerate(self._maps))
-
-    def _check(self, raw: Any) -> None:
-        if not isinstance(raw, tuple | list) or len(raw) != len(self._maps):
-            raise _mismatch(self._path, describe(raw), f"a tuple of {len(self._maps)} entries")
 
 
 def _as_array(raw: Any, path: str) -> np.ndarray:

@@ -1,32 +1,58 @@
-"""The names of environments, and how near a mistyped one is to them."""
+"""Families of environments, their names, and the names nearest to a mistyped one."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import importlib.util
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import gymnasium
 
 from multippo.envs import hidden_velocities
 
-__all__ = ["BRAX_NAMES", "is_installed", "list_envs", "unknown_env"]
 
-# Listed here because importing brax takes seconds. What the user has registered with brax is found as well. Without
-# "swimmer", which brax can't compute with the JAX of today.
-BRAX_NAMES = (
-    "ant",
-    "fast",
-    "halfcheetah",
-    "hopper",
-    "humanoid",
-    "humanoidstandup",
-    "inverted_double_pendulum",
-    "inverted_pendulum",
-    "pusher",
-    "reacher",
-    "walker2d",
-)
+class Family(NamedTuple):
+    """Environments whose names begin with the family's: ``brax/ant``.
+
+    ``make_NAME(name, num_envs, **kwargs)`` in ``envs/functional/NAME.py`` makes one; it raises a KeyError for an
+    unknown name.
+
+    Attributes:
+        package: The package that has them. The extra of multippo that installs it goes by the family's name.
+        options: Fields of ``runs.settings.EnvironmentOptions`` that it takes beside those of every family.
+        names: Names of the environments; None to ask ``NAME_names()`` in that file.
+    """
+
+    package: str
+    options: frozenset[str]
+    names: tuple[str, ...] | None = None
+
+
+FAMILIES = {
+    "brax": Family(
+        "brax",
+        frozenset({"env_backend", "episode_length", "pool_size"}),
+        # Importing brax takes seconds. Names that the user has registered with brax are found as well. "swimmer" is
+        # left out, which brax can't compute with the JAX of today.
+        (
+            "ant",
+            "fast",
+            "halfcheetah",
+            "hopper",
+            "humanoid",
+            "humanoidstandup",
+            "inverted_double_pendulum",
+            "inverted_pendulum",
+            "pusher",
+            "reacher",
+            "walker2d",
+        ),
+    ),
+    "playground": Family("mujoco_playground", frozenset({"episode_length", "pool_size"})),
+}
+"""Families beside gymnasium, whose names need no prefix."""
 
 _SPELLING = (
     "Environments are written 'CartPole-v1' or 'gymnasium/CartPole-v1' (registered with gymnasium), 'brax/ant', and "
@@ -35,31 +61,28 @@ _SPELLING = (
 )
 
 
+def maker(family: str) -> Callable[..., Any]:
+    """The function that makes a family's environments."""
+    return getattr(_module(family), f"make_{family}")
+
+
 def list_envs() -> list[str]:
-    """The ids that ``make_env`` knows: gymnasium's newest versions, then brax and playground where they are installed.
+    """Ids that ``make_env`` knows: gymnasium's newest versions, then those of the families that are installed.
 
     An id of gymnasium's may need a further package, which is named when the environment is made.
     """
     names = _gymnasium_ids()
-    if is_installed("brax"):
-        names += [f"brax/{name}" for name in BRAX_NAMES]
-    if is_installed("mujoco_playground"):
-        from multippo.envs.functional.playground import playground_names
-
-        names += [f"playground/{name}" for name in playground_names()]
+    for prefix, family in FAMILIES.items():
+        if is_installed(family.package):
+            known = family.names or getattr(_module(prefix), f"{prefix}_names")()
+            names += [f"{prefix}/{name}" for name in known]
     return names
 
 
-def unknown_env(env_id: str, names: list[str] | None = None) -> ValueError:
-    """The error for an id that nothing is known by, with the nearest names.
-
-    Args:
-        env_id: What was asked for.
-        names: The names to search; by default all.
-    """
-    names = list_envs() if names is None else names
+def unknown_env(env_id: str) -> ValueError:
+    """The error for an id that nothing is known by, with the nearest names."""
     by_spelling: dict[str, str] = {}
-    for name in names:
+    for name in list_envs():
         # An id can be found by its last part as well: "ant" is near "brax/ant".
         for spelling in (name, name.rpartition("/")[2], name.rpartition("/")[2].partition("-v")[0]):
             by_spelling.setdefault(spelling.lower(), name)
@@ -76,11 +99,15 @@ def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
+def _module(family: str) -> Any:
+    return importlib.import_module(f"multippo.envs.functional.{family}")
+
+
 def _gymnasium_ids() -> list[str]:
     hidden_velocities.register()
     newest: dict[tuple[str | None, str], Any] = {}
     for spec in gymnasium.registry.values():
-        # Converters of environments from before gymnasium, no environments themselves.
+        # These convert environments from before gymnasium.
         if spec.name.startswith("GymV2"):
             continue
         known = newest.get((spec.namespace, spec.name))

@@ -6,6 +6,7 @@ gymnasium's vector environments write rewards and flags into buffers, where None
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +15,6 @@ from gymnasium import spaces
 
 from multippo.arguments import describe
 from multippo.envs.observations import make_observation_map
-
-__all__ = ["RESET_AND_STEP", "Observations", "as_flag", "as_reward", "check_numbers", "split_reset", "split_step"]
 
 RESET_AND_STEP = (
     "gymnasium expects (observation, info) of reset, and (observation, reward, terminated, truncated, info) of step."
@@ -96,15 +95,9 @@ def as_reward(reward: Any) -> Any:
     _refuse_reward_tree(reward)
     if shape := _shape(reward):
         raise ValueError(f"step returned a reward of shape {shape}, expected one number: return float(reward).")
-    if isinstance(reward, np.generic | np.ndarray):
-        right = reward.dtype.kind in "biuf"
-    else:
-        right = hasattr(reward, "__float__") and not isinstance(reward, str | bytes)
-    if right:
-        try:
+    if not isinstance(reward, str | bytes):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
             return float(reward)
-        except (TypeError, ValueError, RuntimeError):
-            pass
     raise TypeError(f"step returned {describe(reward)} as reward; expected a number.")
 
 

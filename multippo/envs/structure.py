@@ -15,8 +15,6 @@ from multippo.envs.api import Env
 from multippo.envs.wrappers import EnvWrapper
 from multippo.programmes import frozen, identity
 
-__all__ = ["Content", "contents", "stepped_structure", "structure"]
-
 
 @functools.singledispatch
 def structure(env: Env) -> Hashable:

@@ -7,12 +7,14 @@ and functional ones have ``FunctionalEnv(action_repeat=)``. ``make_env`` takes a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
@@ -20,14 +22,7 @@ from multippo.envs.observations import at_paths, key_paths
 from multippo.envs.return_checks import split_step
 from multippo.trees import select, tree_map
 
-__all__ = [
-    "ActionRepeat",
-    "EnvWrapper",
-    "EpisodeLimit",
-    "FilterObservation",
-    "FilterSingleObservation",
-    "ScaleReward",
-]
+_LOG = logging.getLogger("multippo")
 
 
 class EnvWrapper(Env):
@@ -253,3 +248,40 @@ def _no_restart(name: str) -> ValueError:
         "itself a time limit, such as gymnasium.wrappers.TimeLimit around each; or write it for "
         "AutoresetMode.DISABLED, where reset heeds options['reset_mask']."
     )
+
+
+_STATISTICS = {
+    "obs_rms": "observations are normalised by the network's own Normalizer (normalize_obs=True, the default)",
+    "return_rms": "rewards are scaled by PPOConfig(scale_rewards=True)",
+}
+"""Attributes of NormalizeObservation and NormalizeReward, scalar and vector form, and what to use in their place."""
+
+
+def report_wrapper_statistics(name: str, vector_env: VectorEnv[Any, Any, Any]) -> None:
+    """Warns of wrappers, anywhere in the chain, that normalise by statistics of their own.
+
+    Args:
+        name: The environment's.
+        vector_env: The environment.
+    """
+    found = {attribute for attribute in _STATISTICS if _has(vector_env, attribute)}
+    if found:
+        _LOG.warning(
+            "%s is wrapped in something that normalises by running statistics of its own (%s). They are not saved with "
+            "checkpoints, each environment has others, and those for evaluation begin without any, so that a policy "
+            "sees other numbers than it was trained on. Leave the wrapper out: %s. Those statistics are part of the "
+            "training state.",
+            name,
+            ", ".join(sorted(found)),
+            ", and ".join(_STATISTICS[attribute] for attribute in sorted(found)),
+        )
+
+
+def _has(vector_env: VectorEnv[Any, Any, Any], attribute: str) -> bool:
+    while isinstance(vector_env, VectorWrapper):
+        if attribute in vars(vector_env):
+            return True
+        vector_env = vector_env.env
+    if isinstance(vector_env, SyncVectorEnv | AsyncVectorEnv):
+        return any(vector_env.call("has_wrapper_attr", attribute))
+    return False

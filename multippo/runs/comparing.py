@@ -12,8 +12,6 @@ import numpy as np
 
 from multippo.algorithms.checkpointing.checkpoint import load_checkpoint
 
-__all__ = ["Apart", "Parting", "apart", "checkpoint_arrays", "first_parting", "logged_by_iteration"]
-
 _OF_THE_MACHINE = ("time/", "throughput/")
 """Metrics that no two runs have in common."""
 

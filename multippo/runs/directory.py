@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import importlib.metadata
 import json
@@ -25,64 +24,28 @@ from multippo.json_files import FormatVersion, checked
 from multippo.runs.fields import Setting
 from multippo.runs.settings import RunSettings, network_defaults, run_settings
 from multippo.runs.settings_files import read_object, settings_of
-
-__all__ = ["RunDirectory", "default_run_directory"]
+from multippo.version import __version__
 
 FORMAT, FORMAT_VERSION = "multippo.run", 1
 
-_PACKAGES = (
-    "multippo",
-    "numpy",
-    "gymnasium",
-    "safetensors",
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "torch",
-    "brax",
-    "mujoco",
-)
+_PACKAGES = ("numpy", "gymnasium", "safetensors", "jax", "jaxlib", "flax", "optax", "torch", "brax", "mujoco")
 
 
-@dataclasses.dataclass(frozen=True)
 class RunDirectory:
     """The directory of a run.
 
     Attributes:
-        path: Where it is.
-
-    Raises:
-        UsageError: If the system can't look there: a name is too long, or nobody may.
+        path: Its path.
+        config: The file of settings.
+        metrics: The file of metrics, one JSON object a line.
+        checkpoints: The directory of ``step_…`` directories.
+        curve: The picture of the learning curve.
     """
 
-    path: Path
-
-    def __post_init__(self) -> None:
-        try:
-            self.path.exists()
-        except OSError as error:
-            raise self._unreachable(error) from error
-
-    @property
-    def config(self) -> Path:
-        """The file of settings."""
-        return self.path / "config.json"
-
-    @property
-    def metrics(self) -> Path:
-        """The metrics, one JSON object a line."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The directory of ``step_…`` directories."""
-        return self.path / "checkpoints"
-
-    @property
-    def curve(self) -> Path:
-        """The picture of the learning curve."""
-        return self.path / "learning_curve.png"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config, self.metrics = path / "config.json", path / "metrics.jsonl"
+        self.checkpoints, self.curve = path / "checkpoints", path / "learning_curve.png"
 
     @contextlib.contextmanager
     def begun(
@@ -154,8 +117,6 @@ class RunDirectory:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         except (FileNotFoundError, NotADirectoryError):
             raise self._no_run() from None
-        except OSError as error:
-            raise self._unreachable(error) from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -216,10 +177,6 @@ class RunDirectory:
         """The settings, defaults filled in."""
         return RunSettings.of(self.read_settings())
 
-    def has_checkpoint(self) -> bool:
-        """Returns True if a state was ever saved, damaged or not: such a run must not start again over the rest."""
-        return bool(step_entries(self.checkpoints))
-
     def checkpoint(self, which: str = "latest") -> Checkpoint:
         """A checkpoint of the run.
 
@@ -252,18 +209,9 @@ class RunDirectory:
         raise UsageError(f"there is no checkpoint {which!r}: {self.path} holds {', '.join(steps) or 'none'}.")
 
     def _why_none(self) -> str:
-        found = {path: path.is_dir() and not path.is_symlink() for path in reversed(step_entries(self.checkpoints))}
-        why: list[str] = []
-        if broken := [path.name for path, whole in found.items() if whole]:
-            why.append(f"checkpoint.json is missing in {', '.join(broken)}.")
-        if other := [path.name for path, whole in found.items() if not whole]:
-            why.append(f"No link is followed, and a checkpoint is a directory: {', '.join(other)}.")
-        if why:
-            return f"{' '.join(why)} Copy the whole directory again."
+        if there := [path.name for path in reversed(step_entries(self.checkpoints))]:
+            return f"{', '.join(there)}: expected directories, no links, with a checkpoint.json. Copy the run again."
         return "the run was stopped before its first one was saved. `multippo train --resume` starts it again."
-
-    def _unreachable(self, error: OSError) -> UsageError:
-        return UsageError(f"{self.path} can't be opened: {error.strerror}; name another directory.")
 
     def _no_run(self) -> UsageError:
         if (self.path / MANIFEST).is_file():
@@ -294,10 +242,8 @@ _WRITTEN = {name: Setting(name, str, None) for name in ("env", "backend")}
 
 
 def _versions() -> Mapping[str, str]:
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), "multippo": __version__}
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    from multippo import __version__
-
-    return {**versions, "multippo": __version__}
+    return versions

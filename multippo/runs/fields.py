@@ -12,8 +12,6 @@ import docstring_parser
 from multippo.arguments import did_you_mean
 from multippo.errors import UsageError
 
-__all__ = ["TRUTH", "Setting", "convert", "fields_of", "plain", "readable", "shown", "takes_several"]
-
 TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _NONE = {"none", "null", "~", ""}
 

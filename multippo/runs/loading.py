@@ -9,17 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from multippo.algorithms.checkpointing.checkpoint import Checkpoint
 from multippo.algorithms.checkpointing.steps import step_directories, step_directory
 from multippo.algorithms.config import TrainConfig
+from multippo.arguments import check_size, is_integer
 from multippo.envs.api import Env
 from multippo.errors import DamagedCheckpointError, UsageError
 from multippo.runs.directory import RunDirectory
 from multippo.runs.recovery import another_checkpoint, reason
-
-__all__ = ["Run", "load_run", "read_checkpoint"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,10 +52,8 @@ def load_run(
         MultippoError: If the directory, the checkpoint or the environment is not what it should be.
         ValueError: If ``num_envs`` or ``checkpoint`` is none of these.
     """
-    if num_envs is not None and (not _is_count(num_envs) or num_envs < 1):
-        raise ValueError(
-            f"num_envs={num_envs!r} is not possible: expected an integer of at least 1, or None for as many as trained."
-        )
+    if num_envs is not None:
+        check_size("", "num_envs", num_envs, otherwise=", or None for as many as trained")
     directory = RunDirectory(Path(run_dir))
     settings = directory.settings()
     which = _which(directory, checkpoint)
@@ -75,8 +70,8 @@ def load_run(
 
 
 def _which(directory: RunDirectory, checkpoint: Any) -> str:
-    """As ``RunDirectory.checkpoint`` takes it; a number is a step, whatever lies where the process happens to be."""
-    if _is_count(checkpoint) and checkpoint >= 0:
+    """The checkpoint in the words of ``RunDirectory.checkpoint``, to which a number in text could be a path."""
+    if is_integer(checkpoint, 0):
         return str(step_directory(directory.checkpoints.absolute(), int(checkpoint)))
     if isinstance(checkpoint, str | Path) and str(checkpoint):
         return str(checkpoint)
@@ -84,10 +79,6 @@ def _which(directory: RunDirectory, checkpoint: Any) -> str:
         f"checkpoint={checkpoint!r} is not possible: expected 'latest', 'best', a path, or a step, an integer of at "
         "least 0."
     )
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def read_checkpoint(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import abc
 import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TextIO
 
 from multippo.algorithms.metrics import EVAL_RETURN, RETURN
-
-__all__ = ["BarProgress", "NoProgress", "PlainProgress", "Progress", "make_progress"]
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -23,8 +20,10 @@ class _Shown(NamedTuple):
     left: str
 
 
-class Progress(abc.ABC):
-    """Shows step, return, steps per second and time left. A context manager; ``update`` is a ``log_fn``.
+class Progress:
+    """Shows step, return, steps per second and time left, or, as it is, nothing.
+
+    A context manager; ``update`` is a ``log_fn``.
 
     Args:
         total_steps: Environment steps of the whole run.
@@ -43,11 +42,9 @@ class Progress(abc.ABC):
         else:
             self._show(self._read(metrics))
 
-    @abc.abstractmethod
     def note(self, text: str) -> None:
         """Shows a line of text in between."""
 
-    @abc.abstractmethod
     def _show(self, shown: _Shown) -> None:
         """Shows an iteration."""
 
@@ -76,16 +73,6 @@ class Progress(abc.ABC):
             f"{speed:,.0f}",
             _duration(max(0, self._total - iteration) * seconds),
         )
-
-
-class NoProgress(Progress):
-    """Shows nothing."""
-
-    def note(self, text: str) -> None:
-        """Does nothing."""
-
-    def _show(self, shown: _Shown) -> None:
-        """Does nothing."""
 
 
 class PlainProgress(Progress):
@@ -179,7 +166,7 @@ def make_progress(kind: str, total_steps: int, total_iterations: int, stream: Te
     """
     totals = total_steps, total_iterations
     if kind == "off":
-        return NoProgress(*totals)
+        return Progress(*totals)
     if kind == "plain" or (kind == "auto" and not stream.isatty()):
         return PlainProgress(*totals, stream=stream)
     from rich.console import Console

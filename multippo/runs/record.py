@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter
 from multippo.runs.directory import RunDirectory
 
-__all__ = ["RunRecord"]
-
 _LOG = logging.getLogger("multippo")
 
 

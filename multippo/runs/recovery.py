@@ -18,10 +18,6 @@ from multippo.errors import DamagedCheckpointError, UsageError, one_line
 from multippo.runs.directory import RunDirectory
 from multippo.runs.settings import RunSettings
 
-__all__ = ["another_checkpoint", "check_num_envs", "mend", "reason", "restore_last_good"]
-
-_MOST_SHOWN = 3
-
 
 def restore_last_good(directory: RunDirectory, network: Any) -> tuple[Checkpoint, TrainingState, dict[Path, str]]:
     """Reads the latest checkpoint of a run that is whole.
@@ -31,7 +27,7 @@ def restore_last_good(directory: RunDirectory, network: Any) -> tuple[Checkpoint
         network: Gets the weights.
 
     Returns:
-        The checkpoint, what is in it, and the later ones that are damaged with what is wrong with each.
+        The checkpoint, the training state in it, and the faults of later ones that are damaged.
 
     Raises:
         UsageError: If all are damaged.
@@ -47,11 +43,9 @@ def restore_last_good(directory: RunDirectory, network: Any) -> tuple[Checkpoint
             return checkpoint, checkpoint.restore(network), damaged
         except (DamagedCheckpointError, FileNotFoundError) as error:
             damaged[path] = reason(error)
-    found = "; ".join(f"{path.name}: {why}" for path, why in list(damaged.items())[:_MOST_SHOWN])
-    more = f"; and {len(damaged) - _MOST_SHOWN} more" if len(damaged) > _MOST_SHOWN else ""
+    found = "; ".join(f"{path.name}: {why}" for path, why in damaged.items())
     raise UsageError(
-        f"no checkpoint of {directory.path} can be read. {found.rstrip('.')}{more}. Copy the directory again, or start "
-        "another run."
+        f"no checkpoint of {directory.path} can be read. {found} Copy the directory again, or start another run."
     )
 
 
@@ -70,10 +64,10 @@ def check_num_envs(directory: RunDirectory, settings: RunSettings) -> None:
 
 
 def mend(directory: RunDirectory, step: int, damaged: Mapping[Path, str]) -> list[str]:
-    """Prepares a run's directory for going on after ``step``: metrics of later steps and what is unfinished go.
+    """Removes metrics of steps after ``step`` and unfinished files, and renames damaged checkpoints.
 
     Returns:
-        A line about each damaged checkpoint. It gets another name, since the run may come to that step again.
+        A line about each damaged checkpoint, which is renamed since the run may come to that step again.
     """
     drop_after(directory.metrics, step)
     lines: list[str] = []
@@ -89,7 +83,7 @@ def mend(directory: RunDirectory, step: int, damaged: Mapping[Path, str]) -> lis
 
 
 def another_checkpoint(directory: RunDirectory) -> str:
-    """The last whole checkpoint of a run, for whom another one is damaged."""
+    """A sentence that names the last whole checkpoint of a run of which another one is damaged."""
     for path in step_directories(directory.checkpoints):
         with contextlib.suppress(ValueError, OSError):
             step = Checkpoint(path=path, manifest=read_manifest(path))
@@ -99,7 +93,7 @@ def another_checkpoint(directory: RunDirectory) -> str:
 
 
 def reason(error: DamagedCheckpointError | FileNotFoundError) -> str:
-    """Why a checkpoint could not be read, in a line."""
+    """The reason for which a checkpoint could not be read, in a line."""
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"{Path(error.filename).name} is missing."
     return one_line(error)

@@ -21,6 +21,7 @@ from multippo.algorithms.config import DEFAULT_NUM_ENVS, EvalConfig, PPOConfig, 
 from multippo.arguments import check_size
 from multippo.backends.api import Engine
 from multippo.backends.registry import use_backend
+from multippo.envs.registry import FAMILIES
 from multippo.errors import UsageError, one_line
 from multippo.networks.factories import make_mlp_actor_critic, make_recurrent_actor_critic
 from multippo.networks.image_factories import make_cnn_actor_critic
@@ -29,16 +30,6 @@ from multippo.runs.fields import Setting, fields_of, plain, shown
 if TYPE_CHECKING:
     from multippo.envs.api import Env
 
-__all__ = [
-    "NETWORKS",
-    "SECTIONS",
-    "EnvironmentOptions",
-    "RunSettings",
-    "name_of",
-    "network_defaults",
-    "overlaid",
-    "run_settings",
-]
 
 NETWORKS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "mlp": (make_mlp_actor_critic, {}),
@@ -50,13 +41,6 @@ NETWORKS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 
 _NOT_SETTINGS = {"observation", "action", "rngs", "cell", "entropy_weight"}
 """Arguments of these functions that a run fills in; the weight of the entropy is PPOConfig's, which can change it."""
-
-_FAMILIES = {
-    "brax": {"env_backend", "episode_length", "pool_size", "action_repeat", "reward_scale", "observation_keys"},
-    "playground": {"episode_length", "pool_size", "action_repeat", "reward_scale", "observation_keys"},
-    "gymnasium": {"max_episode_steps", "vectorization", "action_repeat", "reward_scale", "observation_keys"},
-}
-"""Fields of ``EnvironmentOptions`` that each family of environments takes."""
 
 
 def name_of(path: str) -> str:
@@ -310,8 +294,11 @@ def _implied(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _env_kwargs(env_id: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    family = env_id.partition("/")[0]
-    family = family if family in _FAMILIES else "gymnasium"
+    takes = {name: family.options for name, family in FAMILIES.items()}
+    takes["gymnasium"] = frozenset({"max_episode_steps", "vectorization"})
+    everywhere = {"action_repeat", "reward_scale", "observation_keys"}
+    prefix = env_id.partition("/")[0]
+    family = prefix if prefix in takes else "gymnasium"
     kwargs: dict[str, Any] = {}
     for setting in fields_of(EnvironmentOptions, "environment"):
         name, value = setting.name, values[setting.name]
@@ -319,8 +306,8 @@ def _env_kwargs(env_id: str, values: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if isinstance(value, int):
             check_size("", name, value)
-        if name not in _FAMILIES[family]:
-            fitting = " and ".join(other for other, names in _FAMILIES.items() if name in names)
+        if name not in takes[family] | everywhere:
+            fitting = " and ".join(other for other, names in takes.items() if name in names)
             raise UsageError(
                 f"{setting.flag} is for {fitting} environments, and {env_id!r} is of {family}: leave it out."
             )

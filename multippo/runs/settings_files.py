@@ -13,8 +13,6 @@ from multippo.json_files import read_json
 from multippo.runs.fields import Setting
 from multippo.runs.settings import SECTIONS, name_of
 
-__all__ = ["read_object", "read_settings", "settings_of"]
-
 _RUN_ONLY = {"format", "format_version", "versions", "numerics"}
 
 

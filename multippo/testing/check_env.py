@@ -1,23 +1,30 @@
-"""``check_env``: plays in an environment and says in plain words what is wrong with it."""
+"""``check_env``, which plays in an environment and reports its faults in plain words."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
+import re
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import env_checker, passive_env_checker
 
 from multippo.envs.api import Env, EnvState
+from multippo.envs.make import make_env
 from multippo.envs.nonfinite import LARGEST, fits, guarded_leaves
+from multippo.errors import one_line
 from multippo.networks.observation_layers import map_space
-from multippo.testing.random_actions import mask_in, random_action
-from multippo.testing.single_env import gymnasium_findings
+from multippo.testing.random_actions import MASK_KEY, mask_in, random_action
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
-__all__ = ["EnvReport", "check_env"]
+_Leaves = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +32,8 @@ class EnvReport:
     """Findings of ``check_env``. True if there are no errors; prints as a list.
 
     Attributes:
-        errors: What makes training on the environment wrong or impossible.
-        warnings: What is allowed and seldom meant.
+        errors: Faults that make training on the environment wrong or impossible.
+        warnings: Findings that are allowed and seldom meant.
         episodes: Episodes that ended while it was played.
         steps: Steps taken in every environment.
     """
@@ -48,19 +55,20 @@ class EnvReport:
 def check_env(
     env: Any, num_envs: int | None = None, *, num_steps: int = 500, seed: int = 0, **kwargs: Any
 ) -> EnvReport:
-    """Plays random actions, and compares what comes with what the environment declares and what training relies on.
+    """Plays random actions, and compares what comes with what the environment declares and training relies on.
 
-    Looked at are: the spaces; types, shapes, bounds and finiteness of observations and rewards; which flags end an
+    Checked are: the spaces; types, shapes, bounds and finiteness of observations and rewards; which flags end an
     episode, and that its last observation is reported; that equal seeds give equal episodes and successive episodes and
     environments differ; what the library warns of. Of a single environment in which all this is right, the findings of
     ``gymnasium.utils.env_checker`` are added.
 
     Args:
-        env: Whatever ``make_env`` takes: a name, a function that makes a ``gymnasium.Env``, a vector environment, a
-            functional environment, or an ``Env``. It is reset and stepped, and closed unless it was passed in made.
+        env: An environment as ``make_env`` takes it: a name, a function that makes a ``gymnasium.Env``, a vector
+            environment, a functional environment, or an ``Env``. It is reset and stepped, and closed unless it was
+            passed in made.
         num_envs: How many environments to play in; by default 2, or what ``env`` itself says.
-        num_steps: How long.
-        seed: Of the resets and the actions.
+        num_steps: Steps to play in each environment.
+        seed: Seed of the resets and the actions.
         **kwargs: For ``make_env``.
 
     Returns:
@@ -69,26 +77,21 @@ def check_env(
     >>> print(check_env("CartPole-v1", num_steps=100))
     100 steps and 8 episode ends were looked at; nothing is wrong.
     """
-    from multippo.envs import make_env
-
     if num_envs is None and (isinstance(env, str) or (callable(env) and not hasattr(env, "step"))):
         num_envs = 2
     findings, logger = _Findings(), logging.getLogger("multippo")
     logger.addHandler(findings)
     states: list[EnvState] = []
     try:
-        try:
-            made = make_env(env, num_envs, **kwargs)
-        except Exception as error:
-            findings.errors["made"] = f"It can't be made: {type(error).__name__}: {_one_line(error)}"
-            return findings.report(states)
-        try:
-            _play_twice(made, findings, states, num_steps, seed)
-        finally:
-            if made is not env and getattr(made, "vector_env", None) is not env:
-                made.close()
-        for text in () if findings.errors else gymnasium_findings(env):
-            findings.warnings[text] = text
+        made = make_env(env, num_envs, **kwargs)
+    except Exception as error:
+        findings.errors["made"] = f"It can't be made: {type(error).__name__}: {one_line(error)}"
+    else:
+        _play_twice(made, findings, states, num_steps, seed)
+        if made is not env and getattr(made, "vector_env", None) is not env:
+            made.close()
+        if not findings.errors:
+            findings.warnings |= {text: text for text in _gymnasium_findings(env)}
     finally:
         logger.removeHandler(findings)
     return findings.report(states)
@@ -112,7 +115,7 @@ class _Findings(logging.Handler):
 
 
 def _play_twice(env: Env, findings: _Findings, states: list[EnvState], num_steps: int, seed: int) -> None:
-    """Adds what is seen to ``states``, and what is wrong with it to the findings."""
+    """Adds the states of a run to ``states``, and their faults to the findings."""
     actions, again = list[Any](), list[EnvState]()
     try:
         try:
@@ -127,7 +130,7 @@ def _play_twice(env: Env, findings: _Findings, states: list[EnvState], num_steps
         by = f"step {len(again or states)}" if states else "reset"
         # These two name the method, and what was expected of it.
         plain = frame.f_globals.get("__name__") in ("multippo.envs.return_checks", "multippo.envs.observations")
-        findings.errors["raised"] = ("" if plain else f"{by} raised {type(error).__name__}: ") + _one_line(error)
+        findings.errors["raised"] = ("" if plain else f"{by} raised {type(error).__name__}: ") + one_line(error)
 
 
 def _play(env: Env, states: list[EnvState], actions: list[Any], num_steps: int, seed: int) -> None:
@@ -143,7 +146,7 @@ def _play(env: Env, states: list[EnvState], actions: list[Any], num_steps: int, 
 
 
 def _look(env: Env, states: list[EnvState], findings: _Findings) -> None:
-    """Says what is wrong with a run, as far as it came."""
+    """Reports the faults of a run, as far as it came."""
     errors, warnings = findings.errors, findings.warnings
     obs, final, reward, broken = (_stacked(states, part) for part in ("obs", "final_obs", "reward", "broken"))
     terminated, truncated, valid = (_stacked(states, part)[""] for part in ("terminated", "truncated", "valid"))
@@ -164,13 +167,13 @@ def _look(env: Env, states: list[EnvState], findings: _Findings) -> None:
                     f"{_called(what, name)} {found} in step {_first(bad)}. In float32, in which networks "
                     f"compute, what is beyond {LARGEST:.2g} is not finite."
                 )
-    for number in np.unique(broken.get("", 0)):  # a functional environment's adapter has replaced these values
-        name = guarded_leaves(states[0].obs, states[0].reward)[abs(int(number)) - 1]
+    guarded = guarded_leaves(states[0].obs, states[0].reward)
+    for number in map(int, np.unique(broken.get("", 0))):  # the adapter has replaced these values
         if number > 0:
-            errors[f"broken {name}"] = f"The {name} is not finite in step {_first(broken[''] == number)}."
+            errors["broken"] = f"The {guarded[number - 1]} is not finite in step {_first(broken[''] == number)}."
         elif number < 0:
-            name = name.removeprefix("next ")
-            errors[f"start {name}"] = f"The {name} with which an episode begins is not always finite."
+            name = guarded[-number - 1].removeprefix("next ")
+            errors["start"] = f"The {name} with which an episode begins is not always finite."
     declared = dict(named_leaves(map_space(lambda leaf: leaf, env.observation_space)))
     shapes = {name: leaf.shape[2:] for name, leaf in obs.items()}
     if shapes != {name: space.shape for name, space in declared.items()}:
@@ -185,23 +188,29 @@ def _look(env: Env, states: list[EnvState], findings: _Findings) -> None:
                 f"{_called('observation', name)} leaves its declared bounds: it reached {least.min():g} to "
                 f"{most.max():g}, and {space} is declared. Nothing depends on it, but a reader may."
             )
-    if len(states) == 1:
-        return
+    if len(states) > 1:
+        _look_at_episodes(env, obs, final, reward, ended, valid, warnings)
+
+
+def _look_at_episodes(
+    env: Env, obs: _Leaves, final: _Leaves, reward: _Leaves, ended: np.ndarray, valid: np.ndarray, found: dict[str, str]
+) -> None:
+    """Warns of episodes that never end, pay nothing, or begin and end where they should not."""
     before, after = ({name: leaf[part] for name, leaf in obs.items()} for part in (slice(-1), slice(1, None)))
     moves = _differ(before, after) & ~ended[1:] & valid[1:]
     if not ended.any():
-        warnings["endless"] = (
-            f"No episode ended within {len(states) - 1} steps of random actions: returns are only reported when one "
+        found["endless"] = (
+            f"No episode ended within {len(valid) - 1} steps of random actions: returns are only reported when one "
             "does. Give it a time limit (max_episode_steps=), or check more steps."
         )
     elif moves.any() and not (_differ(final, obs) & ended).any() and not env.may_skip:
-        warnings["last observation"] = (
+        found["last observation"] = (
             "The last observation of every episode was the first one of the next. If these differ in the task, an "
             "array that is returned again and again was overwritten by the reset (return copies), or the wrong one "
             "is reported as final_obs; then truncated episodes are valued wrongly."
         )
     if not any(np.any(leaf[valid]) for leaf in reward.values()):
-        warnings["no reward"] = "Every reward was 0; random actions may never reach any."
+        found["no reward"] = "Every reward was 0; random actions may never reach any."
     # With skipped steps an episode begins after the step that only resets.
     begins = ~valid if env.may_skip else ended
     begins[0] = True
@@ -210,12 +219,12 @@ def _look(env: Env, states: list[EnvState], findings: _Findings) -> None:
     if max(map(len, starts)) == 1:
         return
     if all((own == own[0]).all() for own in starts):
-        warnings["one start"] = (
+        found["one start"] = (
             "Every episode of an environment began with the same observation. If the task draws its start at random, "
             "it does not use the random generator that reset seeds."
         )
     elif len(starts) > 1 and (flat[0] == flat[0, 0]).all():
-        warnings["equal environments"] = (
+        found["equal environments"] = (
             "The environments of the batch all began with the same observation, though later episodes differ: each "
             "must be seeded differently."
         )
@@ -234,6 +243,44 @@ def _compare(states: list[EnvState], again: list[EnvState], findings: _Findings)
         )
 
 
+# The passive ones first: they say more of types than the assertion with which the last one ends.
+_CHECKS: tuple[Callable[[Any], object], ...] = (
+    passive_env_checker.env_reset_passive_checker,
+    lambda env: passive_env_checker.env_step_passive_checker(env, env.action_space.sample()),
+    lambda env: env_checker.check_env(env, skip_render_check=True, skip_close_check=True),
+)
+_WARNING = re.compile(r"WARN: (.*?)(?:\x1b\[0m)?$", re.DOTALL)
+_LEFT_OUT = re.compile(
+    "infinity|recommend using a symmetric|unwrapped version|Casting input"  # the adapter's work
+    "|within the observation space"  # check_env gives the numbers
+    "|truncates after 1 step"  # said of NumPy's False, too
+)
+
+
+def _gymnasium_findings(env: Any) -> Iterator[str]:
+    """Yields the faults that ``gymnasium.utils.env_checker`` finds in what a function makes.
+
+    Actions are drawn without regard to a mask, so that an environment with one is not stepped.
+    """
+    if not callable(env) or (hasattr(env, "step") and not inspect.isclass(env)):
+        return
+    single: Any = env()
+    if not isinstance(single, gymnasium.Env):
+        return
+    masked = isinstance(single.observation_space, spaces.Dict) and MASK_KEY in single.observation_space.spaces
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for check in _CHECKS[:1] if masked else _CHECKS:
+            try:
+                check(single)
+            except Exception as error:
+                texts.append(str(error))
+    single.close()
+    texts += [found[1] for warning in caught if (found := _WARNING.search(str(warning.message)))]
+    yield from (text for text in texts if not _LEFT_OUT.search(text))
+
+
 def _copy(state: EnvState) -> EnvState:
     """The parts that are looked at, as NumPy arrays that no later step changes."""
     broken = {} if state.broken is None else np.array(state.broken)
@@ -248,24 +295,20 @@ def _stacked(states: list[EnvState], part: str) -> dict[str, np.ndarray]:
 
 
 def _differ(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> np.ndarray:
-    """``[T, B]`` bool, where any leaf differs; NaN equals NaN."""
+    """Mask ``[T, B]`` of the entries in which a leaf differs; NaN equals NaN."""
     pairs = [(leaf, other[name]) for name, leaf in one.items()]
     return np.logical_or.reduce([_rows((a != b) & ((a == a) | (b == b))) for a, b in pairs])
 
 
 def _rows(leaf: Any) -> Any:
-    """``[T, B]`` bool, where any entry is True."""
+    """Mask ``[T, B]`` of the rows in which an entry is True."""
     return leaf.reshape(*leaf.shape[:2], -1).any(axis=2)
 
 
 def _first(where: np.ndarray) -> int:
-    """The first step in which it is so in any environment."""
+    """The first step in which a mask holds in any environment."""
     return int(np.argmax(where.any(axis=1)))
 
 
 def _called(what: str, name: str) -> str:
     return f"The {what} {name!r}" if name else f"The {what}"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 
 from multippo.networks.captured_weights import captured_weights
+from multippo.networks.portable import load_portable, to_portable
 from multippo.networks.types import StatefulModule
-from multippo.testing.module_calls import inspect_output, takes_three, untracked_arrays
-from multippo.testing.module_inputs import check_sample, drawn_around, stir, suite
+from multippo.testing.module_calls import (
+    check_sample,
+    drawn_around,
+    inspect_output,
+    stir,
+    suite,
+    takes_three,
+    untracked_arrays,
+)
 from multippo.trees import named_leaves, tree_leaves
-
-__all__ = ["ModuleReport", "check_module"]
 
 _TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 """What two ways to the same number may be off by, relative to the largest one."""
@@ -106,8 +112,6 @@ def check_module(module: Any, sample_input: Any) -> ModuleReport:
     if not isinstance(module, StatefulModule):
         raise TypeError(f"check_module got a {type(module).__name__}; expected a StatefulModule.")
     check_sample(sample_input)
-    from multippo.networks.portable import load_portable, to_portable
-
     before = to_portable(module)
     try:
         return _Checker(module, sample_input).run()

@@ -11,9 +11,8 @@ from gymnasium import spaces
 
 from multippo.envs.api import Env, EnvState
 from multippo.envs.keys import key_words
+from multippo.envs.wrappers import EnvWrapper
 from multippo.trees import select
-
-__all__ = ["Clock", "Goal", "HostEnv", "Spy"]
 
 End = Literal["terminated", "truncated"]
 Autoreset = Literal["same_step", "next_step"]
@@ -163,7 +162,7 @@ class Goal(HostEnv):
         return Goal(num_envs, **self._options)
 
 
-class Spy(Env):
+class Spy(EnvWrapper):
     """Passes everything on to a host environment, and keeps what it saw.
 
     Args:
@@ -177,10 +176,7 @@ class Spy(Env):
     """
 
     def __init__(self, env: Env) -> None:
-        self.env = env
-        self.id, self.num_envs, self.functional = env.id, env.num_envs, env.functional
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.may_skip, self.max_episode_steps = env.may_skip, env.max_episode_steps
+        super().__init__(env)
         self.resets: list[Any] = []
         self.states: list[EnvState] = []
         self.actions: list[Any] = []
@@ -189,31 +185,15 @@ class Spy(Env):
     def reset(self, key: Any) -> EnvState:
         """See ``Env.reset``."""
         self.resets.append(key)
-        self.states.append(self.env.reset(key))
-        return self.states[-1]
+        return super().reset(key)
 
     def step(self, env_state: EnvState, action: Any) -> EnvState:
         """See ``Env.step``."""
         self.actions.append(action)
-        self.states.append(self.env.step(env_state, action))
-        self.real_steps += int(self.states[-1].valid.sum())
-        return self.states[-1]
+        after = super().step(env_state, action)
+        self.real_steps += int(after.valid.sum())
+        return after
 
-    def restart(self, env_state: EnvState, which: Any) -> EnvState | None:
-        """See ``Env.restart``."""
-        restarted = self.env.restart(env_state, which)
-        if restarted is not None:
-            self.states.append(restarted)
-        return restarted
-
-    def draw_starts(self, key: Any) -> Any:
-        """See ``Env.draw_starts``."""
-        return self.env.draw_starts(key)
-
-    def with_starts(self, env_state: EnvState, starts: Any) -> EnvState:
-        """See ``Env.with_starts``."""
-        return self.env.with_starts(env_state, starts)
-
-    def similar(self, num_envs: int) -> Spy:
-        """See ``Env.similar``."""
-        return Spy(self.env.similar(num_envs))
+    def _changed(self, env_state: EnvState) -> EnvState:
+        self.states.append(env_state)
+        return env_state

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["FunctionalClock", "FunctionalGoal", "State"]
-
 
 class State(NamedTuple):
     """State that a reset or step returns. ``info["truncation"]`` is 1 where the episode was cut."""

@@ -14,8 +14,6 @@ from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulMo
 from multippo.networks.variables import Param
 from multippo.rngs import Rngs
 
-__all__ = ["CountNet", "NoisyNet", "TableNet", "TinyActorCritic"]
-
 
 class TinyActorCritic(StatefulModule):
     """A categorical policy and a value; the carry is ``{"memory", "sampler"}``.

@@ -10,8 +10,6 @@ from gymnasium import spaces
 
 from multippo.integer_boxes import is_integer_box, num_choices
 
-__all__ = ["MASK_KEY", "mask_in", "random_action"]
-
 MASK_KEY = "action_mask"
 """The entry of a Dict observation that the ready-made networks take as a mask."""
 

@@ -15,7 +15,8 @@ import pytest
 import multippo as mp
 from multippo.algorithms.metrics import json_ready
 from multippo.cli import app
-from multippo.cli.errors import RunError, UsageError, is_users_mistake
+from multippo.cli.app import is_users_mistake
+from multippo.errors import RunError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,7 @@ import pytest
 from short_runs import train
 
 from multippo.cli import train as train_module
-from multippo.cli.program import program
+from multippo.cli.train import program
 from multippo.runs.settings import RunSettings
 
 

@@ -59,7 +59,7 @@ def test_integers_count_from_the_start_of_their_space(xp):
     action = xp.asarray([0, 1, 2])
     np.testing.assert_array_equal(make_action_map(spaces.Discrete(3, start=-1), 3, xp)(action), [-1, 0, 1])
     np.testing.assert_array_equal(make_action_map(spaces.Discrete(1, start=2), 1, xp)(action[:1]), [2])
-    with pytest.raises(ValueError, match=r"count from 0 to below 3, received \[0, 1, 3\]: the network's"):
+    with pytest.raises(ValueError, match=r"\[0, 1, 3\]; expected numbers from 0 to below 3: give the network's"):
         make_action_map(spaces.Discrete(3, start=-1), 3)(np.array([0, 1, 3]))
     with pytest.raises(ValueError, match=r"below \[2, 5\]"):
         make_action_map(spaces.MultiDiscrete([2, 5]), 1)(np.array([[2, 4]]))
@@ -106,16 +106,14 @@ def test_a_box_of_large_integers():
         space = spaces.Box(high - np.array(9, dtype), high, dtype=dtype)
         mapped = make_action_map(space, 2)(np.array([[0], [9]]))
         assert mapped.tolist() == [[int(high[0]) - 9], [int(high[0])]] and mapped.dtype == dtype
-        with pytest.raises(ValueError, match=r"does not fit into u?int32.*smaller bounds, or work in mp.precision"):
-            make_action_map(space, 2, jnp)
 
 
 def test_an_action_beyond_a_box_of_integers_is_refused():
     to_env = make_action_map(spaces.Box(-1, 1, (2,), np.int32), 1)
     for action in ([[3, 0]], [[-1, 0]]):
-        with pytest.raises(ValueError, match=r"count from 0 to below \[3, 3\]"):
+        with pytest.raises(ValueError, match=r"from 0 to below \[3, 3\]"):
             to_env(np.array(action))
-    with pytest.raises(ValueError, match=r"integers that count from 0, received float64: use a sampler for discrete"):
+    with pytest.raises(ValueError, match=r"float64; expected integers: use a sampler for discrete"):
         to_env(np.zeros((1, 2)))
 
 
@@ -140,13 +138,13 @@ def test_a_box_of_too_many_integers_is_refused(space, problem):
 
 def test_wrong_actions_are_refused():
     box = make_action_map(spaces.Box(-1, 1, (2,)), 3)
-    with pytest.raises(ValueError, match=r"\(3, 2\).*received \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"\(3, 1\); expected \(3, 2\)"):
         box(np.zeros((3, 1)))
     discrete = make_action_map(spaces.Discrete(2), 3)
-    with pytest.raises(ValueError, match=r"\(3,\).*received \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"\(3, 1\); expected \(3,\)"):
         discrete(np.zeros((3, 1), int))
-    with pytest.raises(ValueError, match=r"integers.*float32"):
+    with pytest.raises(ValueError, match=r"float32; expected integers"):
         discrete(np.zeros(3, np.float32))
     both = make_action_map(spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)}), 1)
-    with pytest.raises(ValueError, match=r"\['a', 'b'\].*\['a'\]"):
+    with pytest.raises(ValueError, match=r"\['a'\]; expected .*\['a', 'b'\]"):
         both({"a": np.zeros(1, int)})

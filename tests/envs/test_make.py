@@ -261,6 +261,5 @@ def test_whole_numbers_in_another_type(clock):
 
 @pytest.mark.parametrize("wrappers", [gymnasium.wrappers.FlattenObservation, [3], "ab", None])
 def test_wrappers_are_a_list_of_functions(wrappers):
-    with pytest.raises(TypeError, match=r"expected a list of functions that take a gymnasium\.Env") as caught:
+    with pytest.raises(TypeError, match=r"expected a list of functions that take a gymnasium\.Env"):
         make_env("CartPole-v1", wrappers=wrappers)
-    assert ("Pass [FlattenObservation]" in str(caught.value)) is callable(wrappers)

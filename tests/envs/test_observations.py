@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multippo.envs.observations import make_observation_map, take_rows
+from multippo.envs.observations import make_observation_map, put_rows, take_rows
 
 
 def test_box_is_a_contiguous_copy_in_the_declared_type():
@@ -66,7 +66,7 @@ def test_trees():
     np.testing.assert_array_equal(obs["b"][1], [[0, 1], [1, 0]])
     assert obs["b"][0].dtype == np.float32
     second = take_rows(obs, np.array([1]))
-    put = to_policy.put(obs, np.array([0]), second)
+    put = put_rows(obs, np.array([0]), second)
     np.testing.assert_array_equal(put["b"][0], [[3, 4], [3, 4]])
     np.testing.assert_array_equal(put["a"]["image"], [[[8]], [[8]]])
     # put copies.

@@ -75,7 +75,7 @@ def test_a_reset_of_some_leaves_the_others(noise):
 @pytest.mark.parametrize("wrap", [lambda env: env, DictInfoToList, Forgetful])
 def test_a_reset_of_all_instead_of_some_is_refused(wrap):
     ignores = wrap(Clocks(heeds=wrap is Forgetful))
-    with pytest.raises(ValueError, match=r"reset the environments \[0\] by .*reset_mask.*of \[1\], whose episodes go"):
+    with pytest.raises(ValueError, match=r"reset the environments \[0\] by .*reset_mask.*of \[1\]: it seems to ignore"):
         play(make_env(ignores), 2)
     assert not (report := check_env(ignores, num_steps=10))
     assert "ignore the mask" in str(report)
@@ -209,17 +209,12 @@ def test_a_tuple_of_batches_is_that_of_a_tuple_space():
     env = GymnasiumEnv(Told({"final_obs": (np.array([[0], [7]]), np.array([[0], [70]]))}, space))
     first, second = env.step(env.reset(0), np.zeros(2, np.int64)).final_obs
     np.testing.assert_array_equal(np.hstack([first, second]), [[3, 30], [7, 70]])
-    env = GymnasiumEnv(Told({"final_obs": (None, (SEVEN, SEVEN))}, space))
-    with pytest.raises(ValueError, match="expected one for each of the 2"):
-        env.step(env.reset(0), np.zeros(2, np.int64))
 
 
 @pytest.mark.parametrize(
     ("infos", "message"),
     [
-        ({"final_obs": SEVEN[None]}, r"\['final_obs'\] has 1 rows, expected one for each of the 2 environments"),
-        ({"final_obs": [SEVEN]}, "has 1 rows"),
-        ({"final_obs": (None, SEVEN, None)}, "has 3 rows"),
+        ({"final_obs": SEVEN[None]}, "received 1 rows, expected 2, one for each"),
         ({"final_obs": (None, None)}, r"environments \[1\] ended, but infos\['final_obs'\] holds None"),
         ([{"final_obs": SEVEN}, {}], r"environments \[1\] ended, but .* holds None"),
         ([{}, {}], "received one dict for each environment"),

@@ -12,8 +12,8 @@ import pytest
 from gymnasium import spaces
 
 import multippo as mp
-from multippo.cli.errors import UsageError
 from multippo.cli.evaluate import evaluation_envs
+from multippo.errors import UsageError
 from multippo.runs.directory import RunDirectory, default_run_directory
 from multippo.runs.settings import RunSettings, overlaid
 

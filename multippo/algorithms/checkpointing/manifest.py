@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 from multippo.atomic_files import LIMIT, read_bytes
 from multippo.errors import DamagedCheckpointError, UnexpectedFileError
 from multippo.json_files import FormatVersion, Limit, checked, parse_json, short
+from multippo.version import __version__
 
 __all__ = ["MANIFEST", "Manifest", "read_manifest", "write_manifest"]
 
@@ -69,8 +70,6 @@ def write_manifest(manifest: Manifest) -> str:
     Raises:
         TypeError: If ``config`` or ``extra`` holds what JSON can't, or too much.
     """
-    from multippo import __version__
-
     head = {"format": FORMAT, "format_version": FORMAT_VERSION, "multippo_version": __version__}
     try:
         text = json.dumps({**head, **dataclasses.asdict(manifest)}, indent=2) + "\n"

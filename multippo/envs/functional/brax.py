@@ -17,8 +17,6 @@ from multippo.envs.functional.functional_env import FunctionalEnv
 from multippo.envs.functional.own_precision import precision_of_engine
 from multippo.envs.structure import Content
 
-__all__ = ["BRAX_BACKENDS", "make_brax", "without_batching"]
-
 BRAX_BACKENDS = ("generalized", "spring", "positional", "mjx")
 
 _BATCHING = ("VmapWrapper", "AutoResetWrapper", "BraxAutoResetWrapper")

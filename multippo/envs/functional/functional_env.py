@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 from multippo.arguments import check_size
 from multippo.backends.registry import computes_in_float64
@@ -29,12 +31,6 @@ from multippo.envs.keys import raw_jax_key
 from multippo.envs.nonfinite import broken_leaf
 from multippo.envs.structure import Content, contents, structure
 from multippo.programmes import identity, programmes_of
-
-if TYPE_CHECKING:
-    import gymnasium
-    from numpy.typing import DTypeLike
-
-__all__ = ["FunctionalEnv", "FunctionalState"]
 
 _MIN_POOL = 64
 

@@ -13,8 +13,6 @@ from gymnasium import spaces
 from multippo.arguments import describe
 from multippo.networks.observation_layers import check_keys
 
-__all__ = ["as_declared", "functional_action_space", "functional_observation_space"]
-
 
 def functional_observation_space(env: Any, declared: spaces.Space[Any] | None, obs: Any) -> spaces.Space[Any]:
     """The space of an environment's observations.

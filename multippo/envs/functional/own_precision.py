@@ -12,19 +12,12 @@ import jax
 
 from multippo.backends.registry import computes_in_float64
 
-__all__ = ["float64_if", "in_own_precision", "precision_of_engine"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def float64_if(wide: bool) -> AbstractContextManager[Any]:
-    """JAX's 64-bit mode where ``wide`` holds; else nothing is changed, so that a mode the user has set stays."""
-    return jax.enable_x64(True) if wide else contextlib.nullcontext()
-
-
 def precision_of_engine() -> AbstractContextManager[Any]:
-    """JAX's 64-bit mode while the active engine computes in float64."""
-    return float64_if(computes_in_float64())
+    """JAX's 64-bit mode while the active engine computes in float64; else the mode that the user has set."""
+    return jax.enable_x64(True) if computes_in_float64() else contextlib.nullcontext()
 
 
 def in_own_precision(method: F) -> F:
@@ -32,9 +25,7 @@ def in_own_precision(method: F) -> F:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any) -> Any:
-        if not self.float64:
-            return method(self, *args)
-        with float64_if(True):
+        with jax.enable_x64(True) if self.float64 else contextlib.nullcontext():
             return method(self, *args)
 
     return call  # type: ignore[return-value]

@@ -10,8 +10,6 @@ from multippo.envs.functional.functional_env import FunctionalEnv
 from multippo.envs.functional.own_precision import precision_of_engine
 from multippo.envs.structure import Content
 
-__all__ = ["make_playground", "playground_names"]
-
 
 def make_playground(
     name: str,
@@ -31,8 +29,13 @@ def make_playground(
         action_repeat: Steps of the environment per action; by default its configuration's.
         pool_size: See ``FunctionalEnv``.
         **config_overrides: Entries of its configuration.
+
+    Raises:
+        KeyError: If the name is not known.
     """
     registry = _registry()
+    if name not in registry.ALL_ENVS:
+        raise KeyError(name)
     config = registry.get_default_config(name)
     with precision_of_engine():
         env = registry.load(name, config=config, config_overrides=config_overrides or None)

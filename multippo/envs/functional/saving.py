@@ -13,8 +13,6 @@ import numpy as np
 
 from multippo.envs.api import Env, EnvState
 
-__all__ = ["SavedEnvState", "read_env_state"]
-
 
 def read_env_state(env_state: EnvState) -> dict[str, np.ndarray]:
     """A functional environment's state as arrays by path; random keys as their words.

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 
 from multippo.envs.nonfinite import broken_leaf
 
-__all__ = ["sound_starts"]
-
 
 def sound_starts(obs: Any, reward: Any, entry: jax.Array, wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Entries of a pool of starts, each that is not finite replaced by one that is.

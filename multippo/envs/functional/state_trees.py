@@ -12,8 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["conform", "select", "shared_leaves", "strip_weak_types", "take"]
-
 
 def strip_weak_types(tree: Any) -> Any:
     """Every leaf as an array that keeps its type when combined with a Python number or another array."""

@@ -10,8 +10,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["while_traced"]
-
 _JAX = os.path.dirname(jax.__file__) + os.sep
 _ERRORS: tuple[tuple[type[Exception], str, str], ...] = (
     (

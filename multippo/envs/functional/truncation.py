@@ -12,18 +12,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TRUNCATION_KEYS", "find_truncation_key", "own_episode_limit"]
-
 TRUNCATION_KEYS = ("truncation", "truncated", "time_out")
 
-_LIMIT_NAMES = (
-    "episode_length",
-    "max_episode_steps",
-    "max_steps_in_episode",
-    "max_steps",
-    "time_limit",
-    "_episode_length",
-)
+_LIMIT_NAMES = ("episode_length", "max_episode_steps", "max_steps_in_episode", "max_steps", "time_limit")
 
 
 def find_truncation_key(env: Any, info_keys: set[str], requested: str | None, episode_length: int | None) -> str | None:
@@ -58,14 +49,12 @@ def find_truncation_key(env: Any, info_keys: set[str], requested: str | None, ep
         raise ValueError(
             f"{name} has an episode limit of its own ({limit} steps), but its info says nowhere whether an episode was "
             f"cut: received the keys {sorted(info_keys)}, expected one of {list(TRUNCATION_KEYS)}. Name the key with "
-            "truncation_key=, or hand over the environment without its limit and with episode_length=; if it never "
-            "ends an episode by time, pass truncation_key=None."
+            "truncation_key= (None if time never ends an episode), or leave the limit to episode_length=."
         )
     if limit is None and episode_length is None:
         warnings.warn(
-            f"The info of {name} has none of {list(TRUNCATION_KEYS)} and no episode_length was given, so every "
-            "episode's end counts as a termination (a state without value). If time limits end some episodes, name "
-            "the key with "
+            f"The info of {name} has none of {list(TRUNCATION_KEYS)} and no episode_length was given, so every end "
+            "counts as a termination (a state without value). If time limits end some episodes, name the key with "
             "truncation_key= or pass episode_length=; if none do, pass truncation_key=None.",
             UserWarning,
             stacklevel=2,
@@ -75,7 +64,7 @@ def find_truncation_key(env: Any, info_keys: set[str], requested: str | None, ep
 
 def own_episode_limit(env: Any) -> int | None:
     """The number of steps after which an environment or one of its wrappers ends an episode, where it can be seen."""
-    for attribute in _LIMIT_NAMES:
+    for attribute in (*_LIMIT_NAMES, "_episode_length"):
         limit = getattr(env, attribute, None)
         if isinstance(limit, int | float | np.integer) and not isinstance(limit, bool) and limit > 0:
             return int(limit)

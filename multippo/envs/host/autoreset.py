@@ -12,25 +12,14 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from multippo.envs.observations import take_rows
+from multippo.envs.observations import ObservationMap, put_rows, take_rows
 from multippo.trees import tree_leaves
-
-if TYPE_CHECKING:
-    from multippo.envs.observations import ObservationMap
-
-__all__ = [
-    "autoreset_mode",
-    "final_observations",
-    "keep_final_observations",
-    "refuse_ignored_mask",
-    "report_overwritten_finals",
-]
 
 _LOG = logging.getLogger("multippo")
 
@@ -77,58 +66,25 @@ def final_observations(observations: ObservationMap, infos: Any, done: np.ndarra
         obs: The converted observations of this step.
 
     Raises:
-        ValueError: If an ended episode's final observation is missing, or there is not one for each environment.
+        ValueError: If an ended episode's final observation is missing.
     """
     rows, size = np.flatnonzero(done), len(done)
     raw, received = _reported(infos, size)
     if raw is None:
         raise ValueError(
             f"The episodes of environments {rows.tolist()} ended, but the step's infos hold no 'final_obs' (received "
-            f"{received}). Without it a truncated episode would be valued by the next episode's first "
-            "observation. Make the vector environment report it, or use AutoresetMode.NEXT_STEP."
+            f"{received}): make the vector environment report it, or use AutoresetMode.NEXT_STEP."
         )
     if _is_per_environment(raw, observations.space):
-        _refuse_count(len(raw), size)
         missing = [int(row) for row in rows if raw[row] is None]
         if missing:
             raise ValueError(
-                f"The episodes of environments {missing} ended, but infos['final_obs'] holds None for them: make the "
-                "vector environment report the last observation of every episode, terminated or truncated."
+                f"The episodes of environments {missing} ended, but infos['final_obs'] holds None for them: report the "
+                "last observation of every episode, terminated or truncated."
             )
         final = observations(observations.stack([raw[row] for row in rows]), len(rows))
-        return observations.put(obs, rows, final)
-    raw = _without_masks(raw)
-    for leaf in tree_leaves(raw):
-        if np.ndim(leaf):
-            _refuse_count(len(leaf), size)
-    return observations.put(obs, rows, take_rows(observations(raw, size), rows))
-
-
-def report_overwritten_finals(name: str, done: np.ndarray, final: Any, obs: Any) -> None:
-    """Warns if each episode that has ended shows the next episode's first observation as its last.
-
-    Workers that the user has started send an episode's last observation after the reset: if the environment writes
-    into one array again and again, the reset has overwritten it. The same holds for vector environments that report
-    their buffer of observations itself.
-
-    Args:
-        name: The environment's.
-        done: ``[B]`` bool, where an episode has ended; at least one.
-        final: Converted final observations.
-        obs: Converted observations, the next episode's first where one has ended.
-    """
-    rows = np.flatnonzero(done)
-    pairs = zip(tree_leaves(take_rows(final, rows)), tree_leaves(take_rows(obs, rows)), strict=True)
-    if all(last.tobytes() == first.tobytes() for last, first in pairs):
-        _LOG.warning(
-            "%s reports as the last observation of its environments %s exactly the first one of the next episode. If "
-            "their episodes do not end as they begin, the environment returns one array again and again and its reset "
-            "has overwritten the observation, so that truncated episodes are valued by the wrong one: return copies "
-            "from reset and step, or pass make_env the functions that make the environments, with "
-            "vectorization='async' for worker processes.",
-            name,
-            rows.tolist(),
-        )
+        return put_rows(obs, rows, final)
+    return put_rows(obs, rows, take_rows(observations(_without_masks(raw), size), rows))
 
 
 def refuse_ignored_mask(name: str, which: np.ndarray, before: Any, after: Any) -> None:
@@ -151,9 +107,8 @@ def refuse_ignored_mask(name: str, which: np.ndarray, before: Any, after: Any) -
     if touched.any():
         raise ValueError(
             f"{name} was to reset the environments {np.flatnonzero(which).tolist()} by options['reset_mask'], and "
-            f"then showed other observations of {np.flatnonzero(touched).tolist()}, whose episodes go on: it seems to "
-            "ignore the mask. Let reset begin episodes only where the mask holds, and return the latest observations "
-            "of the others; or use AutoresetMode.NEXT_STEP."
+            f"then showed other observations of {np.flatnonzero(touched).tolist()}: it seems to ignore the mask. Begin "
+            "episodes only where it holds, or use AutoresetMode.NEXT_STEP."
         )
 
 
@@ -191,14 +146,6 @@ def _is_per_environment(raw: Any, space: spaces.Space[Any]) -> bool:
     # Of a Tuple space a tuple is the batch itself.
     as_tuple = isinstance(raw, tuple) and not isinstance(space, spaces.Tuple)
     return as_tuple or isinstance(raw, list) or (isinstance(raw, np.ndarray) and raw.dtype == object)
-
-
-def _refuse_count(received: int, size: int) -> None:
-    if received != size:
-        raise ValueError(
-            f"infos['final_obs'] has {received} rows, expected one for each of the {size} environments: leave in those "
-            "whose episodes go on (what stands there is not read), or None in a list."
-        )
 
 
 def _without_masks(raw: Any) -> Any:

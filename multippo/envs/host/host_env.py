@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import (
@@ -13,6 +14,7 @@ from gymnasium.vector import (
     VectorObservationWrapper,
     VectorWrapper,
 )
+from numpy.typing import DTypeLike
 
 from multippo.arguments import check_number, check_size
 from multippo.envs.actions import make_action_map
@@ -22,28 +24,19 @@ from multippo.envs.host.autoreset import (
     final_observations,
     keep_final_observations,
     refuse_ignored_mask,
-    report_overwritten_finals,
 )
 from multippo.envs.host.members import Member
-from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, Workers, watch
+from multippo.envs.host.workers import WORKER_TIMEOUT_S, Workers, watch
 from multippo.envs.keys import host_seed
-from multippo.envs.observations import make_observation_map, take_rows
+from multippo.envs.observations import make_observation_map, put_rows, take_rows
 from multippo.envs.return_checks import check_numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import DTypeLike
-
-__all__ = ["GymnasiumEnv"]
 
 
 class GymnasiumEnv(Env):
     """A gymnasium vector environment in any autoreset mode.
 
     ``obs`` and ``final_obs`` are arrays of this adapter's own, never the environment's buffers; they are one and the
-    same array where no episode has ended. A SAME_STEP environment whose final observations seem to be overwritten
-    before they arrive is reported once. Rewards are cast, an end that is both a termination and a truncation counts
+    same array where no episode has ended. Rewards are cast, an end that is both a termination and a truncation counts
     as a termination, and an exception of the environment passes through unchanged.
 
     Args:
@@ -82,10 +75,7 @@ class GymnasiumEnv(Env):
         if max_episode_steps is not None:
             max_episode_steps = check_size(self.id, "max_episode_steps", max_episode_steps, otherwise=", or None")
         worker_timeout = check_number("", "worker_timeout", worker_timeout, above=0.0)
-        try:
-            self._reward_dtype = np.dtype(reward_dtype)
-        except TypeError as error:
-            raise TypeError(f"reward_dtype={reward_dtype!r} is not possible: expected a type of NumPy's.") from error
+        self._reward_dtype = np.dtype(reward_dtype)
         if max_episode_steps is None and spec is not None:
             max_episode_steps = spec.kwargs.get("max_episode_steps", spec.max_episode_steps)
         # gymnasium writes "no limit" as -1.
@@ -95,19 +85,12 @@ class GymnasiumEnv(Env):
         self._observations = make_observation_map(vector_env.single_observation_space, keys=observation_keys)
         self.observation_space = self._observations.space
         mode = read_autoreset_mode(vector_env, autoreset_mode)
-        self.may_skip = mode is AutoresetMode.NEXT_STEP
-        self._finish = {
-            AutoresetMode.NEXT_STEP: self._finish_next_step,
-            AutoresetMode.SAME_STEP: self._finish_same_step,
-            AutoresetMode.DISABLED: self._finish_disabled,
-        }[mode]
+        self.may_skip, self._same_step = mode is AutoresetMode.NEXT_STEP, mode is AutoresetMode.SAME_STEP
         base = vector_env.unwrapped
         if isinstance(base, SyncVectorEnv):
             self._refuse_one_for_many(base)
-            if mode is AutoresetMode.SAME_STEP and not all(isinstance(env, Member) for env in base.envs):
+            if self._same_step and not all(isinstance(env, Member) for env in base.envs):
                 keep_final_observations(base)
-        # Of a subclass are those whose workers the user has started.
-        self._may_overwrite_finals = not isinstance(base, SyncVectorEnv) and type(base) is not WatchedVectorEnv
         self._changes_observations = _changes_observations(vector_env)
         self.restarts = mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         is_async = isinstance(base, AsyncVectorEnv)
@@ -177,9 +160,7 @@ class GymnasiumEnv(Env):
         self._any_skips = bool(np.count_nonzero(self._skips))
         # In place, since the latest state is recognised by this array.
         env_state.terminated[which] = False
-        return env_state._replace(
-            obs=self._observations.put(env_state.obs, rows, fresh), truncated=env_state.truncated | which
-        )
+        return env_state._replace(obs=put_rows(env_state.obs, rows, fresh), truncated=env_state.truncated | which)
 
     def render(self) -> Any:
         """Returns the frames of the vector environment: one per environment in render mode ``"rgb_array"``."""
@@ -218,36 +199,31 @@ class GymnasiumEnv(Env):
                     f"{type(env.unwrapped).__name__}(...) does, and lambda: env does not."
                 )
 
-    def _finish_next_step(self, state: EnvState, ended: np.ndarray, infos: Any) -> EnvState:
-        del infos
-        if self._any_skips:
-            if np.any(ended & self._skips):
-                raise ValueError(
-                    f"{self.id} ended an episode in the step that resets it, which AutoresetMode.NEXT_STEP does not "
-                    "allow: it seems to reset in the same step. Correct its metadata['autoreset_mode'], or pass "
-                    "autoreset_mode=."
-                )
-            # A reward wrapper may have turned the reset step's 0 into something else.
-            state.reward[self._skips] = 0
-            state = state._replace(valid=~self._skips)
-        self._skips, self._any_skips = ended, bool(np.count_nonzero(ended))
-        return state
-
-    def _finish_same_step(self, state: EnvState, ended: np.ndarray, infos: Any) -> EnvState:
+    def _finish(self, state: EnvState, ended: np.ndarray, infos: Any) -> EnvState:
+        """The step as its autoreset mode leaves it: with last observations, and what begins after them."""
+        if self.may_skip:
+            if self._any_skips:
+                state = self._without_resets(state, ended)
+            self._skips, self._any_skips = ended, bool(np.count_nonzero(ended))
+            return state
         if not np.count_nonzero(ended):
             return state
+        if not self._same_step:
+            rows, fresh = self._reset_some(ended)
+            return state._replace(obs=put_rows(state.obs, rows, fresh))
         final = final_observations(self._observations, infos, ended, state.obs)
-        if self._may_overwrite_finals:
-            self._may_overwrite_finals = False
-            report_overwritten_finals(self.id, ended, final, state.obs)
         return state._replace(final_obs=final)
 
-    def _finish_disabled(self, state: EnvState, ended: np.ndarray, infos: Any) -> EnvState:
-        del infos
-        if not np.count_nonzero(ended):
-            return state
-        rows, fresh = self._reset_some(ended)
-        return state._replace(obs=self._observations.put(state.obs, rows, fresh))
+    def _without_resets(self, state: EnvState, ended: np.ndarray) -> EnvState:
+        """A NEXT_STEP environment's step, not valid where it was one that only resets."""
+        if np.any(ended & self._skips):
+            raise ValueError(
+                f"{self.id} ended an episode in the step that resets it, which AutoresetMode.NEXT_STEP does not allow: "
+                "it seems to reset in the same step. Correct its metadata['autoreset_mode'], or pass autoreset_mode=."
+            )
+        # A reward wrapper may have turned the reset step's 0 into something else.
+        state.reward[self._skips] = 0
+        return state._replace(valid=~self._skips)
 
     def _reset_some(self, which: np.ndarray) -> tuple[np.ndarray, Any]:
         """Begins new episodes where ``which`` holds; their numbers and first observations."""

@@ -7,20 +7,15 @@ import dataclasses
 import pickle
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.vector.async_vector_env import _async_worker  # pyright: ignore[reportPrivateUsage]
 
 from multippo.envs.other_interfaces import refuse_other_interface
 from multippo.envs.return_checks import RESET_AND_STEP, Observations, split_reset, split_step
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-__all__ = ["MadeMember", "Member", "MemberConstructor", "Wrapper", "run_member"]
 
 Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 

@@ -6,7 +6,8 @@ import contextlib
 import functools
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
@@ -14,11 +15,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from multippo.envs.host.members import MadeMember, MemberConstructor, Wrapper
 from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-__all__ = ["Vectorization", "first_made", "vectorize", "vectorize_id"]
 
 _LOG = logging.getLogger("multippo")
 

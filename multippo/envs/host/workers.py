@@ -10,20 +10,12 @@ import multiprocessing.connection
 import os
 import queue
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Sequence
+from typing import Any
 
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
-from multippo.envs.host.members import run_member
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from gymnasium.vector import VectorEnv
-
-    from multippo.envs.host.members import MemberConstructor
-
-__all__ = ["WORKER_TIMEOUT_S", "WatchedVectorEnv", "Workers", "watch"]
+from multippo.envs.host.members import MemberConstructor, run_member
 
 _LOG = logging.getLogger("multippo")
 
@@ -127,10 +119,7 @@ class WatchedVectorEnv(AsyncVectorEnv):
                 process.join(max(0.0, deadline - time.monotonic()))
             if silent := [place for place, process in enumerate(self.processes) if process.is_alive()]:
                 _LOG.warning(
-                    "The workers of environments %s did not end within worker_timeout=%g s of being told to; now they "
-                    "are. Look for what close() of the environment waits for, or for a thread that it leaves.",
-                    silent,
-                    limit_s,
+                    "The workers of environments %s, which did not close within %g s, are ended.", silent, limit_s
                 )
         _stop(self)
 

@@ -17,7 +17,7 @@ from multippo.envs.functional.brax import make_brax, without_batching  # noqa: E
 from multippo.envs.functional.functional_env import FunctionalEnv  # noqa: E402
 from multippo.envs.functional.truncation import find_truncation_key  # noqa: E402
 from multippo.envs.make import make_env  # noqa: E402
-from multippo.envs.registry import BRAX_NAMES, list_envs  # noqa: E402
+from multippo.envs.registry import FAMILIES, list_envs  # noqa: E402
 
 
 def truncations(env, num_steps=9):
@@ -93,7 +93,7 @@ def test_a_fallen_pole_is_no_time_limit():
 
 
 def test_names_and_backends():
-    assert {*BRAX_NAMES, "swimmer"} == set(brax_envs._envs)
+    assert {*(FAMILIES["brax"].names or ()), "swimmer"} == set(brax_envs._envs)
     with pytest.raises(ValueError, match=r"'physx'.*generalized, spring, positional, mjx"):
         make_brax("ant", 1, backend="physx")
     with pytest.raises(ValueError, match=r"'brax/ants' is not known\. Did you mean 'brax/ant'"):

@@ -73,7 +73,7 @@ def test_an_unknown_name_can_be_given(jax_clock):
 
 
 def test_no_sign_of_a_time_limit_is_announced():
-    with pytest.warns(UserWarning, match="every episode's end counts as a termination.*truncation_key=None"):
+    with pytest.warns(UserWarning, match="every end counts as a termination.*truncation_key=None"):
         assert find_truncation_key(Raw(), {"steps"}, "auto", None) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -188,7 +188,7 @@ def test_a_worker_that_does_not_close_is_ended(caplog):
     began = time.monotonic()
     env.close()
     assert 1 <= time.monotonic() - began < 10
-    assert "workers of environments [1] did not end within worker_timeout=1 s" in caplog.text
+    assert "workers of environments [1], which did not close within 1 s" in caplog.text
 
 
 def test_workers_that_ignore_being_terminated_are_killed_together(monkeypatch):
