@@ -25,7 +25,7 @@ LIMIT = 2**24
 
 _SUFFIX = ".tmp"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
-# Windows has neither flag, nor pipes among its files. To open a pipe would wait for whoever is at its other end.
+# Windows has neither flag, nor pipes among its files. Opening a pipe would wait for the process at its other end.
 _NO_FOLLOW, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 
 
@@ -35,14 +35,14 @@ def read_bytes(path: Path, *, limit: int = LIMIT, follow: bool = False) -> bytes
     Args:
         path: The file.
         limit: Bytes at most.
-        follow: Whether it may be a link: where a user names the file, not where it lies in a run's directory.
+        follow: True if it may be a link: where a user names the file, not where it lies in a run's directory.
 
     Raises:
         UnexpectedFileError: If it is something else, or larger.
         OSError: If it is missing or can't be read.
     """
     with open_to_read(path, limit=limit, follow=follow) as file:
-        content = file.read(limit + 1)  # it may grow meanwhile, and in /proc no file tells its size
+        content = file.read(limit + 1)  # it may grow meanwhile, and in /proc no file has its size
     if len(content) > limit:
         raise _too_large(path, len(content), limit)
     return content
@@ -81,7 +81,7 @@ def create(path: Path) -> BinaryIO:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file; whoever reads it sees the old content or the new one. A link in its place is replaced."""
+    """Writes a file; its readers see the old content or the new one. A link in its place is replaced."""
     new = _temporary(path)
     try:
         with create(new) as file:
@@ -124,7 +124,7 @@ def replace_directory(path: Path) -> Generator[Path]:
 
 
 def remove_directory(path: Path) -> None:
-    """Removes a directory: whoever looks for it finds all of it or nothing, whenever the process is killed."""
+    """Removes a directory; others see all of it or nothing, whenever the process is killed."""
     old = _temporary(path)
     path.rename(old)
     _sync(path.parent)
@@ -137,7 +137,7 @@ def is_leftover(path: Path) -> bool:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Removes what a killed process has not finished. Nothing else may be writing there."""
+    """Removes files that a killed process has not finished. Nothing else may be writing there."""
     for entry in filter(is_leftover, directory.iterdir() if directory.is_dir() else ()):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
@@ -173,7 +173,7 @@ def _make(directory: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    """A name beside ``path`` that nobody foresees; whoever makes it must find nothing there."""
+    """A random name beside ``path``, at which nothing may be."""
     return path.parent / f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}"
 
 

@@ -41,7 +41,7 @@ def read_json(path: Path, limit: int = LIMIT, *, follow: bool = False) -> Any:
     Args:
         path: The file.
         limit: Bytes at most.
-        follow: Whether it may be a link, see ``atomic_files.read_bytes``.
+        follow: True if it may be a link, see ``atomic_files.read_bytes``.
 
     Raises:
         ValueError: If it is not JSON as ``parse_json`` takes it, not a regular file, or too large.
@@ -86,7 +86,7 @@ def checked(value: Any, hint: Any, name: str) -> Any:
         value: From ``parse_json``.
         hint: A type of JSON's (``int``, ``float``, which has the integers, ``str``, ``bool``, ``None``, ``list[X]``,
             ``dict[str, X]``), ``Any``, a union, or one with a ``Limit``. A truth value is not a number.
-        name: What the error calls it.
+        name: Its name in the error.
 
     Raises:
         ValueError: If it is not.
@@ -118,7 +118,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _held(node: Any) -> Iterable[Any]:
-    """What a node of a tree holds; a number that no program of ours wrote is refused."""
+    """Entries of a node of a tree; a number beyond 64 bits or not finite is refused."""
     if isinstance(node, dict | list):
         return node.values() if isinstance(node, dict) else node
     if isinstance(node, float) and not math.isfinite(node):

@@ -1,8 +1,8 @@
 """The names of ``flax.nnx`` that networks are written with, for either engine.
 
 A program for nnx-ppo that begins with ``from flax import nnx`` begins with ``from multippo import nnx`` here, and the
-rest of what it says about its network stays: ``nnx.Rngs(0)``, ``nnx.Param``, ``nnx.List``, ``nnx.swish``. This is no
-copy of flax: what it has beyond these names is to be had from flax itself, on JAX.
+rest of what it says about its network stays: ``nnx.Rngs(0)``, ``nnx.Param``, ``nnx.List``, ``nnx.swish``. It is not
+a copy of flax, whose other names work on JAX.
 """
 
 from __future__ import annotations

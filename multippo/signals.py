@@ -43,7 +43,7 @@ class DeferredInterrupt:
     for SIGTERM), at the second signal or some seconds after the first: an environment may be slow. Elsewhere a second
     signal raises at once.
 
-    A signal that the caller handles is left to the caller. Outside the main thread, where Python lets nobody handle
+    A signal that the caller handles is left to the caller. Outside the main thread, where Python can't handle
     signals, none is noted.
 
     Args:
@@ -110,7 +110,7 @@ class DeferredInterrupt:
             self._abandon()
         self._signal = signum
         _LOG.warning("%s: finishing this iteration first. Once more stops at once.", _WORDS[signum].capitalize())
-        # Where the system has such a timer and nobody else uses it.
+        # Where the system has such a timer and the program does not use it.
         if hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
             self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._expire)
             signal.setitimer(signal.ITIMER_REAL, self._patience_s)
@@ -185,7 +185,7 @@ class Deadline:
 
     def _end(self, number: int) -> None:
         said = ""
-        with contextlib.suppress(Exception):  # there is nobody left to handle it
+        with contextlib.suppress(Exception):  # the process ends, saved or not
             said = self.last_words()
         for process in multiprocessing.active_children():
             process.kill()

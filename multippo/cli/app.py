@@ -2,7 +2,7 @@
 
 0    done
 1    the run failed: a number that is not finite, a full disk, a conformance check
-2    a mistake in what was asked for; one line on stderr says which
+2    a mistake in what was asked for; one line on stderr names it
 130  Ctrl-C; the last finished iteration is saved
 143  SIGTERM; likewise
 """
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain("interrupted. " + one_line(interrupt) if interrupt.args else "interrupted.")
         return 130
     except BrokenPipeError:
-        # Whoever read the output has gone, as `multippo envs | head` does; Python would complain once more at its exit.
+        # The reader of the output has gone, as `multippo envs | head` does; Python would complain again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:

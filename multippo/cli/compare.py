@@ -1,4 +1,4 @@
-"""``multippo compare``: where two runs part first, by iteration and leaf."""
+"""``multippo compare``, which finds where two runs part first, by iteration and leaf."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from multippo.runs.directory import RunDirectory
 
 @dataclasses.dataclass(frozen=True)
 class _Flags:
-    """Tells where two runs part first, by iteration and leaf."""
+    """Finds where two runs part first, by iteration and leaf."""
 
     a: str | None = None
     """Directory that multippo train wrote."""
@@ -41,11 +41,11 @@ class _Flags:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Comparison:
-    """What two runs have in common.
+    """Outcome of a comparison of two runs.
 
     Attributes:
-        settings: What differs in the settings, the engine apart.
-        logged: Where what was logged parts; or in how many iterations it is the same.
+        settings: Settings that differ, the engine apart.
+        logged: The place where the logs part, or the number of iterations in which they are the same.
         saved: The same for checkpoints.
     """
 
@@ -55,7 +55,7 @@ class _Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether they nowhere part."""
+        """True if they never part."""
         return isinstance(self.logged, int) and isinstance(self.saved, int)
 
 
@@ -103,7 +103,7 @@ def _settings(run: RunDirectory) -> dict[str, Any]:
 
 
 def _checkpoints(directory: Path) -> dict[int, Path]:
-    """By iterations finished; what is no complete checkpoint is left out."""
+    """Complete checkpoints by iterations finished."""
     found = {}
     for path in sorted(directory.glob("step_*")) if directory.is_dir() else ():
         try:

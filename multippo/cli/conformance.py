@@ -24,7 +24,7 @@ class _Flags:
     """Kinds of floating-point numbers."""
 
     networks: int | None = None
-    """How many random networks are checked; they need hypothesis. None: a few, with every kind of module together."""
+    """Number of random networks to check; they need hypothesis. None: a few, with every kind of module together."""
 
     networks_seed: int | None = None
     """Number of the first random network. None: 0, or those few."""

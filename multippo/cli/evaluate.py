@@ -35,7 +35,7 @@ class _Flags:
     """Engine; none for MULTIPPO_BACKEND, else the one that made the run."""
 
     device: str | None = None
-    """Where to compute, as in multippo train."""
+    """Device to compute on, as in multippo train."""
 
     episodes: int = 100
     """Whole episodes to play."""
@@ -47,7 +47,7 @@ class _Flags:
     """Sample actions instead of taking the mode of their distribution."""
 
     checkpoint: str = "latest"
-    """Which checkpoint: latest, best, a path, or a step."""
+    """Checkpoint to play: latest, best, a path, or a step."""
 
     seed: int = 0
     """Seed of the episodes, and of the actions if they are sampled."""
@@ -60,7 +60,7 @@ def run(argv: Sequence[str]) -> int:
     """The command.
 
     Raises:
-        UsageError: If the run, the checkpoint or a flag is not what it should be.
+        UsageError: If the run, the checkpoint or a flag can't be used.
     """
     flags = parse("eval", _Flags, argv)
     if not flags.run_dir:
@@ -81,7 +81,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _play(flags: _Flags, run_dir: Path) -> tuple[dict[str, float], dict[str, Any]]:
-    """The metrics, and what they are of."""
+    """The metrics of the episodes, and facts of the run."""
     directory = RunDirectory(run_dir)
     stored, settings = directory.read_settings(), directory.settings()
     read_checkpoint(directory, flags.checkpoint)  # at once, not only after the engine is there
@@ -127,11 +127,11 @@ _REPORTED = {
     "episode_reward_max": "eval/episode_reward/max",
     "episode_length_mean": "eval/lifespan/mean",
 }
-"""What ``--json`` calls the metrics."""
+"""Names of the metrics in the output of ``--json``."""
 
 
 def evaluation_envs(settings: RunSettings, episodes: int) -> int:
-    """How many environments play that many episodes, so that training's last evaluation equals ``multippo eval``."""
+    """Number of environments for some episodes, so that training's last evaluation equals ``multippo eval``."""
     if settings.env_kwargs.get("vectorization") == "async":  # a process each, no more than in training
         return min(episodes, settings.train.ppo.num_envs or 1)
     return min(episodes, _MOST_ENVS)

@@ -45,7 +45,7 @@ class _Flags:
     """Engine; none for MULTIPPO_BACKEND, else the first installed of jax, torch."""
 
     run_dir: str | None = None
-    """Where the run goes; none for runs/ENV/TIME-BACKEND-seedN."""
+    """Directory of the run; none for runs/ENV/TIME-BACKEND-seedN."""
 
     config: str | None = None
     """JSON or YAML file of settings; flags override it."""
@@ -54,7 +54,7 @@ class _Flags:
     """Go on with the run in --run-dir from its latest whole checkpoint."""
 
     progress: Literal["auto", "bar", "plain", "off"] = "auto"
-    """How progress is shown."""
+    """Display of progress."""
 
 
 # A run resumed under other values of these would be another run.
@@ -154,7 +154,7 @@ class _Training:
         )
 
     def go(self, deadline: Deadline) -> None:
-        """Trains, evaluates, and says where everything is.
+        """Trains, evaluates, and prints where everything is.
 
         Args:
             deadline: Ends the process after a signal; gets something to save.
@@ -265,7 +265,7 @@ class _Training:
 
     @staticmethod
     def _mark(state: TrainingState) -> Any:
-        """The numbers that tell states of one run apart: an evaluation may be made up after the iteration was saved."""
+        """Numbers that differ between states of one run: an evaluation may be made up after the iteration was saved."""
         return state.iteration, state.eval_return, state.eval_due
 
     def _save_and_say(self) -> str:

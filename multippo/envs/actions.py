@@ -43,7 +43,7 @@ def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np) -> Ac
 
     Args:
         space: One environment's action space.
-        num_envs: How many actions come at once.
+        num_envs: Number of actions in a batch.
         xp: Array namespace of the environment: NumPy, or ``jax.numpy``.
 
     Raises:
@@ -100,7 +100,7 @@ class _BoxMap(ActionMap):
         return action.astype(self._dtype if self._xp is np else self._available_dtype())
 
     def _available_dtype(self) -> Any:
-        # Without its 64-bit mode JAX has no float64, and warns whoever asks for it.
+        # Without its 64-bit mode JAX has no float64, and warns where one is asked for.
         return self._xp.asarray(self._low).dtype
 
 

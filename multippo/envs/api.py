@@ -1,6 +1,6 @@
-"""What an environment supplies to a rollout: the whole contract, free of any engine.
+"""The contract between environments and rollouts, free of any engine.
 
-Two families exist, told apart by ``Env.functional``:
+Two families exist, and ``Env.functional`` separates them:
 
 * *host* environments (gymnasium) keep their state to themselves, are stepped in Python, and speak NumPy;
 * *functional* environments (brax, playground) are pure JAX functions of an explicit state, can be traced, and speak
@@ -18,10 +18,10 @@ import gymnasium
 
 
 class EnvState(NamedTuple):
-    """What one reset or step of ``B`` environments returns.
+    """The result of one reset or step of ``B`` environments.
 
     Attributes:
-        obs: Tree of ``[B, ...]`` arrays in the dtype the space declares: what the policy sees next. Where an episode
+        obs: Tree of ``[B, ...]`` arrays in the dtype the space declares, which the policy sees next. Where an episode
             has just ended, this is already the first observation of the following one (except in an environment with
             ``may_skip``, which shows the final observation once more and resets on the following, invalid, step).
         reward: Tree of ``[B]`` floats, earned by the step just taken.
@@ -30,14 +30,14 @@ class EnvState(NamedTuple):
             ``terminated``.
         final_obs: Like ``obs``. Where an episode has just ended, the observation in which it ended, from which a
             truncated episode is bootstrapped; elsewhere equal to ``obs``.
-        valid: ``[B]`` bool; False where the step was no step of the task (gymnasium's NEXT_STEP reset step: the
+        valid: ``[B]`` bool; False where the step was not one of the task (gymnasium's NEXT_STEP reset step: the
             action was ignored). Such a step enters no loss, statistic or count.
         metrics: Dict of ``[B]`` floats that the environment reports beside the reward.
         internal: The simulator's own state: a pytree for functional environments, ``()`` for host environments.
         broken: ``[B]`` int32; above 0 where the step gave a value that is not finite. Its episode has then been
-            truncated with a reward of 0, and a new one begun; the number tells the leaf (see ``envs.guard``). Below 0
-            where the step is sound, and the next episode was begun anew since its first observation was not finite; the
-            state from ``reset`` has no other. None leaves it to the rollout to find out.
+            truncated with a reward of 0, and a new one has started; the number is that of the leaf (see
+            ``envs.nonfinite``). Below 0 where the step is sound and the next episode was reset again, since its first
+            observation was not finite; in the state from ``reset`` the number is never above 0. None if unknown.
     """
 
     obs: Any
@@ -56,16 +56,16 @@ class Env(abc.ABC):
 
     Attributes:
         id: The name ``make_env`` knows the environment by, or the class name of an environment made by the user.
-        num_envs: How many environments there are, ``B``.
+        num_envs: Number of environments, ``B``.
         observation_space: gymnasium space of one environment's observation.
         action_space: gymnasium space of one environment's action. Actions handed to ``step`` are in *policy
             coordinates*: for a Box of floats, each bounded dimension lies in [-1, 1] and is scaled to its bounds by
             the environment adapter; an unbounded dimension is passed through. For a Discrete space they count from 0,
             as in each dimension of a MultiDiscrete or a Box of integers.
-        functional: Whether ``reset`` and ``step`` are pure JAX functions of their arguments.
-        may_skip: Whether a step may come back with ``valid`` False.
+        functional: True if ``reset`` and ``step`` are pure JAX functions of their arguments.
+        may_skip: True if ``valid`` can be False after a step.
         max_episode_steps: The time limit, or None where it is unknown or there is none.
-        restarts: Whether ``restart`` can begin single episodes anew; None where only a call tells.
+        restarts: True if ``restart`` can reset single environments; None if only a call can find out.
     """
 
     id: str

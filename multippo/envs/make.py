@@ -44,7 +44,7 @@ def make_env(
     observation_keys: Sequence[str] | None = None,
     **kwargs: Any,
 ) -> Env:
-    """Makes an environment that can be trained on, from a name or from what the user has.
+    """Makes an environment to train on, from a name or an object.
 
     Wrappers that normalise by running statistics of their own, which are not saved, are reported.
 
@@ -57,7 +57,7 @@ def make_env(
             * a function that makes a ``gymnasium.Env``, or a list of such functions, one for each environment;
             * a functional JAX environment, such as a brax or playground object: see ``FunctionalEnv``;
             * an ``Env``, which is returned as it is.
-        num_envs: How many environments to step side by side; by default 1, or what ``env`` itself says.
+        num_envs: Number of environments, stepped side by side; by default 1, or as many as ``env`` has.
         reward_scale: Multiply rewards; see ``wrappers.ScaleReward``.
         observation_keys: Show only these keys of a Dict observation; see ``wrappers.FilterObservation``.
         **kwargs: For gymnasium names and functions: ``vectorization`` (``"auto"``, ``"native"``, ``"sync"`` or
@@ -91,7 +91,7 @@ def make_env(
 
 
 def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> None:
-    """Says what was meant by an argument that nobody on the way to the environment's constructor has taken."""
+    """Names the argument nearest to one that no function on the way to the environment's constructor takes."""
     found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
     if found is None or found[1] not in kwargs:
         return
@@ -309,7 +309,7 @@ def _adapted(vector_env: VectorEnv[Any, Any, Any], **kwargs: Any) -> GymnasiumEn
 
 
 def _changes(action_repeat: int, keys: Sequence[str] | None) -> list[Wrapper]:
-    """Wrappers of a single environment that do what is asked of it."""
+    """Wrappers of a single environment for arguments of ``make_env``."""
     repeating = [] if action_repeat == 1 else [functools.partial(ActionRepeat, repeats=action_repeat)]
     return [*repeating, *([] if keys is None else [functools.partial(FilterSingleObservation, keys=keys)])]
 

@@ -1,4 +1,4 @@
-"""Steps whose outcome is not finite: found, and made harmless to everything but the count of them.
+"""Detection of steps whose outcome is not finite; they are counted, and cut out of everything else.
 
 A simulator that blows up returns NaN or an infinity now and then. The step in which it does is *broken*: its episode is
 cut there and a new one started, and the step enters no loss and no return. The step before it stays whole, since the
@@ -44,7 +44,7 @@ def broken_leaf(xp: Any, obs: Any, reward: Any, seen: Any, valid: Any) -> Any:
         obs: Observations after the step, ``[B, ...]``.
         reward: Its rewards, ``[B]``.
         seen: ``[B]`` bool, where the observation matters: not where it is that of a terminated episode. It does where
-            the step was none but a reset, whose observation is the first of an episode.
+            the step was only a reset, whose observation is the first of an episode.
         valid: ``[B]`` bool, where the step was one, and so has a reward.
 
     Returns:
@@ -60,7 +60,7 @@ def broken_leaf(xp: Any, obs: Any, reward: Any, seen: Any, valid: Any) -> Any:
 
 
 def restart_broken(env: Env, env_state: EnvState) -> EnvState:
-    """A host environment's step with broken episodes started anew, if it can; ``broken`` is set.
+    """A host environment's step with broken episodes reset, where the environment can; ``broken`` is set.
 
     Where it can't, the values stay as they are, for the run to stop at.
     """
@@ -125,7 +125,7 @@ def _as_shown(env_state: EnvState) -> EnvState:
 
 
 def restart_unsound(env: Env, env_state: EnvState) -> EnvState:
-    """A host environment's first state, with the episodes begun once more whose first observation is not finite.
+    """A host environment's first state, with episodes reset again whose first observation is not finite.
 
     Where that can't be, or does not help, the values stay as they are, for the run to stop at.
     """
@@ -141,7 +141,7 @@ def restart_unsound(env: Env, env_state: EnvState) -> EnvState:
 
 
 def unsound_starts(env_state: EnvState) -> tuple[int, str, int]:
-    """Number of episodes that a reset began a second time, and the leaf and place for which the first of them was."""
+    """Number of episodes that were reset twice, and the leaf and environment for which the first of them was."""
     codes = np.zeros(1, int) if env_state.broken is None else np.abs(np.asarray(env_state.broken))
     (places,) = np.nonzero(codes)
     if not len(places):

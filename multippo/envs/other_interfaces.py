@@ -56,7 +56,7 @@ _PLAIN = (
 
 
 def refuse_other_interface(env: Any) -> None:
-    """Refuses an object with ``reset`` and ``step`` that is not a functional environment; imports nothing for that.
+    """Raises for an object with ``reset`` and ``step`` that is not a functional environment; imports nothing for that.
 
     Raises:
         TypeError: If it is not one; the message names what it is and the way to train on it.

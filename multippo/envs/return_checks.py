@@ -1,4 +1,4 @@
-"""Checks of what environments return from ``reset`` and ``step``, at little cost in each step.
+"""Checks of the values that environments return from ``reset`` and ``step``, at little cost in each step.
 
 gymnasium's vector environments write rewards and flags into buffers, where None becomes NaN, ``"1"`` 1.0 and
 ``"False"`` True; of anything else NumPy complains in its own words, without the environment's name.
@@ -25,7 +25,7 @@ _FLAGS = frozenset({bool, np.bool_})
 
 
 def split_reset(returned: Any) -> tuple[Any, Any]:
-    """Takes apart what ``reset`` returned, into an observation and an info.
+    """Splits the result of ``reset`` into observation and info.
 
     Raises:
         TypeError: If it is something else, such as the observation alone.
@@ -39,7 +39,7 @@ def split_reset(returned: Any) -> tuple[Any, Any]:
 
 
 def split_step(returned: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """Takes apart what ``step`` returned; odd rewards and flags become plain ones.
+    """Splits the result of ``step`` into five values; odd rewards and flags become plain ones.
 
     Raises:
         TypeError: If there are not five values, or the reward is not a number, a flag not a bool, the info not a dict.
@@ -64,7 +64,7 @@ def split_step(returned: Any) -> tuple[Any, Any, Any, Any, Any]:
 
 
 def check_numbers(name: str, **batches: Any) -> None:
-    """Refuses rewards or flags of a vector environment that NumPy would cast: None to NaN, ``"False"`` to True.
+    """Raises for rewards or flags of a vector environment that NumPy would cast: None to NaN, ``"False"`` to True.
 
     Raises:
         TypeError: If their type is neither bool nor that of real numbers.

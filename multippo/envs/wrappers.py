@@ -1,4 +1,4 @@
-"""Changes to an environment: its reward's scale, what is shown of its observation, its time limit, action repeat.
+"""Wrappers of environments, which change rewards, observations, time limits and the repetition of actions.
 
 The first three wrap the library's ``Env``, and so any environment that ``make_env`` makes. Repeating an action must
 stop where each environment's own episode ends; for host environments it therefore wraps the single ``gymnasium.Env``,
@@ -29,7 +29,7 @@ class EnvWrapper(Env):
     """Passes everything on. A subclass overrides what it changes, and names in ``options`` what it is made with.
 
     Args:
-        env: What is wrapped; it must not be used beside the wrapper.
+        env: The environment, which must not be used beside the wrapper.
         options: Keyword arguments with which ``similar`` wraps a similar environment.
     """
 
@@ -76,7 +76,7 @@ class EnvWrapper(Env):
         return self._changed(env_state)
 
     def _changed(self, env_state: EnvState) -> EnvState:
-        """Every state that comes from the environment, as a subclass changes it."""
+        """A state of the environment, changed by a subclass."""
         return env_state
 
 
@@ -217,7 +217,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
 
     Args:
         env: A single environment.
-        repeats: How many times.
+        repeats: Number of steps for each action.
 
     Raises:
         ValueError: If ``repeats`` is not an integer of at least 1.

@@ -22,9 +22,9 @@ class Apart:
 
     Attributes:
         leaf: Its metric or array.
-        index: Where in the array the two are furthest apart; empty for a number.
-        a: What the first run has there; None where it lacks the leaf, or the two are of different shapes.
-        b: What the second has.
+        index: Place in the array at which the two are furthest apart; empty for a number.
+        a: The first run's number; None if it lacks the leaf, or the two are of different shapes.
+        b: The second run's number.
         shapes: The shapes of the two, where they differ; None for the one that lacks the leaf.
         by: Their distance in proportion to the larger of them and 1; infinite where one lacks the leaf or is NaN.
     """
@@ -90,11 +90,11 @@ def first_parting(
     Args:
         a: Of the first run, by iteration: its leaves by name.
         b: Of the second.
-        tolerance: How far apart two numbers may be and count as equal; see ``Apart.by``.
-        read: Makes leaves of what ``a`` and ``b`` hold, when it is their turn.
+        tolerance: Distance up to which two numbers count as equal; see ``Apart.by``.
+        read: Makes leaves of an entry of ``a`` or ``b`` when they are compared.
 
     Returns:
-        Where they part; or in how many iterations they are the same, if they nowhere part.
+        The place where they part; or the number of iterations in which they are the same, if they never part.
     """
     both = sorted(set(a) & set(b))
     for place, iteration in enumerate(both):

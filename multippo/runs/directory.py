@@ -1,4 +1,4 @@
-"""A run's directory: what lies where, and the file that says what the run is."""
+"""A run's directory: its files, and the settings in one of them."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class RunDirectory:
     def begun(
         self, settings: RunSettings, backend: str, numerics: Mapping[str, str] | None = None, *, is_new: bool = False
     ) -> Generator[None]:
-        """Makes the directory, holds it (see ``held``), and writes what the run is; all or nothing.
+        """Makes the directory, holds it (see ``held``), and writes the settings; all or nothing.
 
         Args:
-            settings: What the run is.
+            settings: The run's settings.
             backend: The engine that makes it.
             numerics: See ``Engine.numerics``.
-            is_new: Whether the directory must not be there yet, not even an empty one.
+            is_new: True if the directory must not exist yet, not even an empty one.
 
         Raises:
             UsageError: If the directory can't be made, or is in use already.
@@ -86,7 +86,7 @@ class RunDirectory:
             yield
 
     def refuse_used(self) -> None:
-        """Refuses a directory for a new run that is none, or has something in it.
+        """Raises unless a directory for a new run is one and is empty.
 
         Raises:
             UsageError: If so.
@@ -103,7 +103,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
-        """Keeps other processes from training in the directory for a time; nobody has to tidy up after a process.
+        """Keeps other processes from training in the directory for a time; the lock ends with its process.
 
         Raises:
             UsageError: If one does already, or nothing is there.

@@ -25,7 +25,7 @@ class Setting(NamedTuple):
         default: Its value unless set.
         help: Its meaning.
         group: The heading under which ``--help`` lists it.
-        positional: Whether it stands on a command line without a flag.
+        positional: True if it stands on a command line without a flag.
     """
 
     name: str

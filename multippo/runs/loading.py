@@ -26,8 +26,8 @@ class Run:
     Attributes:
         network: With the checkpoint's parameters and statistics, on the active engine.
         env: Environments of the run's kind; ``close`` them.
-        config: What it was trained with.
-        checkpoint: Where the weights are from. ``checkpoint.restore(network)`` is the whole training state.
+        config: The configuration of its training.
+        checkpoint: Source of the weights. ``checkpoint.restore(network)`` is the whole training state.
     """
 
     network: Any
@@ -49,8 +49,8 @@ def load_run(
         num_envs: Number of environments; ``None`` for as many as in training.
 
     Raises:
-        MultippoError: If the directory, the checkpoint or the environment is not what it should be.
-        ValueError: If ``num_envs`` or ``checkpoint`` is none of these.
+        MultippoError: If the directory, the checkpoint or the environment can't be used.
+        ValueError: If ``num_envs`` or ``checkpoint`` is anything else.
     """
     if num_envs is not None:
         check_size("", "num_envs", num_envs, otherwise=", or None for as many as trained")
@@ -63,7 +63,7 @@ def load_run(
         network = settings.make_network(env)
         found = read_checkpoint(directory, which, lambda found: found.restore_weights(network))
     except BaseException:
-        with contextlib.suppress(Exception):  # the first error is the one to tell
+        with contextlib.suppress(Exception):  # the first error is the one to report
             env.close()
         raise
     return Run(network=network, env=env, config=settings.train, checkpoint=found)

@@ -81,8 +81,8 @@ class PlainProgress(Progress):
     Args:
         total_steps: Environment steps of the whole run.
         total_iterations: Its iterations.
-        stream: Where the lines go.
-        clock: Tells the seconds.
+        stream: The file to write lines to.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ def make_progress(kind: str, total_steps: int, total_iterations: int, stream: Te
         kind: ``bar``, ``plain``, ``off``; or ``auto``: a bar on a terminal, else plain lines.
         total_steps: Environment steps of the whole run.
         total_iterations: Its iterations.
-        stream: Where it goes.
+        stream: The file to write to.
     """
     totals = total_steps, total_iterations
     if kind == "off":

@@ -16,11 +16,11 @@ class RunRecord:
     """A run's metrics on the disk: files that are made when there is something to write.
 
     Args:
-        directory: Where they go.
-        goes_on: Whether a disk that is full only makes a warning.
+        directory: The run's directory.
+        goes_on: True if a full disk is only worth a warning.
 
     Attributes:
-        first_step: Where the run begins or goes on; may be set until something is written.
+        first_step: Step at which the run begins or goes on; may be set until something is written.
     """
 
     def __init__(self, directory: RunDirectory, goes_on: bool) -> None:
@@ -53,7 +53,7 @@ class RunRecord:
                 writer.close()
 
     def _give_up(self, name: str, error: OSError) -> None:
-        """Until the next metrics, when a new file, or the old one's end, may be writable again."""
+        """Closes a file until the next metrics, when a new one, or its end, may be writable again."""
         if name not in self._failing:
             _LOG.warning("Metrics are missing in %s: %s. The run goes on.", name, error)
         self._failing.add(name)

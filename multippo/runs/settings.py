@@ -1,7 +1,7 @@
-"""Settings of a training run: what can be set, and how layers of settings make a run.
+"""Settings of a training run, and the run that layers of settings describe.
 
 The fields of four classes (``RunSettings``, ``TrainConfig``, ``PPOConfig``, ``EvalConfig``), the arguments of the
-functions that make networks and the fields of ``EnvironmentOptions`` are what can be set. A field or an argument added
+functions that make networks and the fields of ``EnvironmentOptions`` are settings. A field or an argument added
 there, with its docstring, is a flag of ``multippo train``, a name in files and an entry of ``config.json``.
 """
 
@@ -105,7 +105,7 @@ def _network_settings() -> list[Setting]:
 
 
 def _combined(of_kind: Mapping[str, Setting]) -> Setting:
-    """One setting for an argument of several networks; its help says which take it, and where they differ."""
+    """One setting for an argument of several networks; its help names those that take it, and differences."""
     first = next(iter(of_kind.values()))
     text = first.help if len(of_kind) == len(NETWORKS) else f"{', '.join(of_kind)}: {first.help}"
     for kind, own in of_kind.items():
@@ -172,7 +172,7 @@ class RunSettings:
     """Products of float32 on a GPU: in full, or of operands rounded to TF32, which is faster."""
 
     device: str | None = None
-    """Where the engine computes: cpu, cuda, gpu, tpu, cuda:1, …, or auto, an accelerator if there is one; none for
+    """Device to compute on: cpu, cuda, gpu, tpu, cuda:1, …, or auto, an accelerator if there is one; none for
     MULTIPPO_DEVICE, else auto."""
 
     keep_last: int | None = None
@@ -183,7 +183,7 @@ class RunSettings:
     multippo eval RUN --checkpoint best."""
 
     on_save_error: OnSaveError = "stop"
-    """What a full or read-only disk does to the run. One that goes on warns, and fails in the end if its last state
+    """Reaction to a full or read-only disk. A run that goes on warns, and fails in the end if its last state
     could not be saved."""
 
     @classmethod

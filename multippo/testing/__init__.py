@@ -3,7 +3,7 @@
 They are what multippo's own tests use; use them to test your modules and environments. ``Clock``, ``Goal`` and ``Spy``
 are host environments; ``FunctionalClock`` and ``FunctionalGoal`` are the same tasks as pure JAX functions, for
 ``make_env``. ``TableNet``, ``CountNet`` and ``NoisyNet`` are networks without memory, with memory, and with noise of
-their own. ``check_env`` tells what is wrong with an environment, ``check_module`` which rule of the protocol a module
+their own. ``check_env`` reports faults of an environment, ``check_module`` the rules of the protocol that a module
 breaks.
 """
 

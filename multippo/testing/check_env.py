@@ -66,7 +66,7 @@ def check_env(
         env: An environment as ``make_env`` takes it: a name, a function that makes a ``gymnasium.Env``, a vector
             environment, a functional environment, or an ``Env``. It is reset and stepped, and closed unless it was
             passed in made.
-        num_envs: How many environments to play in; by default 2, or what ``env`` itself says.
+        num_envs: Number of environments to play in; by default 2, or as many as ``env`` has.
         num_steps: Steps to play in each environment.
         seed: Seed of the resets and the actions.
         **kwargs: For ``make_env``.

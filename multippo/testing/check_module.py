@@ -1,4 +1,4 @@
-"""``check_module``: runs a module and says in plain words which rule of the protocol it breaks."""
+"""``check_module``, which runs a module and names the rules of the protocol that it breaks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from multippo.testing.module_calls import (
 from multippo.trees import named_leaves, tree_leaves
 
 _TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
-"""What two ways to the same number may be off by, relative to the largest one."""
+"""Allowed distance of two ways to the same number, relative to the largest one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModuleReport:
-    """What ``check_module`` found. True if there are no errors; prints as a list.
+    """Findings of ``check_module``. True if there are no errors; prints as a list.
 
     Attributes:
         errors: Rules of the protocol that the module breaks: training with it would be wrong.
-        warnings: What is allowed and seldom meant.
+        warnings: Findings that are allowed and seldom meant.
     """
 
     errors: tuple[str, ...]
@@ -101,7 +101,7 @@ def check_module(module: Any, sample_input: Any) -> ModuleReport:
         The findings. Nothing is raised for what the module does wrong.
 
     Raises:
-        TypeError: If it is no StatefulModule, or the sample is no tree of numbers.
+        TypeError: If it is not a StatefulModule, or the sample is not a tree of numbers.
         ModuleNotFoundError: If multippo is not installed, but imported from its folder.
 
     >>> import numpy as np
@@ -163,7 +163,7 @@ class _Checker:
         kind = type(self.engine.zeros((1,)))
         foreign = [name for name, leaf in named_leaves(state) if not isinstance(leaf, kind)]
         if foreign:
-            self._error(f"initialize_state returned a leaf {foreign[0]!r} that is no array of the engine.")
+            self._error(f"initialize_state returned a leaf {foreign[0]!r} that is not an array of the engine.")
         elif not takes_three(self.module):
             self._error(
                 f"{type(self.module).__name__}.__call__ can't be given three arguments; it must take "
@@ -247,7 +247,7 @@ class _Checker:
             self._error(f"unroll has another gradient than the steps one by one: {said.replace(' inner.', ' ')}.")
 
     def _inside(self) -> None:
-        """What only modules of a user's own can get wrong."""
+        """Checks modules of a user's own for faults that ours can't have."""
         if self.evidence.overridden_by_own("draw_ahead"):
             found = self.evidence.drawn_ahead()
             if found.worst > self._scaled():
@@ -258,7 +258,7 @@ class _Checker:
             )
         for path, held in untracked_arrays(self.evidence.own, self.engine):
             self.warnings.append(
-                f"The attribute {path} holds {held} that is no Param and no Variable: it is neither trained nor saved. "
+                f"The attribute {path} holds {held} that is not a Param or Variable: it is neither trained nor saved. "
                 "Assign mp.Param(...) or mp.Variable(...); a constant can stay a NumPy array."
             )
 

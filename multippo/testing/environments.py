@@ -91,7 +91,7 @@ class Clock(HostEnv):
 
     Args:
         length: Steps of an episode; a sequence gives each environment its own.
-        end: How episodes end.
+        end: The flag with which episodes end.
         num_envs: B.
         autoreset: See ``HostEnv``.
     """

@@ -25,7 +25,7 @@ class FunctionalClock:
 
     Args:
         length: Steps of an episode.
-        end: How episodes end.
+        end: The flag with which episodes end.
     """
 
     action_space = spaces.Discrete(2)

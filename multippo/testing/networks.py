@@ -21,7 +21,7 @@ class TinyActorCritic(StatefulModule):
     A subclass implements ``heads``, and the carry's methods where it has a memory.
 
     Args:
-        rngs: Where the sampler's key comes from.
+        rngs: Source of the sampler's key.
     """
 
     def __init__(self, rngs: Rngs | None = None) -> None:
@@ -70,7 +70,7 @@ class TableNet(TinyActorCritic):
     Args:
         values: ``[N]``, the value of each observation.
         num_actions: A; all logits start at 0.
-        rngs: Where the sampler's key comes from.
+        rngs: Source of the sampler's key.
     """
 
     def __init__(self, values: Sequence[float], num_actions: int = 2, rngs: Rngs | None = None) -> None:
@@ -92,7 +92,7 @@ class CountNet(TinyActorCritic):
 
     Args:
         gain: g, the only parameter.
-        rngs: Where the sampler's key comes from.
+        rngs: Source of the sampler's key.
     """
 
     def __init__(self, gain: float = 0.3, rngs: Rngs | None = None) -> None:
@@ -104,7 +104,7 @@ class CountNet(TinyActorCritic):
         return self.zeros((batch_size,))
 
     def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
-        """Yields what the count says; the observation is ignored."""
+        """Logits and value from the count; the observation is ignored."""
         logit = self.gain[...] * memory
         return memory + 1, self.xp.stack((logit, self.xp.zeros_like(logit)), axis=-1), memory + 10
 
@@ -117,7 +117,7 @@ class NoisyNet(TinyActorCritic):
     Args:
         in_features: Features of the observation.
         num_actions: A.
-        rngs: Where the initial weights and the keys come from.
+        rngs: Source of the initial weights and the keys.
         decay: Of the noise from one step to the next.
     """
 

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from multippo.cli.errors import is_users_mistake
 
 import multippo as mp
 from multippo.algorithms.metrics import drop_after, plot_learning_curve, read_metrics
 from multippo.cli import main
+from multippo.cli.app import is_users_mistake
 from multippo.errors import MultippoError, one_line
 from multippo.runs.directory import RunDirectory
 

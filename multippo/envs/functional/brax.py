@@ -36,7 +36,7 @@ def make_brax(
 
     Args:
         name: As brax knows it: ``"ant"``.
-        num_envs: How many.
+        num_envs: Number of copies.
         backend: Physics engine, one of ``BRAX_BACKENDS``; by default the environment's own choice.
         episode_length: Steps of the simulation after which an episode is cut.
         action_repeat: Steps of the simulation per action.
@@ -59,7 +59,7 @@ def make_brax(
     with contextlib.redirect_stdout(io.StringIO()):
         from brax import envs
     with warnings.catch_warnings():
-        # Said on loading any system, with nothing that whoever asks for a brax environment could do.
+        # A warning on loading any system, which asks nothing of a user of brax's environments.
         warnings.filterwarnings("ignore", "Brax System, piplines and environments are not actively", UserWarning)
         # The system's constants are of the precision in which it will be simulated.
         with precision_of_engine():

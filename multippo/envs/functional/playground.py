@@ -24,7 +24,7 @@ def make_playground(
 
     Args:
         name: As playground knows it: ``"CartpoleBalance"``.
-        num_envs: How many.
+        num_envs: Number of copies.
         episode_length: Steps of the environment after which an episode is cut; by default its configuration's.
         action_repeat: Steps of the environment per action; by default its configuration's.
         pool_size: See ``FunctionalEnv``.

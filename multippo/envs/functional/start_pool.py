@@ -1,4 +1,4 @@
-"""Fresh starts of functional environments, and what takes the place of those that are not finite."""
+"""Fresh starts of functional environments, of which those that are not finite are replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sound_starts(obs: Any, reward: Any, entry: jax.Array, wanted: jax.Array) -> 
 
     Args:
         obs: The pool's observations, ``[P, ...]``.
-        reward: Rewards of any values, for the position of a leaf in ``guard.guarded_leaves``.
+        reward: Rewards of any values, for the position of a leaf in ``nonfinite.guarded_leaves``.
         entry: ``[B]``, the entries whose turn it is.
         wanted: ``[B]`` bool, where one is taken.
 

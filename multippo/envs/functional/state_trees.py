@@ -1,7 +1,7 @@
 """Trees of JAX arrays with a fixed type: what ``lax.scan`` and the compilation cache ask of an environment's state.
 
 An environment's ``reset`` and ``step`` are written apart and often disagree: a Python 0 here and a ``float32`` there.
-The functions below give the step's result the types of the reset's, or say which leaf can't be given them.
+The functions below give the step's result the types of the reset's, or name the leaf that can't have them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def shared_leaves(batched: Any, single: Sequence[tuple[int, ...]], size: int) ->
     Args:
         batched: The state of all environments, or its shapes.
         single: Shapes of the leaves of one environment's state.
-        size: How many environments there are.
+        size: Number of environments.
     """
     leaves = enumerate(zip(jax.tree.leaves(batched), single, strict=True))
     return frozenset(place for place, (leaf, shape) in leaves if leaf.shape != (size, *shape))

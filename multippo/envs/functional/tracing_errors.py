@@ -1,4 +1,4 @@
-"""What goes wrong when JAX traces a functional environment, in words."""
+"""Errors that JAX raises while it traces a functional environment, in plain words."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _ERRORS: tuple[tuple[type[Exception], str, str], ...] = (
         "Leave out float(), int() and the like, and compute with jax.numpy throughout",
     ),
 )
-"""Errors of JAX's, the particular ones first; what the environment did, and what it should do."""
+"""Errors of JAX's, the particular ones first; the environment's fault, and the remedy."""
 
 
 @contextlib.contextmanager
 def while_traced(env: Any, method: str) -> Generator[None]:
-    """Says in words what an environment's ``reset`` or ``step`` can't do since it is compiled.
+    """Explains errors of JAX's in an environment's ``reset`` or ``step``, which is compiled.
 
     Raises:
         TypeError: In the place of JAX's error, which is its cause.

@@ -1,4 +1,4 @@
-"""Time limits of functional environments, told from terminations.
+"""Time limits of functional environments, kept apart from terminations.
 
 A brax-like state has one flag, ``done``. A wrapper that ends episodes by time sets it as well and says so in ``info``,
 under a name on which nobody agreed. To overlook that name would turn every time limit into a termination, and the
@@ -23,7 +23,7 @@ def find_truncation_key(env: Any, info_keys: set[str], requested: str | None, ep
     Args:
         env: The environment.
         info_keys: The keys of its state's ``info``.
-        requested: The key the user names; None if the user says that there is none; ``"auto"`` to look for a known one.
+        requested: The key the user names; None if the user declares that none exists; ``"auto"`` to find a known one.
         episode_length: The adapter's own limit, if any.
 
     Returns:

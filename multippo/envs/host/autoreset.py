@@ -29,7 +29,7 @@ def autoreset_mode(vector_env: VectorEnv[Any, Any, Any], declared: AutoresetMode
 
     Args:
         vector_env: The environment, whose ``metadata["autoreset_mode"]`` is read.
-        declared: The user's word on it, for an environment that does not say.
+        declared: The mode that the user declares, for an environment without one.
 
     Raises:
         ValueError: If the mode is not known: a guess would teach the policy wrong transitions without a sign.
@@ -88,7 +88,7 @@ def final_observations(observations: ObservationMap, infos: Any, done: np.ndarra
 
 
 def refuse_ignored_mask(name: str, which: np.ndarray, before: Any, after: Any) -> None:
-    """Refuses a vector environment whose reset of some environments has touched others.
+    """Raises if a vector environment's reset of some environments has touched others.
 
     Args:
         name: The environment's.
@@ -129,7 +129,7 @@ def _add_copied(base: SyncVectorEnv, infos: dict[str, Any], info: dict[str, Any]
 
 
 def _reported(infos: Any, size: int) -> tuple[Any, str]:
-    """The final observations in a step's infos, or None; and in words what the infos are."""
+    """The final observations in a step's infos, or None; and the infos in words."""
     if isinstance(infos, dict):
         return _final(infos), f"the keys {sorted(map(str, infos))}"
     if isinstance(infos, list | tuple) and len(infos) == size and all(isinstance(info, dict) for info in infos):

@@ -42,7 +42,7 @@ class GymnasiumEnv(Env):
     Args:
         vector_env: The environment.
         id: Its name; by default the registered id, else the class name.
-        autoreset_mode: How it resets, where its metadata does not say.
+        autoreset_mode: The mode in which it resets, where its metadata has none.
         max_episode_steps: Its time limit; by default that of its registration.
         reward_dtype: Type of the rewards.
         remake: Makes the same environment with another batch size, for ``similar``.

@@ -67,7 +67,7 @@ def vectorize_id(
 
     Args:
         spec: The environment's registration.
-        num_envs: How many.
+        num_envs: Number of environments.
         vectorization: ``"native"`` for the environment's own vector form, if it has one; ``"sync"`` and ``"async"`` as
             in ``vectorize``; ``"auto"`` for the native form where it can do what is asked and is the same task, by its
             spaces and its arguments' defaults, else ``"sync"``.
@@ -96,7 +96,7 @@ def vectorize_id(
 
 
 def _obstacle_to_native(spec: EnvSpec, wrappers: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
-    """Why an environment can't run in its own vector form, or None if it can."""
+    """The reason for which an environment can't run in its own vector form, or None."""
     if spec.vector_entry_point is None:
         return "it has none"
     if wrappers or spec.additional_wrappers:

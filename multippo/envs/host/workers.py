@@ -1,4 +1,4 @@
-"""gymnasium's worker processes, watched: one that hangs, dies or fails is named, and none is left behind."""
+"""gymnasium's worker processes with time limits: one that hangs, dies or fails is named, and none is left behind."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NOTICE_S = 5.0
 """For what is on its way already: an announced exception, which a thread of the worker's sends, or a process's end."""
 
 CLOSE_S = 2.0
-"""How long processes that were told to end may take for it, all together."""
+"""Seconds that processes have for ending, all together."""
 
 _WORKERS_PER_CORE = 4
-"""How many workers may share a core before all have more time to make their environments."""
+"""Workers that may share a core before all have more time to make their environments."""
 
 _LONGEST_S = 1e6
 """The system waits for milliseconds of 32 bits."""
@@ -108,7 +108,7 @@ class WatchedVectorEnv(AsyncVectorEnv):
         raise error
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Lets the workers close their environments, and ends those that do not end themselves."""
+        """Lets the workers close their environments, and ends those that do not end by themselves."""
         if not terminate:
             for _, pipe in self._open_pipes():
                 with contextlib.suppress(ConnectionError):
