@@ -91,6 +91,16 @@ def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     cache.reset_cache()
 
 
+@pytest.fixture
+def without_code_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling by torch: tracing and its guards as always, but no C++ compiler, which takes most of the time."""
+    import functools
+
+    import torch
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+
+
 class Done(NamedTuple):
     """What a command left behind."""
 

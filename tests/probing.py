@@ -17,10 +17,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import multippo as mp
-from multippo.testing import HostEnv
+from multippo.testing import Clock, HostEnv
 
 __all__ = [
     "ONE_STEP",
+    "Continuous",
     "Numbered",
     "Receiver",
     "Script",
@@ -79,6 +80,18 @@ class Script(HostEnv):
     def _observe(self) -> np.ndarray:
         size = self.num_envs * self.per_env
         return np.eye(size, dtype=np.float32)[np.arange(self.num_envs) * self.per_env + self.number]
+
+
+class Continuous(Clock):
+    """Two clocks, of 2 and 3 steps, with two continuous actions, which they ignore."""
+
+    def __init__(self) -> None:
+        super().__init__([2, 3], "truncated", 2)
+        self.action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def similar(self, num_envs: int) -> Any:
+        """See ``Env.similar``."""
+        return Continuous()
 
 
 class Numbered(gymnasium.Env[Any, Any]):

@@ -46,22 +46,6 @@ class Wide(HostEnv):
         return self.obs.astype(np.float32)
 
 
-class OneStepLate(mp.StatefulModule):
-    """Yields its input of the step before; zeros at an episode's start."""
-
-    def __init__(self, features: int) -> None:
-        self.features = features
-
-    def initialize_state(self, batch_size: int) -> Any:
-        return self.zeros((batch_size, self.features))
-
-    def reset_state(self, prev_state: Any) -> Any:
-        return self.xp.zeros_like(prev_state)
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        return mp.StatefulModuleOutput(x, state)
-
-
 def seen(env: Spy) -> np.ndarray:
     """What the policy was shown at each real step, ``[N, features]``."""
     valid = np.stack([state.valid for state in env.states[1:]])
@@ -99,7 +83,7 @@ def test_at_the_front(engine: Any, autoreset: str):
 @pytest.mark.nightly_if("jax")
 def test_behind_an_encoder_and_a_delay(engine: Any):
     encoder = mp.Dense(FEATURES, 3, mp.Rngs(0))
-    network = mp.Sequential([encoder, OneStepLate(3), mp.Normalizer(3), support.actor_critic(3)])
+    network = mp.Sequential([encoder, mp.Delay(np.zeros(3, np.float32), 1), mp.Normalizer(3), support.actor_critic(3)])
     support.fill_randomly(network)
     mp.load_portable(network[2], mp.to_portable(mp.Normalizer(3)))
     weights = mp.to_portable(encoder)

@@ -35,34 +35,28 @@ class WhereNet(TableNet):
         return super().heads(memory, where)
 
 
-class Older(VectorWrapper):
-    """Reports the final observation under the name of earlier releases."""
+def reporting(change: Any) -> Any:
+    """A wrapper of vector environments that reports final observations in another way."""
 
-    def step(self, actions: Any) -> Any:
-        *rest, infos = super().step(actions)
+    def step(self: Any, actions: Any) -> Any:
+        obs, *rest, infos = VectorWrapper.step(self, actions)
         if "final_obs" in infos:
-            infos["final_observation"] = infos.pop("final_obs")
-        return *rest, infos
-
-
-class Batched(VectorWrapper):
-    """Reports one batched array, as environments vectorised by themselves do, with rubbish where no episode ended."""
-
-    def step(self, actions: Any) -> Any:
-        obs, *rest, infos = super().step(actions)
-        if "final_obs" in infos:
-            rows = [obs[i] * 0 + 7 if row is None else row for i, row in enumerate(infos["final_obs"])]
-            infos["final_obs"] = np.stack(rows)
+            change(infos, obs)
         return obs, *rest, infos
 
+    return type("Reporting", (VectorWrapper,), {"step": step})
 
-class Silent(VectorWrapper):
-    """Reports none."""
 
-    def step(self, actions: Any) -> Any:
-        *rest, infos = super().step(actions)
-        infos.pop("final_obs", None)
-        return *rest, infos
+def batched(infos: Any, obs: Any) -> None:
+    rows = [obs[i] * 0 + 7 if row is None else row for i, row in enumerate(infos["final_obs"])]
+    infos["final_obs"] = np.stack(rows)
+
+
+# Under the name of earlier releases.
+OLDER = reporting(lambda infos, obs: infos.update(final_observation=infos.pop("final_obs")))
+# As environments vectorised by themselves do, with rubbish where no episode ended.
+BATCHED = reporting(batched)
+SILENT = reporting(lambda infos, obs: infos.pop("final_obs"))
 
 
 def make_env(kind: str = "box", wrapper: Any = None) -> Any:
@@ -77,9 +71,9 @@ FORMS = {
     "box": ("box", None),
     "dict": ("dict", None),
     "tuple": ("tuple", None),
-    "older name": ("box", Older),
-    "older name, dict": ("dict", Older),
-    "one batched array": ("box", Batched),
+    "older name": ("box", OLDER),
+    "older name, dict": ("dict", OLDER),
+    "one batched array": ("box", BATCHED),
 }
 
 
@@ -115,7 +109,7 @@ def test_training_on_dicts(engine: Any):
 
 
 def test_one_that_is_not_reported_is_an_error_and_no_guess():
-    env = make_env(wrapper=Silent)
+    env = make_env(wrapper=SILENT)
     state = env.reset(0)
     state = env.step(state, np.zeros(3, int))
     with pytest.raises(ValueError, match=r"environments \[1\] ended.*final_obs"):

@@ -169,14 +169,3 @@ def test_what_can_not_be_reconciled_is_named(first_obs: Any, message: str):
     env = mp.make_env(Loose(first_obs), num_envs=1)
     with pytest.raises(TypeError, match=message):
         env.step(env.reset(0), jnp.zeros(1, jnp.int32))
-
-
-class Wrong(Careless):
-    """Declares bytes and returns fractions."""
-
-    observation_space = spaces.Box(0, 255, (SIZE,), np.uint8)
-
-
-def test_a_host_environment_that_returns_another_kind_is_named():
-    with pytest.raises(ValueError, match=r"observation.*float64 values, expected uint8 values"):
-        mp.make_env([Wrong]).reset(0)

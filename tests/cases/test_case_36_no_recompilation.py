@@ -5,40 +5,17 @@ Seen in pytorch/pytorch#107076, #130467, #163093, tenstorrent/tt-blacksmith#733.
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
+import probing
 import pytest
 import support
 import training
-from gymnasium import spaces
 
 import multippo as mp
-from multippo.programmes import clear_programmes
-from multippo.testing import Clock
 
 ITERATIONS = 20
-
-
-class Continuous(Clock):
-    """A clock with two continuous actions, which it ignores."""
-
-    def __init__(self) -> None:
-        super().__init__([2, 3], "truncated", 2)
-        self.action_space = spaces.Box(-1, 1, (2,), "float32")  # type: ignore[arg-type]
-
-    def similar(self, num_envs: int) -> Any:
-        return Continuous()
-
-
-@pytest.fixture
-def without_code_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tracing and its guards as always, but no C++ compiler, which takes most of the time."""
-    import torch
-
-    clear_programmes()
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
 
 
 def graphs() -> int:
@@ -54,7 +31,7 @@ def make_network(seed: int) -> Any:
 
 
 @pytest.mark.usefixtures("torch_engine", "without_code_generation")
-@pytest.mark.parametrize("schedule", ["linear", "adaptive_kl"])
+@pytest.mark.parametrize("schedule", [pytest.param("linear", marks=pytest.mark.nightly), "adaptive_kl"])
 def test_frames_compiled_stay_the_same_after_the_second_iteration(schedule: str, tmp_path: Path):
     import torch
 
@@ -64,7 +41,7 @@ def test_frames_compiled_stay_the_same_after_the_second_iteration(schedule: str,
     options: dict[str, Any] = {"iterations": ITERATIONS, "lr_schedule": schedule, "learning_rate": 1e-3}
     options |= {"on_log": lambda _: counts.append(graphs())}
     start, network = graphs(), make_network(0)
-    run = training.train(Continuous(), network, config={**config, "checkpoint_every_steps": 10 * 8}, **options)
+    run = training.train(probing.Continuous(), network, config={**config, "checkpoint_every_steps": 10 * 8}, **options)
     lines = [index for index, line in enumerate(run.logs) if "losses/total" in line]
     first_eval = next(index for index, line in enumerate(run.logs) if "eval/episodes" in line)
     assert len(lines) == ITERATIONS
@@ -79,7 +56,7 @@ def test_frames_compiled_stay_the_same_after_the_second_iteration(schedule: str,
     counts.clear()
     again = make_network(1)
     state = mp.load_checkpoint(tmp_path / "half", again)
-    rest = training.train(Continuous(), again, config={"compile": "on"}, initial_state=state, **options)
+    rest = training.train(probing.Continuous(), again, config={"compile": "on"}, initial_state=state, **options)
     # The adaptive rate goes on from where it was; then it follows the new episodes.
     assert rest.column("learning_rate")[:1] == rates[10:11]
     assert len(counts) == 10

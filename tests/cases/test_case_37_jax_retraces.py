@@ -40,7 +40,7 @@ def make_env(kind: str) -> Any:
     return Clock(3, "truncated", 2) if kind == "host" else mp.make_env(FunctionalClock(3, "truncated"), num_envs=2)
 
 
-@pytest.mark.parametrize("kind", ["functional", "host"])
+@pytest.mark.parametrize("kind", [pytest.param("functional", marks=pytest.mark.nightly), "host"])
 def test_traces_and_buffers(jax_engine: Any, kind: str, tmp_path: Path):
     network, env = Traced(), make_env(kind)
     counts: list[int] = []

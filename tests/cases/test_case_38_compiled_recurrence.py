@@ -9,24 +9,15 @@ import functools
 from typing import Any
 
 import numpy as np
+import probing
 import pytest
 import support
 import training
-from gymnasium import spaces
 
 import multippo as mp
-from multippo.programmes import clear_programmes
-from multippo.testing import Clock, Spy
+from multippo.testing import Spy
 
 CELLS = ("LSTM", "GRU")
-
-
-class Continuous(Clock):
-    """A clock with two continuous actions, which it ignores."""
-
-    def __init__(self) -> None:
-        super().__init__([2, 3], "truncated", 2)
-        self.action_space = spaces.Box(-1, 1, (2,), "float32")  # type: ignore[arg-type]
 
 
 def run(cell: str, mode: str, **options: Any) -> tuple[Any, training.Run, Spy]:
@@ -34,7 +25,7 @@ def run(cell: str, mode: str, **options: Any) -> tuple[Any, training.Run, Spy]:
         4, 2, 5, mp.Rngs(0), cell=cell.lower(), encoder_sizes=(4,), shared=True, entropy_weight=0.01
     )
     support.fill_randomly(network)
-    env = Spy(Continuous())
+    env = Spy(probing.Continuous())
     done = training.train(
         env, network, rollout_length=6, learning_rate=1e-3, config={"compile": mode}, **{"iterations": 3, **options}
     )
@@ -66,12 +57,9 @@ def check(cell: str, mode: str = "on") -> None:
     support.assert_trees_close(mp.to_portable(network), expected, 1e-5)
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_traced_but_not_generated(torch_engine: Any, monkeypatch: pytest.MonkeyPatch, cell: str):
-    import torch
-
-    clear_programmes()
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+@pytest.mark.usefixtures("torch_engine", "without_code_generation")
+@pytest.mark.parametrize("cell", ["LSTM", pytest.param("GRU", marks=pytest.mark.nightly)])
+def test_traced_but_not_generated(cell: str):
     check(cell)
 
 
@@ -89,13 +77,12 @@ def assert_distinct(stored: Any) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.nightly_if("jax")
 def test_stored_outputs_of_the_steps_are_distinct(engine: Any, cell: str):
     network = mp.make_recurrent_actor_critic(4, 2, 5, mp.Rngs(0), cell=cell.lower(), encoder_sizes=(4,))
     support.fill_randomly(network)
-    env = Continuous()
-    state = network.initialize_state(2)
-    transition = mp.unroll_env(env, env.reset(0), network, state, 6, mp.random.key(0))[2]
-    for leaf in (transition.network_output.actions, transition.network_output.value_estimates):
+    output = support.roll(probing.Continuous(), network, 6).network_output
+    for leaf in (output.actions, output.value_estimates):
         assert_distinct(leaf)
 
 

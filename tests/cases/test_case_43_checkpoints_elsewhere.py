@@ -58,11 +58,8 @@ def saved(torch_engine: Any, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("first", "second"), [("on", "off"), pytest.param("off", "on", marks=pytest.mark.nightly)])
 def test_saved_compiled_and_loaded_uncompiled_and_back(
-    torch_engine: Any, monkeypatch: pytest.MonkeyPatch, first: str, second: str, tmp_path: Path
+    torch_engine: Any, without_code_generation: None, first: str, second: str, tmp_path: Path
 ):
-    import torch
-
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     network, other = make_network(), make_network(1)
     run = training.train(Goal(2), network, iterations=2, config={"compile": first})
     mp.save_checkpoint(tmp_path / "a", run.state, network)

@@ -163,6 +163,7 @@ def as_transition(network: Any, engine: Any, rollout: dict[str, np.ndarray]) -> 
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.nightly_if("jax")
 def test_an_update_is_that_of_numpy(engine, float64, name):
     case = CASES[name]
     config, length = case.config, case.config.sequence_length
