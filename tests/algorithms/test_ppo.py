@@ -25,6 +25,10 @@ def goal_net() -> Any:
     return mp.Sequential([mp.Normalizer(1), mp.PPOAdapter(action=action, value=mp.Dense(1, 1, rngs))])
 
 
+# A functional environment would be compiled for torch as well.
+KINDS = {"jax": "functional", "torch": "host"}
+
+
 @functools.cache
 def base(name: str, kind: str) -> tuple[Any, training.Run]:
     """A network and its run of ITERATIONS, saved after each one."""
@@ -47,7 +51,7 @@ def go(env: Any, network: Any, **fields: Any) -> training.Run:
 @pytest.mark.parametrize("name", ["jax", "torch"])
 @pytest.mark.nightly_if("jax")
 def test_a_state_prints_counters_and_shapes(name):
-    run = base(name, "functional")[1]
+    run = base(name, KINDS[name])[1]
     text = repr(run.state)
     assert text.startswith(
         f"TrainingState(iteration={ITERATIONS}, step={ITERATIONS * STEPS}, learning_rate=None, params=<4"
@@ -123,7 +127,7 @@ def test_another_seed_does_not_change_a_run_that_goes_on(torch_engine, caplog):
 @pytest.mark.parametrize("name", ["jax", "torch"])
 @pytest.mark.nightly_if("jax")
 def test_what_is_logged(name):
-    _, run = base(name, "functional")
+    _, run = base(name, KINDS[name])
     for line in run.logs:
         assert all(isinstance(value, int | float) for value in line.values())
         assert {
@@ -152,26 +156,16 @@ def test_what_is_logged(name):
 
 
 def test_log_functions_of_one_and_two_arguments(torch_engine):
-    class Logger:
-        def __init__(self) -> None:
-            self.lines: list[Any] = []
-
-        def both(self, metrics: Any, step: int) -> None:
-            self.lines.append((metrics["step"], step))
-
-        def optional(self, metrics: Any, prefix: str = "") -> None:
-            self.lines.append((metrics["step"], prefix))
-
-        def any(self, *args: Any) -> None:
-            self.lines.append((args[0]["step"], *args[1:]))
-
+    lines: list[Any] = []
     config = mp.TrainConfig(ppo=mp.PPOConfig(total_steps=16, rollout_length=4, num_minibatches=2))
-    plain: list[Any] = []
-    logger = Logger()
-    for log_fn in (plain.append, logger.both, logger.optional, logger.any):
+    for log_fn in (
+        lambda metrics: lines.append((metrics["step"],)),
+        lambda metrics, step: lines.append((metrics["step"], step)),
+        lambda metrics, prefix="": lines.append((metrics["step"], prefix)),
+        lambda *args: lines.append((args[0]["step"], *args[1:])),
+    ):
         mp.train_ppo(Clock(3, num_envs=2), TableNet([0.0] * 4), config, log_fn=log_fn)
-    assert [line["step"] for line in plain] == [8, 16]
-    assert logger.lines == [(8, 8), (16, 16), (8, ""), (16, ""), (8, 8), (16, 16)]
+    assert lines == [(8,), (16,), (8, 8), (16, 16), (8, ""), (16, ""), (8, 8), (16, 16)]
 
 
 def test_steps_are_rounded_up_to_whole_iterations(torch_engine):

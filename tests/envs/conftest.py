@@ -42,39 +42,6 @@ class Clock(gymnasium.Env):
         return self._obs(), reward, over and self.end != "truncated", over and self.end != "terminated", {}
 
 
-class Spy(gymnasium.Env):
-    """Keeps every action it receives; observes nothing and never ends."""
-
-    def __init__(self, action_space):
-        self.action_space = action_space
-        self.observation_space = spaces.Box(0, 1, (1,), np.float32)
-        self.actions = []
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action):
-        self.actions.append(action)
-        return np.zeros(1, np.float32), 0.0, False, False, {}
-
-
-class Goal(gymnasium.Env):
-    """Draws a goal at each reset and shows it; ends after two steps."""
-
-    observation_space = spaces.Box(0, 1, (1,), np.float64)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.goal, self.time = self.np_random.uniform(size=1), 0
-        return self.goal, {}
-
-    def step(self, action):
-        self.time += 1
-        return self.goal, 0.0, False, self.time == 2, {}
-
-
 class State(NamedTuple):
     """A brax-like state."""
 
@@ -145,13 +112,3 @@ def jax_goal():
 @pytest.fixture
 def clock():
     return Clock
-
-
-@pytest.fixture
-def spy():
-    return Spy
-
-
-@pytest.fixture
-def goal():
-    return Goal

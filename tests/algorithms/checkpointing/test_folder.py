@@ -140,52 +140,33 @@ def training_saves_at_its_evaluations(tmp_path: Path) -> None:
     # 4 environments, 4 steps: an iteration is 16 steps. Evaluations are due at 32 and 64, and after the last at 80.
     network = table_net()
     folder = mp.CheckpointFolder(tmp_path, network)
+
+    def go(initial_state: Any = None, **options: Any) -> tuple[dict[int, float], dict[int, float | None]]:
+        """The returns that were logged, and those of the states that were saved, by step."""
+        logs: list[dict[str, float]] = []
+        saved: dict[int, float | None] = {}
+
+        def keep(state: mp.TrainingState, step: int) -> None:
+            saved[step] = state.eval_return
+            folder.save(state, step)
+
+        config = mp.TrainConfig(ppo=mp.PPOConfig(**training.DEFAULTS, total_steps=80), **options)
+        env = Clock(3, "truncated", num_envs=4)
+        mp.train_ppo(env, network, config, log_fn=logs.append, checkpoint_fn=keep, initial_state=initial_state)
+        name = "eval/episode_reward/mean"
+        return {int(line["step"]): line[name] for line in logs if name in line}, saved
+
     evaluation = mp.EvalConfig(every_steps=32, num_episodes=2)
-    config = {"checkpoint_at_evals": True, "eval": evaluation}
-    states: list[mp.TrainingState] = []
-
-    def go(**options: Any) -> training.Run:
-        ppo = mp.PPOConfig(**training.DEFAULTS, total_steps=80)
-        run = training.Run()
-        mp.train_ppo(
-            Clock(3, "truncated", num_envs=4),
-            network,
-            mp.TrainConfig(ppo=ppo, **config, **options),
-            log_fn=run.logs.append,
-            checkpoint_fn=lambda state, step: (states.append(state), folder.save(state, step)),
-        )
-        return run
-
-    run = go()
-    found = {line["step"]: line["eval/episode_reward/mean"] for line in run.logs if "eval/episode_reward/mean" in line}
-    assert {state.step: state.eval_return for state in states} == found
-    assert sorted(found) == [32, 64, 80]
-    stored = {mp.load_checkpoint(path).manifest.step: mp.load_checkpoint(path) for path in tmp_path.iterdir()}
-    assert {step: checkpoint.manifest.eval_return for step, checkpoint in stored.items()} == found
+    found, saved = go(checkpoint_at_evals=True, eval=evaluation)
+    assert saved == found and sorted(found) == [32, 64, 80]
+    stored = [mp.load_checkpoint(path).manifest for path in tmp_path.iterdir()]
+    assert {manifest.step: manifest.eval_return for manifest in stored} == found
     # Loaded, and saved again by whoever finds nothing left to do, it stays what it was.
     again = mp.load_checkpoint(tmp_path / "step_000000000080", table_net(1))
-    assert again.eval_return == found[80]
-    states.clear()
-    ppo = mp.PPOConfig(**training.DEFAULTS, total_steps=80)
-    mp.train_ppo(
-        Clock(3, "truncated", num_envs=4),
-        network,
-        mp.TrainConfig(ppo=ppo),
-        checkpoint_fn=lambda state, step: states.append(state),
-        initial_state=again,
-    )
-    assert [state.eval_return for state in states] == [found[80]]
+    assert go(again)[1] == {80: again.eval_return} == {80: found[80]}
     # Between evaluations there is no return.
-    states.clear()
-    config["checkpoint_at_evals"] = False
-    go(checkpoint_every_steps=16)
-    assert [(state.step, state.eval_return is not None) for state in states] == [
-        (16, False),
-        (32, True),
-        (48, False),
-        (64, True),
-        (80, True),
-    ]
+    _, saved = go(checkpoint_every_steps=16, eval=evaluation)
+    assert [step for step, value in saved.items() if value is None] == [16, 48]
 
 
 # -- killed

@@ -12,10 +12,10 @@ class Raw:
 
 
 class Limited:
-    """Wraps an environment and ends its episodes after three steps, as ``report`` tells."""
+    """Wraps an environment and ends its episodes after three steps, as ``was_cut`` tells."""
 
-    def __init__(self, env, report):
-        self.env, self.report, self.episode_length = env, report, 3
+    def __init__(self, env):
+        self.env, self.episode_length = env, 3
         self.action_space = env.action_space
 
     def reset(self, key):
@@ -26,16 +26,9 @@ class Limited:
 
     def _state(self, state, steps):
         over = steps >= 3
-        info = {**state.info, "own_steps": steps, **self.report(over * (1 - state.done))}
-        info.pop("truncation" if "truncation" not in self.report(0) else "", None)
+        info = {**state.info, "own_steps": steps, "was_cut": over * (1 - state.done)}
+        del info["truncation"]
         return state._replace(done=jnp.where(over, 1.0, state.done), info=info)
-
-
-REPORTS = {
-    "brax": lambda cut: {"truncation": cut},
-    "gymnasium": lambda cut: {"truncated": cut},
-    "rsl_rl": lambda cut: {"time_out": cut},
-}
 
 
 def ends(env, num_steps=9):
@@ -48,15 +41,8 @@ def ends(env, num_steps=9):
     return terminated, truncated
 
 
-@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
-def test_a_wrappers_time_limit_is_read_as_such(jax_clock, report):
-    assert ends(FunctionalEnv(Limited(jax_clock(99, "terminated"), report), 1)) == ([], [3, 6, 9])
-    assert ends(FunctionalEnv(Limited(jax_clock(2, "terminated"), report), 1)) == ([2, 4, 6, 8], [])
-    assert FunctionalEnv(Limited(jax_clock(99, "terminated"), report), 1).max_episode_steps == 3
-
-
 def test_an_unknown_name_can_be_given(jax_clock):
-    env = Limited(jax_clock(99, "terminated"), lambda cut: {"was_cut": cut})
+    env = Limited(jax_clock(99, "terminated"))
     with pytest.raises(
         ValueError, match=r"limit of its own \(3 steps\).*\['own_steps', 'time', 'was_cut'\].*truncation_key="
     ):
@@ -80,7 +66,8 @@ def test_no_sign_of_a_time_limit_is_announced():
         assert find_truncation_key(Raw(), {"steps"}, None, None) is None
         assert find_truncation_key(Raw(), {"steps"}, "auto", 10) is None
         assert find_truncation_key(Raw(), {"time_out", "truncation"}, "auto", None) == "truncation"
-        assert find_truncation_key(Raw(), {"time_out"}, "auto", None) == "time_out"
+        for key in ("time_out", "truncated"):
+            assert find_truncation_key(Raw(), {key, "steps"}, "auto", None) == key
 
 
 def test_limits_that_can_be_seen():

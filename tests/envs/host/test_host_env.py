@@ -146,24 +146,6 @@ def test_a_vector_environment_with_rewards_for_several_keys_is_refused():
         env.step(state, no_action())
 
 
-def test_seeds(goal):
-    env = GymnasiumEnv(SyncVectorEnv([goal] * 4, autoreset_mode=AutoresetMode.SAME_STEP))
-
-    def goals(key):
-        state = env.reset(key)
-        shown_goals = [state.obs.ravel()]
-        for _ in range(6):
-            state = env.step(state, no_action(4))
-            shown_goals.append(state.obs.ravel())
-        return np.stack(shown_goals[::2])  # four episodes of two steps, four environments
-
-    run = goals(0)
-    assert len(np.unique(run)) == 16  # every environment and every episode has its own
-    np.testing.assert_array_equal(goals(0), run)
-    np.testing.assert_array_equal(goals(np.array([0, 0], np.uint32)), run)
-    assert not np.isin(goals(1), run).any()
-
-
 def test_limit_similar_and_close(clock):
     vector_env = gymnasium.make_vec("CartPole-v1", 2, max_episode_steps=7)
     env = GymnasiumEnv(vector_env)

@@ -1,7 +1,6 @@
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
@@ -129,13 +128,3 @@ def test_an_observation_that_does_not_fit_is_named_at_the_first_reset(clock):
     ) as caught:
         vector_env.reset()
     assert "Raised by environment 0 of the batch." in caught.value.__notes__
-
-
-def test_an_unsupported_observation_space_is_named_at_construction(spy):
-    class Talker(spy):
-        def __init__(self):
-            super().__init__(spaces.Discrete(2))
-            self.observation_space = spaces.Text(5)
-
-    with pytest.raises(ValueError, match="Text"):
-        vectorize([Talker])
