@@ -9,6 +9,9 @@ from support import assert_trees_close, to_numpy
 import multippo as mp
 from multippo.testing import Clock, FunctionalClock
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 
 def network(obs_size, rngs):
     trunk = [mp.Delay(np.zeros(obs_size), 1), mp.Dense(obs_size, 4, rngs, "tanh")]

@@ -10,6 +10,9 @@ import support
 
 from multippo.algorithms.advantages import generalized_advantages, linear_recurrence, standardized, standardized_tree
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 
 def gae(engine: Any, discount: float, gae_lambda: float, **arrays: Any) -> tuple[np.ndarray, np.ndarray]:
     """One environment's [T] lists (or [T, B] arrays); flags default to none, validity to all."""

@@ -14,6 +14,9 @@ import multippo as mp
 from multippo.errors import NonFiniteError
 from multippo.testing import CountNet, FunctionalClock, TableNet
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 STEPS = 12
 
 
@@ -97,7 +100,7 @@ def test_the_next_sound_entries_of_a_pool(jax_engine):
     assert taken_of([nan] * 8, [0, 1, 2, 3, 3], [True] * 5)[0] == [0, 1, 2, 3, 3]
 
 
-@pytest.mark.parametrize("name", [pytest.param("jax", marks=pytest.mark.nightly), "torch"])
+@pytest.mark.parametrize("name", ["jax", "torch"])
 def test_training_counts_unsound_starts_and_a_strict_run_names_the_first(name):
     env = mp.make_env(FunctionalBadStarts(2), num_envs=4)
     with mp.use_backend(name):

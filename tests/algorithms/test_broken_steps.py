@@ -15,6 +15,9 @@ from multippo.algorithms.minibatches import make_sequences
 from multippo.errors import NonFiniteError
 from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableNet
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 NUM_ENVS, STEPS, BAD = 4, 12, 2
 MODES = list(gymnasium.vector.AutoresetMode)
 
@@ -148,7 +151,6 @@ def test_training_goes_on_and_counts(torch_engine, autoreset):
     assert all(3 <= x <= 5 for x in lengths)
 
 
-@pytest.mark.nightly_if("jax")
 def test_every_environment_at_once_is_no_accident(engine):
     class All(Clock):
         def step(self, env_state: Any, action: Any) -> Any:

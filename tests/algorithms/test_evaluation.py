@@ -14,6 +14,9 @@ import multippo as mp
 from multippo.algorithms.evaluation import as_key, evaluation_mode
 from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableNet
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 
 def play(env: Any, network: Any, **options: Any) -> dict[str, float]:
     return mp.eval_rollout(env, network, **options)

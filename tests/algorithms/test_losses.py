@@ -16,6 +16,9 @@ from multippo.algorithms.losses import mean_metrics, mean_over, ppo_loss
 from multippo.algorithms.types import Sequences
 from multippo.trees import tree_leaves, tree_map
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 PLAIN = PPOConfig(normalize_advantages=False, critic_loss_weight=1.0, clip_range=0.2)
 
 
@@ -80,7 +83,6 @@ def evaluate(engine: Any, new: Any, advantages: Any = None, *, config: PPOConfig
     return number(loss), metrics, grads, tree_map(number, tuple(out[1:]))
 
 
-@pytest.mark.nightly_if("jax")
 def test_two_samples_by_hand(engine):
     # Ratios 1.5 and 0.9. Sample 1, A = 2: min(1.5 * 2, 1.2 * 2) = 2.4. Sample 2, A = -1: min(-0.9, -0.9) = -0.9.
     # Actor -(2.4 - 0.9) / 2 = -0.75. Critic ((3 - 1)^2 + (0 - 1)^2) / 2 = 2.5. Regularisation (0.1 + 0.3) / 2 = 0.2.
@@ -102,7 +104,6 @@ def test_two_samples_by_hand(engine):
     np.testing.assert_allclose(grads["values"], [[1.0, -0.5]], rtol=1e-5)
 
 
-@pytest.mark.nightly_if("jax")
 def test_the_clip_is_pessimistic_on_both_sides(engine):
     # (rho, A): what is averaged, and its derivative by log rho (0 where clipped).
     for ratio, advantage, term, slope in (
@@ -137,7 +138,6 @@ def test_a_value_at_the_bound_has_its_derivative(engine):
     np.testing.assert_allclose(grads["values"][0], [1.5, -2.5], rtol=1e-6)
 
 
-@pytest.mark.nightly_if("jax")
 def test_value_clipping_takes_the_larger_error(engine):
     # Old value 0, clipped to within 0.5. (V, R): (2, 3): (2 - 3)^2 = 1 against (0.5 - 3)^2 = 6.25.
     # (2, 0): 4 against 0.25. (0.2, 1): both 0.64.
@@ -161,7 +161,6 @@ def test_advantages_are_normalised_by_the_population_deviation_or_left_to_the_ba
 
 # Of the last, 0.1 added up 49 times and divided by 49 is not 0.1.
 @pytest.mark.parametrize("advantages", [[0.1], [3.0] * 3, [0.0] * 2, [0.1] * 49, [-1e4 / 3] * 49])
-@pytest.mark.nightly_if("jax")
 def test_equal_advantages_and_single_samples_are_finite(engine, advantages):
     loss, metrics, grads, _ = evaluate(engine, [0.1] * len(advantages), advantages, config=PPOConfig())
     assert math.isfinite(loss)

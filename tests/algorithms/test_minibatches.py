@@ -20,6 +20,9 @@ from multippo.algorithms.types import Transition
 from multippo.testing import CountNet, NoisyNet, TableNet
 from multippo.trees import tree_map
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 
 def ids(time: int, batch: int) -> np.ndarray:
     """A number for each (t, env), [T, B]: 1000 env + t."""
@@ -67,7 +70,6 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("time", "batch", "length", "minibatches"), SHAPES)
-@pytest.mark.nightly_if("jax")
 def test_every_step_is_used_once_an_epoch_and_sequences_are_whole(engine, time, batch, length, minibatches):
     sequences = cut(engine, time, batch, length)
     assert tuple(sequences.valid.shape) == (length, time * batch // length)

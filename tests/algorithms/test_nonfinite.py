@@ -13,6 +13,9 @@ import multippo as mp
 from multippo.errors import NonFiniteError
 from multippo.testing import Clock, FunctionalClock, Goal, TableNet
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 LENGTH = 4
 ROLLOUT = 4
 

@@ -16,10 +16,12 @@ from multippo.algorithms.minibatches import make_sequences
 from multippo.networks.unrolling import reset_where
 from multippo.testing import Clock, CountNet, FunctionalClock, Goal, TableNet
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 # -- the stop at a divergence
 
 
-@pytest.mark.nightly_if("jax")
 def test_after_the_divergence_that_is_too_much_nothing_moves(engine):
     # With one minibatch an epoch the orders of the first epochs are the same however many follow. The first epoch sees
     # no divergence; from some epoch on it is too much, and that epoch's own step is not taken.
@@ -81,7 +83,6 @@ def test_a_stop_lowers_the_rate_of_the_next_iteration(engine):
     assert rates[-1] < rates[0]
 
 
-@pytest.mark.nightly_if("jax")
 def test_the_rate_is_carried_from_iteration_to_iteration(engine):
     # On JAX five iterations run inside one compiled call, the sixth in a second call that is not full.
     def run(desired: float) -> training.Run:
@@ -117,7 +118,6 @@ def continuous(weight: float) -> Any:
     return network
 
 
-@pytest.mark.nightly_if("jax")
 def test_a_weight_of_all_samplers_is_that_of_each(engine, float64):
     # The squashed Gaussian's entropy is an estimate: the same noise must have been drawn both ways.
     found = {}
@@ -141,7 +141,6 @@ def test_a_weight_of_all_samplers_is_that_of_each(engine, float64):
     assert not own.column("entropy/weight")
 
 
-@pytest.mark.nightly_if("jax")
 def test_the_weight_of_the_entropy_falls_in_a_line(engine):
     fields: dict[str, Any] = {"entropy_weight": 0.4, "entropy_schedule": "linear"}
     env: Any = mp.make_env(FunctionalClock(3), num_envs=2)
@@ -154,7 +153,6 @@ def test_the_weight_of_the_entropy_falls_in_a_line(engine):
 # -- advantages
 
 
-@pytest.mark.nightly_if("jax")
 def test_with_nothing_learnt_targets_anew_are_the_old_ones(engine):
     # A memory, episodes of 3 and 4 steps of both kinds of end, steps that are none, one number per epoch to compare.
     for end in ("terminated", "truncated"):

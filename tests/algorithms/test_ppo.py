@@ -14,6 +14,9 @@ import training
 import multippo as mp
 from multippo.testing import Clock, CountNet, FunctionalGoal, Goal, Spy, TableNet
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 ITERATIONS = 4
 # 2 environments x 4 steps.
 STEPS = 8
@@ -49,7 +52,6 @@ def go(env: Any, network: Any, **fields: Any) -> training.Run:
 
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
-@pytest.mark.nightly_if("jax")
 def test_a_state_prints_counters_and_shapes(name):
     run = base(name, KINDS[name])[1]
     text = repr(run.state)
@@ -75,7 +77,6 @@ def test_with_rollouts_of_another_length_it_goes_on_to_the_steps_asked_for():
 
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
-@pytest.mark.nightly_if("jax")
 def test_a_run_that_has_nothing_left_to_do_says_so(name, caplog):
     with mp.use_backend(name):
         network = goal_net()
@@ -125,7 +126,6 @@ def test_another_seed_does_not_change_a_run_that_goes_on(torch_engine, caplog):
 
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
-@pytest.mark.nightly_if("jax")
 def test_what_is_logged(name):
     _, run = base(name, KINDS[name])
     for line in run.logs:

@@ -13,6 +13,9 @@ import multippo as mp
 from multippo.algorithms.reward_scaling import clip_rewards, divisors, initial_scale, scale_rewards
 from multippo.testing import Clock, TableNet
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 DISCOUNT = 0.9
 
 

@@ -16,6 +16,9 @@ from multippo.algorithms.rollout import Actor, collect
 from multippo.envs.api import EnvState
 from multippo.testing import Clock, CountNet, FunctionalClock, NoisyNet, Spy, TableNet
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 # Ends at every step; two in a row with the next; at the last step of 12; nowhere.
 LENGTHS = (1, 2, 3, 12, 50)
 STEPS = 12

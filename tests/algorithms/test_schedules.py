@@ -10,6 +10,9 @@ import pytest
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.schedules import adapt_learning_rate, entropy_weight_at, learning_rate_at
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 # 8 iterations of 2 x 4 steps.
 SIZES = {"num_envs": 2, "rollout_length": 4, "total_steps": 64, "num_minibatches": 2}
 

@@ -14,6 +14,9 @@ from checkpoints import files_of, saved
 import multippo as mp
 from multippo.testing import Goal
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 OTHER = {"jax": "torch", "torch": "jax"}
 
 
@@ -70,7 +73,6 @@ def train(network: Any, env: Any = None, **options: Any) -> training.Run:
     return training.train(env or Goal(2), network, learning_rate=0.05, num_epochs=2, **options)
 
 
-@pytest.mark.nightly_if("jax")
 def test_it_is_trained_as_one_place_would_be(engine: Any):
     shared, single = at_two_places(), at_one_place()
     before = mp.to_portable(shared)

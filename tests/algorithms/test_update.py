@@ -12,8 +12,10 @@ from multippo.algorithms.types import EpisodeState
 from multippo.algorithms.update import first_true, fold_episodes
 from multippo.testing import Clock, Spy, TableNet
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
 
-@pytest.mark.nightly_if("jax")
+
 def test_a_minibatch_without_a_sample_moves_nothing(engine):
     # One environment of 1-step episodes with a step for each reset, one step a minibatch: every second one is empty.
     network = TableNet([0.0] * 2)

@@ -14,6 +14,9 @@ import multippo as mp
 from multippo.networks.portable import portable_split
 from multippo.testing import Clock
 
+# Conformance and the cases have JAX by day.
+pytestmark = pytest.mark.nightly_if("jax")
+
 KINDS = ("functional", "host")
 
 
@@ -26,7 +29,6 @@ def weights(network: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.nightly_if("jax")
 def test_callbacks_find_the_weights_after_the_iteration_in_the_network(engine: Any, kind: str):
     network = table_net()
     at_log: list[np.ndarray] = []
@@ -70,7 +72,6 @@ class EnoughError(Exception):
 
 @pytest.mark.parametrize("raised", [EnoughError, KeyboardInterrupt])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.nightly_if("jax")
 def test_a_callback_that_raises_ends_the_run_and_nothing_is_lost(engine: Any, kind: str, raised: Any):
     whole = table_net()
     expected = training.train(make_env(kind), whole, iterations=4, config={"checkpoint_every_steps": 16})
