@@ -25,6 +25,7 @@ __all__ = [
     "Numbered",
     "Receiver",
     "Script",
+    "Small",
     "advantages_of",
     "gymnasium_env",
     "modes",
@@ -134,6 +135,33 @@ class Numbered(gymnasium.Env[Any, Any]):
         self.number, self.time = self.number + 1, self.time + 1
         over = self.time == self.length
         return self._observe(), 1.0, over and self.end != "truncated", over and self.end != "terminated", {}
+
+
+class Small(gymnasium.Env[Any, Any]):
+    """Counts its steps; subclasses say what it shows, and a step's reward, termination and cut."""
+
+    observation_space: Any = spaces.Box(0, 9, (1,), np.float32)
+    action_space: Any = spaces.Discrete(2)
+    time = 0
+
+    def observe(self) -> Any:
+        """The observation at ``time``."""
+        return np.zeros(1, np.float32)
+
+    def outcome(self) -> tuple[Any, Any, Any]:
+        """Of the step that has led to ``time``."""
+        return 1.0, False, False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """See ``gymnasium.Env.reset``."""
+        super().reset(seed=seed)
+        self.time = 0
+        return self.observe(), {}
+
+    def step(self, action: Any) -> Any:
+        """See ``gymnasium.Env.step``."""
+        self.time += 1
+        return self.observe(), *self.outcome(), {}
 
 
 class Receiver(gymnasium.Env[Any, Any]):

@@ -154,14 +154,9 @@ def rolled_and_replayed(env: Any, network: Any, steps: int, *, replay: bool = Tr
 
 def assert_finite(network: Any, state: Any = None) -> None:
     """Every weight and statistic is, and the moments of a state of training."""
-    trees = [mp.to_portable(network)]
-    if state is not None:
-        from training import portable_moments
-
-        trees += portable_moments(network, state)[:2]
-    for tree in trees:
-        for name, value in tree.items():
-            assert np.isfinite(value).all(), name
+    trees = [mp.to_portable(network)] + ([] if state is None else [*state.optimizer_state[:2]])
+    for name, value in named_leaves(to_numpy(trees)):
+        assert np.isfinite(value).all(), name
 
 
 def total(xp: Any, tree: Any) -> Any:

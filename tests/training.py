@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import support
+
 import multippo as mp
 
-__all__ = ["Run", "portable_moments", "train"]
+__all__ = ["Run", "assert_same_end", "portable_moments", "train"]
 
 DEFAULTS = {"rollout_length": 4, "num_epochs": 2, "num_minibatches": 2, "learning_rate": 1e-2}
 
@@ -74,6 +76,16 @@ def train(
     except catch as error:
         run.error = error
     return run
+
+
+def assert_same_end(a: Run, b: Run, networks: tuple[Any, Any]) -> None:
+    """Bit for bit: weights, statistics, moments, carries, sums, the run's key, and the environment's state."""
+    support.assert_trees_close(*(mp.to_portable(network) for network in networks), 0.0)
+    moments = [portable_moments(network, run.state) for network, run in zip(networks, (a, b), strict=True)]
+    support.assert_trees_close(moments[0][:2], moments[1][:2], 0.0)
+    assert moments[0][2] == moments[1][2]
+    for field in ("network_state", "episodes", "key", "env_state"):
+        support.assert_trees_close(getattr(a.state, field), getattr(b.state, field), 0.0, field)
 
 
 def portable_moments(network: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], int]:

@@ -28,12 +28,7 @@ def evaluation(**options: Any) -> dict[str, Any]:
 
 
 def assert_same_run(a: training.Run, b: training.Run, networks: tuple[Any, Any]) -> None:
-    """Bit for bit: weights, statistics, moments, carries, sums, the run's key, and the environment's state."""
-    support.assert_trees_close(*(mp.to_portable(network) for network in networks), 0.0)
-    moments = [training.portable_moments(network, run.state) for network, run in zip(networks, (a, b), strict=True)]
-    support.assert_trees_close(moments[0][:2], moments[1][:2], 0.0)
-    for field in ("network_state", "episodes", "key", "env_state"):
-        support.assert_trees_close(getattr(a.state, field), getattr(b.state, field), 0.0, field)
+    training.assert_same_end(a, b, networks)
     iterations = [[line for line in run.logs if "losses/total" in line] for run in (a, b)]
     for line, other in zip(*iterations, strict=True):
         for name, value in line.items():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import probing
 import pytest
@@ -21,20 +20,18 @@ from multippo.testing import FunctionalGoal, Goal, Spy
 NUM_ENVS, LENGTH = 4, 2
 
 
-class GymGoal(gymnasium.Env[Any, Any]):
+class GymGoal(probing.Small):
     """``Goal`` as a gymnasium environment."""
 
-    observation_space = spaces.Box(-1, 1, (1,), np.float32)
-    action_space = spaces.Box(-1, 1, (1,), np.float32)
+    observation_space = action_space = spaces.Box(-1, 1, (1,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.goal, self.time = self.np_random.uniform(-1, 1, 1).astype(np.float32), 0
-        return self.goal, {}
+    def observe(self) -> Any:
+        if self.time == 0:
+            self.goal = self.np_random.uniform(-1, 1, 1).astype(np.float32)
+        return self.goal
 
-    def step(self, action: Any) -> Any:
-        self.time += 1
-        return self.goal, 0.0, False, self.time == LENGTH, {}
+    def outcome(self) -> Any:
+        return 0.0, False, self.time == LENGTH
 
 
 KINDS = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,37 +25,28 @@ from multippo.testing.functional import State
 SIZE = 6
 
 
-class Careless(gymnasium.Env[Any, Any]):
+class Careless(probing.Small):
     """Declares float32; returns float64 observations, integer rewards and NumPy's booleans."""
 
     observation_space = spaces.Box(0, 1, (SIZE,), np.float32)
-    action_space = spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.time = 0
-        return np.eye(SIZE)[0], {}
+    def observe(self) -> Any:
+        return np.eye(SIZE)[self.time]
 
-    def step(self, action: Any) -> Any:
-        self.time += 1
-        return np.eye(SIZE)[self.time], 2, np.bool_(False), np.bool_(self.time == 3), {}
+    def outcome(self) -> Any:
+        return 2, np.bool_(False), np.bool_(self.time == 3)
 
 
-class Camera(gymnasium.Env[Any, Any]):
+class Camera(probing.Small):
     """Two images of 64 x 64 bytes, black at first and white after two steps."""
 
     observation_space = spaces.Box(0, 255, (2, 64, 64), np.uint8)
-    action_space = spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.time = 0
-        return np.zeros((2, 64, 64), np.uint8), {}
+    def observe(self) -> Any:
+        return np.full((2, 64, 64), 255 * self.time // 2, np.uint8)
 
-    def step(self, action: Any) -> Any:
-        self.time += 1
-        image = np.full((2, 64, 64), 255 * self.time // 2, np.uint8)
-        return image, np.float64(0.5), False, self.time == 2, {}
+    def outcome(self) -> Any:
+        return np.float64(0.5), False, self.time == 2
 
 
 class ImageNet(TableNet):

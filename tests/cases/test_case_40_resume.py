@@ -127,12 +127,7 @@ def test_schedules_and_reward_scaling(torch_engine: Any, schedule: str, scale_re
         assert rest.column(name) == run.column(name)[HALF:], name
     # The adaptive rate moves after every iteration here, in which the policy hardly does.
     assert len(set(run.column("learning_rate"))) == (1 if schedule == "constant" else WHOLE)
-    support.assert_trees_close(*(mp.to_portable(network) for network in networks), 0.0)
-    moments = [training.portable_moments(net, r.state) for net, r in zip(networks, (run, rest), strict=True)]
-    support.assert_trees_close(*(pair[:2] for pair in moments), 0.0)
-    assert moments[0][2] == moments[1][2]
-    for field in ("network_state", "episodes", "key", "env_state"):
-        support.assert_trees_close(getattr(rest.state, field), getattr(run.state, field), 0.0, field)
+    training.assert_same_end(rest, run, (networks[1], networks[0]))
 
 
 def test_a_host_environment_starts_anew_and_its_carry_with_it(torch_engine: Any, tmp_path: Path):
