@@ -139,5 +139,5 @@ def final_observations(env: Any) -> list[float]:
 def test_one_buffer_in_turn_and_in_workers():
     for mode in probing.modes.values():
         assert final_observations(mp.make_env(SyncVectorEnv([OneBuffer], autoreset_mode=mode)))[0] == 2
-    # gymnasium's own workers send it after the reset has overwritten it, where nobody can restore it; check_env says so.
+    # gymnasium's own workers send it when the reset has overwritten it, for good; check_env says so.
     assert final_observations(mp.make_env([OneBuffer], vectorization="async")) == [2, 2]

@@ -276,7 +276,7 @@ ERRORS = {
     ),
     "carry is a number": (
         changed(initialize_state=lambda m, batch_size: {"sum": 0.0}),
-        "initialize_state returned a leaf 'sum' that is no array",
+        "initialize_state returned a leaf 'sum' that is not an array",
     ),
     "carry without batch axis": (wrong.CarryWithoutBatchAxis, "no leading batch axis"),
     "carry changes type": (
@@ -377,7 +377,7 @@ WARNINGS = {
             lambda m, s, x: right(m, s, x * m.gain),
             __init__=with_attribute("gain", lambda m: m.engine.asarray(np.full(F, 2.0, np.float32))),
         ),
-        "The attribute gain holds an array of shape (5,) that is no Param and no Variable: it is",
+        "The attribute gain holds an array of shape (5,) that is not a Param or Variable: it is",
     ),
 }
 
