@@ -66,23 +66,15 @@ def test_sampled_actions_and_environments_by_name(engine):
     assert (actions != logits.argmax(-1)).any() and (actions == logits.argmax(-1)).any()
 
 
-def test_what_is_refused(engine):
+def test_what_is_refused(torch_engine):
     env = make("same_step")
     net = network(env.observation_space.shape[0], mp.Rngs(0))
-    with pytest.raises(ValueError, match="num_envs=3 is not possible: the environment passed in has 2"):
-        mp.record_activations_rollout(env, net, 4, num_envs=3)
-    with pytest.raises(ValueError, match="num_steps=0 is not possible"):
-        mp.record_activations_rollout(env, net, 0)
-
-
-def test_what_can_not_be_recorded(engine):
-    env = Clock(3, num_envs=2)
-    with pytest.raises(
-        TypeError, match=r"record_activations_rollout\(deterministic='no'\) is not possible: expected T"
+    said = "The network's output is an array of shape .2, 2.; acting in an environment needs a PPONetworkOutput. Put a"
+    for kind, message, arguments, options in (
+        (ValueError, "num_envs=3 is not possible: the environment passed in has 2", (env, net, 4), {"num_envs": 3}),
+        (ValueError, "num_steps=0 is not possible", (env, net, 0), {}),
+        (TypeError, "deterministic='no'. is not possible: expected T", (env, net, 2), {"deterministic": "no"}),
+        (TypeError, said, (Clock(3, num_envs=2), mp.Dense(4, 2, mp.Rngs(0)), 2), {}),
     ):
-        mp.record_activations_rollout(env, network(4, mp.Rngs(0)), 2, deterministic="no")  # pyright: ignore[reportArgumentType]
-    said = (
-        r"The network's output is an array of shape \(2, 2\); acting in an environment needs a PPONetworkOutput. Put a"
-    )
-    with pytest.raises(TypeError, match=said):
-        mp.record_activations_rollout(env, mp.Dense(4, 2, mp.Rngs(0)), 2)
+        with pytest.raises(kind, match=message):
+            mp.record_activations_rollout(*arguments, **options)

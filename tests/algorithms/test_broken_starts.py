@@ -121,8 +121,8 @@ class BadStart(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(-10, 10, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, bad: bool) -> None:
-        self.bad, self.resets, self.time = bad, 0, 0
+    def __init__(self, bad: bool, end: str = "terminated") -> None:
+        self.bad, self.end, self.resets, self.time = bad, end, 0, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -131,14 +131,21 @@ class BadStart(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self.time += 1
-        return np.full(1, self.time, np.float32), 10.0 * self.time, self.time == 3, False, {}
+        over, cut = self.time == 3, self.end == "truncated"
+        return np.full(1, self.time, np.float32), 10.0 * self.time, over and not cut, over and cut, {}
 
 
-@pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
-def test_an_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode):
-    makers = [lambda bad=bad: BadStart(bad) for bad in (True, False)]
-    env = mp.make_env(gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=mode))
-    found = roll(env, TableNet([0.5]))
+MODES = list(gymnasium.vector.AutoresetMode)
+
+
+def gymnasium_env(mode: Any, *makers: Any) -> Any:
+    return mp.make_env(gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_an_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode, end):
+    found = roll(gymnasium_env(mode, lambda: BadStart(True, end), lambda: BadStart(False, end)), TableNet([2.0]))
     skips = mode is gymnasium.vector.AutoresetMode.NEXT_STEP
     # Told at the step for the reset; without one, at the step that ended the episode before. Leaf 2 is the observation.
     assert np.argwhere(found.broken).tolist() == [[3 if skips else 2, 0]]
@@ -147,37 +154,19 @@ def test_an_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode):
     for i in range(2):
         np.testing.assert_array_equal(found.obs[:, i, 0], (period * STEPS)[:STEPS])
         np.testing.assert_array_equal(found.valid[:, i], found.obs[:, i, 0] != 3)
-    # The third step of each episode ends it, and pays like any other.
-    np.testing.assert_array_equal(found.terminated, found.obs[..., 0] == 2)
-    assert not found.truncated.any()
+    # The third step of each episode ends it, and pays like any other; its last observation, 3, is worth 2 * 3.
+    last = found.obs[..., 0] == 2
+    np.testing.assert_array_equal(found.terminated, last & (end == "terminated"))
+    np.testing.assert_array_equal(found.truncated, last & (end == "truncated"))
+    np.testing.assert_array_equal(found.bootstrap_values, np.where(found.truncated, 6, 0))
     np.testing.assert_array_equal(found.rewards, np.where(found.valid, 10 * (found.obs[..., 0] + 1), 0))
     np.testing.assert_array_equal(found.counted, found.valid)
     assert np.isfinite(found.obs).all()
-    env.close()
 
 
-@pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
-def test_a_truncated_episode_before_a_bad_start_keeps_its_last_observation(torch_engine, mode):
-    class Cut(BadStart):
-        def step(self, action: Any) -> Any:
-            obs, reward, over, _, info = super().step(action)
-            return obs, reward, False, over, info
-
-    env = mp.make_env(gymnasium.vector.SyncVectorEnv([lambda: Cut(True)], autoreset_mode=mode))
-    found = roll(env, TableNet([2.0]))
-    np.testing.assert_array_equal(found.truncated, found.obs[..., 0] == 2)
-    assert not found.terminated.any()
-    # The value is the observation times 2: 2 * 3 at the end of every episode.
-    np.testing.assert_array_equal(found.bootstrap_values, np.where(found.truncated, 6, 0))
-    np.testing.assert_array_equal(found.rewards, np.where(found.valid, 10 * (found.obs[..., 0] + 1), 0))
-    env.close()
-
-
-@pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
+@pytest.mark.parametrize("mode", MODES)
 def test_one_bad_start_of_a_single_environment_stops_no_run_but_a_strict_one(torch_engine, mode):
-    make = lambda: mp.make_env(  # noqa: E731
-        gymnasium.vector.SyncVectorEnv([lambda: BadStart(True)], autoreset_mode=mode)
-    )
+    make = lambda: gymnasium_env(mode, lambda: BadStart(True))  # noqa: E731
     run = training.train(make(), TableNet([0.5]), iterations=3, rollout_length=4, num_minibatches=1)
     assert run.error is None
     assert run.column("rollout/nonfinite_steps") == [1, 0, 0]
@@ -197,17 +186,13 @@ def test_a_broken_step_that_ends_its_episode_before_a_bad_start(torch_engine):
             obs, reward, over, truncated, info = super().step(action)
             return obs, np.inf if over and self.resets == 1 else reward, over, truncated, info
 
-    env = mp.make_env(
-        gymnasium.vector.SyncVectorEnv([lambda: Both(True)], autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
-    )
-    found = roll(env, TableNet([0.5]))
+    found = roll(gymnasium_env(gymnasium.vector.AutoresetMode.SAME_STEP, lambda: Both(True)), TableNet([0.5]))
     np.testing.assert_array_equal(found.broken[:, 0], [0, 0, 1] + [0] * (STEPS - 3))
     np.testing.assert_array_equal(found.truncated[:, 0], found.broken[:, 0] > 0)
     np.testing.assert_array_equal(found.rewards[:6, 0], [10, 20, 0, 10, 20, 30])
-    env.close()
 
 
-@pytest.mark.parametrize("mode", list(gymnasium.vector.AutoresetMode))
+@pytest.mark.parametrize("mode", MODES)
 def test_a_first_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode):
     class AtOnce(BadStart):
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -215,7 +200,7 @@ def test_a_first_episode_that_begins_with_nan_is_begun_once_more(torch_engine, m
             return np.where(self.bad and self.resets == 1, np.nan, 0 * np.nan_to_num(obs)).astype(np.float32), info
 
     makers = [lambda bad=bad: AtOnce(bad) for bad in (False, True)]
-    make = lambda: mp.make_env(gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=mode))  # noqa: E731
+    make = lambda: gymnasium_env(mode, *makers)  # noqa: E731
     run = training.train(make(), TableNet([0.5]), iterations=2)
     assert run.column("rollout/nonfinite_steps") == [1, 0]
     strict = training.train(make(), TableNet([0.5]), nonfinite="stop", catch=(NonFiniteError,))

@@ -175,22 +175,6 @@ def test_steps_are_rounded_up_to_whole_iterations(torch_engine):
     assert [(state.step, step) for state, step in run.checkpoints] == [(16, 16)]
 
 
-class Meter(CountNet):
-    """Reports a scalar, a number and one value for each environment."""
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        metrics = {"gain": self.xp.sum(self.gain[...]), "count": state["memory"], "inner": {"two": 2.0}}
-        return super().__call__(state, x, rollout_extras)._replace(metrics=metrics)
-
-
-def test_metrics_of_modules_with_memory(torch_engine):
-    # One sequence of 4 steps in 2 environments; the clock of 3 shows 0, 1, 2, 0.
-    run = go(Clock(3, num_envs=2), Meter(), iterations=1, num_minibatches=1, num_epochs=1)
-    assert run.logs[0]["network/gain"] == pytest.approx(0.3)
-    assert run.logs[0]["network/inner/two"] == 2.0
-    assert run.logs[0]["network/count"] == 0.75
-
-
 def test_no_episode_has_ended_yet(torch_engine):
     run = go(Clock(100, num_envs=2), TableNet([0.0] * 101), iterations=1)
     assert math.isnan(run.logs[0]["rollout/episode_reward/mean"])

@@ -148,21 +148,6 @@ def test_the_divisors_of_several_rewards_have_their_names(torch_engine):
     np.testing.assert_allclose(support.to_numpy(scaled["b"]), 10.0, rtol=1e-5)
 
 
-def test_what_is_logged_stays_in_the_environments_units(torch_engine):
-    class Rich(Clock):
-        def step(self, env_state: Any, action: Any) -> Any:
-            state = super().step(env_state, action)
-            return state._replace(reward=1000 * state.reward)
-
-    losses = {}
-    for scaled in (True, False):
-        run = training.train(Rich([2, 3], num_envs=2), TableNet([0.0] * 4), iterations=2, scale_rewards=scaled)
-        assert run.column("rollout/episode_reward/mean") == pytest.approx([7000 / 3] * 2)
-        losses[scaled] = run.column("losses/critic")[0]
-    # Values start at 0, so the critic's loss is the mean square of the targets.
-    assert losses[True] < 100 < 1e6 < losses[False]
-
-
 def test_a_reward_whose_square_is_no_number_leaves_the_moments_alone(engine):
     done, valid = np.zeros((3, 1), bool), np.ones((3, 1), bool)
     scales, _ = scale(engine, fresh(engine, 1, done), np.asarray([[1.0], [2.0], [3.0]], np.float32), done | True, valid)

@@ -6,14 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
 
 import multippo as mp
 from multippo.algorithms.config import PPOConfig
 from multippo.backends.api import OptimizerConfig
-from multippo.envs.api import Env
+from multippo.testing import Clock, Spy, TableNet
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -52,24 +51,11 @@ def test_what_needs_gradients_is_refused_by_name(engine):
             call()
 
 
-class Untouched(Env):
-    """An environment that must not be reset or stepped."""
-
-    num_envs, functional, id = 2, False, "untouched"
-    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, key):
-        raise AssertionError("reset")
-
-    def step(self, env_state, action):
-        raise AssertionError("step")
-
-
 def test_training_is_refused_before_the_first_step(engine):
-    net = mp.make_mlp_actor_critic(3, gymnasium.spaces.Discrete(2), (4,), (4,), mp.Rngs(0))
+    env = Spy(Clock(3, num_envs=2))
     with pytest.raises(ValueError, match=r"The numpy backend can't train: it has no gradients.*Train on jax or torch"):
-        mp.train_ppo(Untouched(), net)
+        mp.train_ppo(env, TableNet([0.0] * 4))
+    assert not env.actions
 
 
 def test_what_was_read_is_not_changed_by_a_write(engine):

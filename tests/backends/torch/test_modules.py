@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -97,24 +96,6 @@ def test_a_native_module_held_beside_neutral_ones_is_tracked(torch_engine):
     net((), torch.ones(3, 1)).output.square().sum().backward()
     assert len(list(net.parameters())) == 6
     assert all(p.grad is not None for p in net.parameters())
-
-
-@pytest.mark.nightly
-def test_a_whole_recurrent_network_compiles_without_a_graph_break(torch_engine):
-    net = mp.make_recurrent_actor_critic(3, 2, 8, shared=True, entropy_weight=0.01, trainable_initial_state=True)
-    with torch.no_grad():
-        state = net.initialize_state(4)
-    x = torch.ones(4, 3)
-    eager = net(state, x)
-    torch._dynamo.reset()
-    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-    for _ in range(2):
-        out = compiled(state, x)
-        torch.testing.assert_close(out, eager)
-    torch.testing.assert_close(compiled(state, x, eager.rollout_extras), net(state, x, eager.rollout_extras))
-    assert np.isfinite(out.output.loglikelihoods.detach().numpy()).all()
-    out.output.value_estimates.sum().backward()
-    assert any(p.grad is not None and p.grad.any() for p in net.parameters())
 
 
 def test_the_modules_own_compile_works(torch_engine):

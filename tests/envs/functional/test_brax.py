@@ -119,6 +119,7 @@ def test_actions_of_brax_tasks_are_in_minus_one_to_one():
     np.testing.assert_array_equal(env.action_space.high, [1])
 
 
+@pytest.mark.nightly
 def test_making_one_prints_nothing():
     code = "from multippo.envs.make import make_env; make_env('brax/fast')"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=_environment())

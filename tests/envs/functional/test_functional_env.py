@@ -81,7 +81,7 @@ def test_info_and_state_begin_anew(jax_goal):
     assert phases == [0, 1, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("num_envs", [1, 3, 100])
+@pytest.mark.parametrize("num_envs", [3, 100])
 def test_each_episode_has_its_own_start(jax_goal, num_envs):
     env = FunctionalEnv(jax_goal(), num_envs)
     states = run(env, 10, action=jnp.zeros((num_envs, 1)))
@@ -337,10 +337,8 @@ class SharingClock:
         return self._state(Physics(physics.time + 1, physics.shared + 1))
 
 
-@pytest.mark.parametrize(
-    ("num_envs", "size"), [(1, 4), (4, 4), (5, 4), (5, 64)]
-)  # one; as many rows as envs; as the pool
-@pytest.mark.parametrize("action_repeat", [1, 2])
+# One environment; as many rows as environments; as the pool.
+@pytest.mark.parametrize(("num_envs", "size", "action_repeat"), [(1, 4, 1), (4, 4, 2), (5, 4, 1), (5, 64, 2)])
 def test_a_simulator_with_leaves_that_all_environments_share(state_class, num_envs, size, action_repeat):
     env = FunctionalEnv(
         SharingClock(state_class, size), num_envs, truncation_key="truncation", action_repeat=action_repeat

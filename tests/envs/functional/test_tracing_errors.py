@@ -36,8 +36,8 @@ def branches(x):
 WRONG = {
     "a branch": (
         branches,
-        r"branches on an array \(test_traced.py, line \d+: if x\[0\] > 0:\), but a functional environment is compiled "
-        "once for all values. In the place of a Python if, while, and, or, not, use jnp.where, jax.lax.cond or ",
+        r"branches on an array \(test_tracing_errors.py, line \d+: if x\[0\] > 0:\), but a functional environment "
+        "is compiled once for all values. In the place of a Python if, while, and, or, not, use jnp.where, jax.lax",
         jax.errors.TracerBoolConversionError,
     ),
     "NumPy": (lambda x: np.clip(np.asarray(x), 0, 1), "hands an array to NumPy", jax.errors.TracerArrayConversionError),
@@ -67,12 +67,12 @@ def test_what_went_wrong_and_where(which):
     assert isinstance(raised.value.__cause__, cause)
 
 
-def test_training_and_the_check_say_so(engine):
+def test_training_and_the_check_say_so(torch_engine):
     report = check_env(Changed(branches), num_envs=2)
-    assert "TypeError: step of Changed branches on an array (test_traced.py" in str(report)
+    assert "TypeError: step of Changed branches on an array (test_tracing_errors.py" in str(report)
     env = mp.make_env(Changed(branches), num_envs=2)
     run = training.train(env, TableNet([0.0] * 4), catch=(TypeError,))
-    assert str(run.error).startswith("step of Changed branches on an array (test_traced.py")
+    assert str(run.error).startswith("step of Changed branches on an array (test_tracing_errors.py")
     assert isinstance(run.error.__cause__, jax.errors.TracerBoolConversionError)
 
 
