@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import multippo as mp
-from multippo.networks.unrolling import step_unroll
-from multippo.networks.updating import needs_only_valid
+from multippo.networks.core.unrolling import step_unroll
+from multippo.networks.core.updating import needs_only_valid
 from multippo.random import host
 from multippo.trees import select, tree_leaves, tree_map
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import multippo as mp
+from multippo.networks.core.unrolling import step_unroll
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.unrolling import step_unroll
 from multippo.trees import tree_leaves, tree_map, tree_structure
 
 from ..specimens.specimen import ModuleSpecimen

@@ -21,7 +21,7 @@ _MODULES = "reference/modules.md"
 
 _PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "networks": ("Networks", ("multippo.networks",)),
-    "training": ("Training", ("multippo.algorithms", "multippo.cli")),
+    "training": ("Training", ("multippo.algorithms", "multippo.runs")),
     "environments": ("Environments", ("multippo.envs",)),
     "testing": ("Testing", ("multippo.testing",)),
     "engines": ("Engines and random numbers", ("multippo",)),

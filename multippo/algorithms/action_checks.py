@@ -11,7 +11,7 @@ from gymnasium import spaces
 from multippo.arguments import describe
 from multippo.integer_boxes import is_integer_box, num_choices
 from multippo.networks.core.error_paths import path_of
-from multippo.networks.outputs import Draw
+from multippo.networks.core.outputs import Draw
 
 __all__ = ["check_actions"]
 

@@ -11,8 +11,8 @@ from multippo.algorithms.replay import gather_time, valid_first
 from multippo.algorithms.rollout import unroll_env
 from multippo.arguments import check_flag, check_size
 from multippo.envs.api import Env
-from multippo.networks.random_state import reseed
-from multippo.networks.recording import extract_activations, with_recording
+from multippo.networks.core.noise import reseed
+from multippo.networks.inspect.recording import extract_activations, with_recording
 
 __all__ = ["ActivationRollout", "record_activations_rollout"]
 

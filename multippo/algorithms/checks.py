@@ -13,9 +13,9 @@ from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.arguments import describe, is_the_librarys
 from multippo.envs.api import Env, EnvState
-from multippo.networks.captured_weights import captured_weights
+from multippo.networks.core.captured_weights import captured_weights
 from multippo.networks.core.error_paths import all_modules, message_of, path_of, where_it_failed
-from multippo.networks.outputs import check_scalars, drawing
+from multippo.networks.core.outputs import check_scalars, drawing
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.trees import named_leaves, tree_leaves, tree_structure
 

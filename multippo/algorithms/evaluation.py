@@ -16,8 +16,12 @@ from multippo.envs.api import Env
 from multippo.envs.keys import key_words
 from multippo.envs.nonfinite import restart_unsound
 from multippo.networks.core.error_paths import all_modules
+<<<<<<< HEAD
 from multippo.networks.random_state import reseed
 from multippo.networks.samplers.base import ActionSampler
+=======
+from multippo.networks.core.noise import reseed
+>>>>>>> 08098b4 (Networks have rooms: what users put in, how modules are run, factories, weights, inspection)
 from multippo.networks.types import StatefulModule
 from multippo.trees import tree_leaves, tree_map
 

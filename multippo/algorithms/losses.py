@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from multippo.algorithms.advantages import standardized
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.types import Sequences
+from multippo.networks.core.outputs import ACTIVATION_KEY, per_environment
 from multippo.networks.kinks import clip
-from multippo.networks.outputs import ACTIVATION_KEY, per_environment
 from multippo.trees import tree_leaves, tree_map
 
 __all__ = ["WITHOUT_ENTROPY", "LossOutput", "mean_metrics", "mean_over", "ppo_loss"]

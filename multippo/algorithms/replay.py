@@ -6,7 +6,7 @@ from typing import Any
 
 from multippo.algorithms.types import Transition
 from multippo.backends.registry import array_kind
-from multippo.networks.carries import check_batch
+from multippo.networks.core.carry_checks import check_batch
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.trees import tree_map
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
 from multippo.networks.core.error_paths import located_call
+from multippo.networks.core.variables import Param, Variable
 from multippo.networks.types import StatefulModule
-from multippo.networks.variables import Param, Variable
 
 __all__ = [
     "BOUND",

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from multippo.arguments import check_size, describe
-from multippo.networks.parent import Parent, Pass
-from multippo.networks.structure import Filter, Flattener, Scale
+from multippo.networks.core.parent import Parent, Pass
+from multippo.networks.tree_layers import Filter, Flattener, Scale
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 __all__ = [

@@ -10,7 +10,7 @@ from multippo.arguments import check_flag, check_size, describe
 from multippo.networks.activations import Activation, activate, resolve_activation
 from multippo.networks.initializers import Initializer, drawn, lecun_normal
 from multippo.networks.padding import Padding, output_size
-from multippo.networks.structure import as_float
+from multippo.networks.tree_layers import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
 

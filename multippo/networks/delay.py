@@ -8,9 +8,9 @@ import numpy as np
 import optree
 
 from multippo.arguments import check_leaves, check_size, describe
-from multippo.networks.carries import check_rows, check_steps
+from multippo.networks.core.carry_checks import check_rows, check_steps
+from multippo.networks.core.unrolling import shift_in_time
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.unrolling import shift_in_time
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
 __all__ = ["Delay"]

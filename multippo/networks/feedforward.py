@@ -9,7 +9,7 @@ import numpy as np
 from multippo.arguments import check_features, check_flag, check_number, check_size
 from multippo.networks.activations import Activation, activate, resolve_activation
 from multippo.networks.initializers import Initializer, drawn, lecun_normal, zeros
-from multippo.networks.structure import as_float
+from multippo.networks.tree_layers import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
 

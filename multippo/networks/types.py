@@ -23,9 +23,9 @@ import abc
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from multippo.networks.binding import StatefulMeta
-from multippo.networks.carries import with_batch_size
-from multippo.networks.updating import takes_valid, with_mask
+from multippo.networks.core.binding import StatefulMeta
+from multippo.networks.core.carry_checks import with_batch_size
+from multippo.networks.core.updating import takes_valid, with_mask
 
 if TYPE_CHECKING:
     from multippo.backends.api import Engine
@@ -216,7 +216,7 @@ class StatefulModule(metaclass=StatefulMeta):
         Returns:
             The carry after the last step, and everything else stacked to ``[T, B, ...]``.
         """
-        from multippo.networks.unrolling import scan_unroll
+        from multippo.networks.core.unrolling import scan_unroll
 
         return scan_unroll(self, state, xs, done, rollout_extras)
 

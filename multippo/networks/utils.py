@@ -2,7 +2,7 @@
 
 from multippo.arguments import check_features, check_leaves, check_size, describe
 from multippo.networks.containers import Map, Merge
-from multippo.networks.structure import Filter, Flattener, Scale
+from multippo.networks.tree_layers import Filter, Flattener, Scale
 from multippo.trees import (
     canonical_leaves,
     map_leaves,

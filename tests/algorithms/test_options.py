@@ -13,7 +13,7 @@ import training
 import multippo as mp
 from multippo.algorithms.losses import ppo_loss
 from multippo.algorithms.minibatches import make_sequences
-from multippo.networks.unrolling import reset_where
+from multippo.networks.core.unrolling import reset_where
 from multippo.testing import Clock, CountNet, FunctionalClock, Goal, TableNet
 
 # Conformance and the cases have JAX by day.

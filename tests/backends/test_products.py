@@ -16,7 +16,7 @@ import support
 import training
 
 import multippo as mp
-from multippo.networks.unrolling import scan_unroll
+from multippo.networks.core.unrolling import scan_unroll
 from multippo.testing import Clock, Goal
 from multippo.trees import tree_leaves, tree_map
 

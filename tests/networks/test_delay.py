@@ -9,7 +9,7 @@ import pytest
 from support import assert_trees_close, compiled, gradients, to_numpy
 
 import multippo as mp
-from multippo.networks.unrolling import step_unroll
+from multippo.networks.core.unrolling import step_unroll
 
 
 class Pair(NamedTuple):

@@ -8,7 +8,7 @@ from support import each_engine, fill_randomly, gradients, portable_gradients, t
 
 import multippo as mp
 from multippo.backends.api import OptimizerConfig
-from multippo.networks.unrolling import step_unroll
+from multippo.networks.core.unrolling import step_unroll
 
 DONE = np.asarray([[1, 1], [1, 0], [1, 0], [0, 0], [0, 1]], bool)
 

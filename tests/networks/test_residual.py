@@ -7,7 +7,7 @@ import pytest
 from support import assert_trees_close, fill_randomly, gradients, to_numpy
 
 import multippo as mp
-from multippo.networks.unrolling import step_unroll
+from multippo.networks.core.unrolling import step_unroll
 
 DONE = np.asarray([[1, 0], [1, 1], [0, 0], [0, 1]], bool)
 

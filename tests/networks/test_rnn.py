@@ -7,7 +7,7 @@ import pytest
 from support import each_engine, fill_randomly, gradients, to_numpy, total
 
 import multippo as mp
-from multippo.networks.unrolling import step_unroll
+from multippo.networks.core.unrolling import step_unroll
 
 DONE = np.asarray([[1, 1], [1, 0], [1, 0], [0, 0], [0, 1]], bool)
 FUNCTIONS = {"tanh": np.tanh, "relu": lambda z: np.maximum(z, 0.0), None: lambda z: z}

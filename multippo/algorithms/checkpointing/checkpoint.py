@@ -19,8 +19,8 @@ from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env
 from multippo.envs.functional.saving import SavedEnvState
 from multippo.errors import DamagedCheckpointError
-from multippo.networks.portable import load_portable, to_portable
 from multippo.networks.types import StatefulModule
+from multippo.networks.weights.portable import load_portable, to_portable
 
 __all__ = ["CARRY", "ENVIRONMENT", "MOMENTS", "OPTIMIZER", "WEIGHTS", "Checkpoint", "check_network", "load_checkpoint"]
 

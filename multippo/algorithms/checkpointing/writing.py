@@ -19,8 +19,8 @@ from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.types import TrainingState
 from multippo.atomic_files import create, replace_directory
 from multippo.envs.functional.saving import SavedEnvState, read_env_state
-from multippo.networks.portable import portable_split
-from multippo.networks.random_state import forget_drawn
+from multippo.networks.core.noise import forget_drawn
+from multippo.networks.weights.portable import portable_split
 
 __all__ = ["save_checkpoint"]
 

@@ -16,8 +16,8 @@ from multippo.backends.attributes import (
     track_below,
     track_late,
 )
-from multippo.networks.binding import StatefulMeta
-from multippo.networks.variables import Param, Variable
+from multippo.networks.core.binding import StatefulMeta
+from multippo.networks.core.variables import Param, Variable
 
 __all__ = ["JaxMeta", "JaxModule", "ModuleDict", "StatisticVariable", "bound_class", "make_variable", "track_all"]
 

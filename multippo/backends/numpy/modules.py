@@ -25,8 +25,8 @@ from multippo.backends.attributes import (
     track_late,
     unescape,
 )
-from multippo.networks.binding import StatefulMeta
-from multippo.networks.variables import Param, Variable
+from multippo.networks.core.binding import StatefulMeta
+from multippo.networks.core.variables import Param, Variable
 
 __all__ = [
     "Held",

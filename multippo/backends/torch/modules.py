@@ -18,8 +18,8 @@ from multippo.backends.attributes import (
     track_below,
     track_late,
 )
-from multippo.networks.binding import StatefulMeta
-from multippo.networks.variables import Param, Variable
+from multippo.networks.core.binding import StatefulMeta
+from multippo.networks.core.variables import Param, Variable
 
 __all__ = ["OWN_ATTRIBUTES", "ModuleDict", "TorchModule", "TorchParam", "TorchVariable", "bound_class", "track_all"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multippo.arguments import describe
-from multippo.networks.observation_layers import check_keys
+from multippo.networks.factories.observations import check_keys
 
 
 def functional_observation_space(env: Any, declared: spaces.Space[Any] | None, obs: Any) -> spaces.Space[Any]:

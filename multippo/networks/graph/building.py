@@ -6,12 +6,12 @@ from typing import Any
 
 from multippo.arguments import check_size
 from multippo.networks.activations import Activation
+from multippo.networks.core.parent import Parent
 from multippo.networks.feedforward import Dense
 from multippo.networks.graph.connection import Connection, Readout, connection_name
 from multippo.networks.graph.plan import Plan, make_plan
 from multippo.networks.graph.population import InputFrom, Population
 from multippo.networks.graph.wrapper import check_name
-from multippo.networks.parent import Parent
 from multippo.networks.types import StatefulModule
 from multippo.rngs import Rngs, check_rngs
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from multippo.networks.core.parent import Pass
 from multippo.networks.graph.population import Population
 from multippo.networks.graph.wrapper import Wrapper, check_name, check_output, check_yields
-from multippo.networks.parent import Pass
 from multippo.networks.types import StatefulModule
 
 __all__ = ["Connection", "Readout", "connection_name"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from multippo.networks.carries import check_rows, check_steps
+from multippo.networks.core.carry_checks import check_rows, check_steps
+from multippo.networks.core.parent import Pass
+from multippo.networks.core.unrolling import step_unroll
 from multippo.networks.graph.building import Builder
 from multippo.networks.graph.drawing import draw, summary
 from multippo.networks.graph.loop import Loop, add, advance
 from multippo.networks.graph.plan import Component, Plan
-from multippo.networks.parent import Pass
-from multippo.networks.recording import ACTIVATION_KEY
+from multippo.networks.inspect.recording import ACTIVATION_KEY
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.unrolling import step_unroll
 from multippo.rngs import Rngs
 
 __all__ = ["PopulationGraph"]

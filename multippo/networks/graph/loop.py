@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from multippo.networks.core.parent import Parent, Pass
 from multippo.networks.graph.plan import Component, Step
-from multippo.networks.parent import Parent, Pass
 from multippo.networks.types import StatefulModuleOutput
 
 __all__ = ["Loop", "add", "advance"]

@@ -7,11 +7,11 @@ from typing import Any
 
 from multippo.arguments import check_features, check_size
 from multippo.networks.activations import Activation, activate, resolve_activation
+from multippo.networks.core.parent import Pass
+from multippo.networks.core.unrolling import shift_in_time
 from multippo.networks.graph.wrapper import Wrapper, check_name, check_output, check_yields
-from multippo.networks.parent import Pass
-from multippo.networks.structure import Filter
+from multippo.networks.tree_layers import Filter
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.unrolling import shift_in_time
 
 __all__ = ["InputFrom", "Population"]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from multippo.arguments import check_flag, check_number, is_number
+from multippo.networks.core.variables import Param
 from multippo.networks.kinks import softplus
 from multippo.networks.samplers.base import ActionSampler, check_action_shape, check_parameters
 from multippo.networks.samplers.distributions import (
@@ -17,7 +18,6 @@ from multippo.networks.samplers.distributions import (
     gaussian_log_density,
     log_tanh_derivative,
 )
-from multippo.networks.variables import Param
 from multippo.rngs import Rngs
 
 __all__ = ["NormalSampler", "NormalTanhSampler"]

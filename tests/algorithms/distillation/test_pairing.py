@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from multippo.algorithms.distillation.pairing import plan_route
-from multippo.networks.measuring import Lesson
+from multippo.networks.samplers.comparable_samplers import Lesson
 from multippo.networks.samplers.distributions import Categorical
 
 

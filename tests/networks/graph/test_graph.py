@@ -9,7 +9,7 @@ import pytest
 from support import assert_trees_close, compiled, each_engine, fill_randomly, to_numpy
 
 import multippo as mp
-from multippo.networks.unrolling import step_unroll
+from multippo.networks.core.unrolling import step_unroll
 
 T, B = 9, 3
 # Ends: at the first and the last step, three in a row, none at all.

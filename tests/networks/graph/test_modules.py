@@ -7,7 +7,7 @@ import pytest
 from support import assert_trees_close, compiled, fill_randomly, gradients, to_numpy, total
 
 import multippo as mp
-from multippo.networks.unrolling import step_unroll
+from multippo.networks.core.unrolling import step_unroll
 from multippo.trees import named_leaves
 
 T, B = 7, 3

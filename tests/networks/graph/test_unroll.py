@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support import assert_trees_close, compiled, fill_randomly, gradients, on, to_numpy, total
 
 import multippo as mp
-from multippo.networks.unrolling import reset_where, step_unroll
+from multippo.networks.core.unrolling import reset_where, step_unroll
 from multippo.random import host
 
 T, B = 9, 3

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import multippo as mp
-from multippo.networks.captured_weights import captured_weights
+from multippo.networks.core.captured_weights import captured_weights
 
 SIZE = 4
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from gymnasium import spaces
 
 from multippo.arguments import check_sizes, known_keywords
-from multippo.networks.action_layers import ActionLayers, Distribution, SamplerOptions, action_layers, mask_layer
 from multippo.networks.activations import Activation
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Filter, Parallel, Sequential
+from multippo.networks.factories.actions import ActionLayers, Distribution, SamplerOptions, action_layers, mask_layer
+from multippo.networks.factories.observations import Size, observation_layers
 from multippo.networks.feedforward import Dense
 from multippo.networks.initializers import Initializer, orthogonal
-from multippo.networks.observation_layers import Size, observation_layers
 from multippo.networks.recurrent import GRU, LSTM
 from multippo.networks.types import StatefulModule
 from multippo.rngs import Rngs

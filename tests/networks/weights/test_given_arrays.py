@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import multippo as mp
-from multippo.networks.given_arrays import fitted, numbers
+from multippo.networks.weights.given_arrays import fitted, numbers
 
 VALUES = [0.5, -3.0]  # which every kind of four bits and more of fraction holds
 

@@ -11,7 +11,7 @@ from support import compiled, each_engine, to_numpy
 from training import train
 
 import multippo as mp
-from multippo.networks.factories import make_mlp, make_mlp_layers
+from multippo.networks.factories.actor_critics import make_mlp, make_mlp_layers
 from multippo.networks.types import PPONetworkOutput
 from multippo.trees import tree_leaves, tree_map
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.given_arrays import fitted, numbers, without_extensions
 from multippo.networks.types import StatefulModule
+from multippo.networks.weights.given_arrays import fitted, numbers, without_extensions
 
 __all__ = ["load_portable", "portable_split", "to_portable"]
 

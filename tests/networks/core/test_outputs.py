@@ -11,7 +11,7 @@ import training
 from support import to_numpy
 
 import multippo as mp
-from multippo.networks.outputs import per_environment
+from multippo.networks.core.outputs import per_environment
 from multippo.testing import Clock, Spy
 
 

@@ -26,7 +26,7 @@ from support import (
 from zoo import BATCH, NETWORKS
 
 import multippo as mp
-from multippo.networks.unrolling import step_unroll
+from multippo.networks.core.unrolling import step_unroll
 
 STEPS = 20
 

@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from multippo.arguments import is_integer
 from multippo.networks.normalizer import Normalizer
-from multippo.networks.structure import Flattener, Scale
+from multippo.networks.tree_layers import Flattener, Scale
 from multippo.networks.types import StatefulModule
 
 __all__ = ["Size", "check_keys", "is_image", "map_space", "num_features", "observation_layers"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multippo.networks.observation_layers import is_image
+from multippo.networks.factories.observations import is_image
 
 
 @pytest.mark.parametrize(

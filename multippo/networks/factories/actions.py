@@ -12,7 +12,7 @@ from gymnasium import spaces
 from multippo.arguments import is_integer
 from multippo.integer_boxes import MOST_CHOICES, is_integer_box, num_choices
 from multippo.networks.containers import Filter, Flattener, Map, Parallel, Sequential, Splitter
-from multippo.networks.observation_layers import Size
+from multippo.networks.factories.observations import Size
 from multippo.networks.sampling_layers import (
     BernoulliSampler,
     CategoricalSampler,

@@ -10,15 +10,15 @@ import numpy as np
 from gymnasium import spaces
 
 from multippo.arguments import known_keywords
-from multippo.networks.action_layers import Distribution, SamplerOptions, action_layers
 from multippo.networks.activations import Activation
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Sequential
 from multippo.networks.convolution import Conv
+from multippo.networks.factories.actions import Distribution, SamplerOptions, action_layers
+from multippo.networks.factories.observations import Size
 from multippo.networks.feedforward import Dense
 from multippo.networks.initializers import orthogonal
-from multippo.networks.observation_layers import Size
-from multippo.networks.structure import Flattener, Scale
+from multippo.networks.tree_layers import Flattener, Scale
 from multippo.networks.types import StatefulModule
 from multippo.rngs import Rngs
 

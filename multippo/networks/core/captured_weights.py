@@ -12,7 +12,7 @@ from typing import Any
 
 from multippo.networks.core.error_paths import paths_of
 from multippo.networks.types import StatefulModule
-from multippo.networks.variables import Param
+from multippo.networks.core.variables import Param
 
 __all__ = ["captured_weights"]
 

@@ -9,7 +9,7 @@ import pytest
 from support import compiled, each_engine, to_numpy
 
 import multippo as mp
-from multippo.networks.unrolling import step_unroll
+from multippo.networks.core.unrolling import step_unroll
 
 RNG = np.random.default_rng(0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from multippo.networks.carries import check_batch, check_steps
-from multippo.networks.outputs import is_constant, per_environment
+from multippo.networks.core.carry_checks import check_batch, check_steps
+from multippo.networks.core.outputs import is_constant, per_environment
 from multippo.trees import select, tree_leaves, tree_map
 
 __all__ = ["fold_time", "fold_unroll", "reset_where", "scan_unroll", "shift_in_time", "step_unroll", "unfold_time"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from multippo.arguments import describe
 from multippo.networks.core.error_paths import note_place
-from multippo.networks.outputs import check_scalars, recorders
+from multippo.networks.core.outputs import check_scalars, recorders
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 __all__ = ["Parent", "Pass"]

@@ -7,9 +7,9 @@ import functools
 import math
 from typing import Any
 
-from multippo.networks.given_arrays import numbers
-from multippo.networks.parent import Parent
+from multippo.networks.core.parent import Parent
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.networks.weights.given_arrays import numbers
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
 __all__ = ["ModuleRow", "NetworkSummary", "summary"]

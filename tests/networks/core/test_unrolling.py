@@ -22,8 +22,8 @@ from support import (
 from zoo import BATCH, EPISODE_ENDS, NETWORKS, TIME, inputs
 
 import multippo as mp
+from multippo.networks.core.unrolling import step_unroll
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.unrolling import step_unroll
 from multippo.trees import tree_map
 
 # Which networks, at which precision, and whether samples are drawn or the stored ones evaluated: together every module

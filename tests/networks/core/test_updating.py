@@ -7,7 +7,7 @@ import pytest
 from support import to_numpy
 
 import multippo as mp
-from multippo.networks.updating import needs_only_valid
+from multippo.networks.core.updating import needs_only_valid
 
 
 class Plain(mp.StatefulModule):

@@ -1,0 +1,1 @@
+"""Looking into networks: summaries, and records of activations."""
