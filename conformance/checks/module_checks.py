@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.core.noise import map_random_states
+from multippo.networks.core.random_state import map_random_states
 from multippo.networks.types import PPONetworkOutput
 from multippo.trees import named_leaves, tree_leaves, tree_map, tree_structure
 

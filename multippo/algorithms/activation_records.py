@@ -11,7 +11,7 @@ from multippo.algorithms.replay import gather_time, valid_first
 from multippo.algorithms.rollout import unroll_env
 from multippo.arguments import check_flag, check_size
 from multippo.envs.api import Env
-from multippo.networks.core.noise import reseed
+from multippo.networks.core.random_state import reseed
 from multippo.networks.inspect.recording import extract_activations, with_recording
 
 __all__ = ["ActivationRollout", "record_activations_rollout"]
@@ -65,7 +65,7 @@ def record_activations_rollout(
     key = as_key("record_activations_rollout", network.engine, key)
     num_steps = check_size("", "num_steps", num_steps)
     if not isinstance(env, Env):
-        from multippo.envs import make_env
+        from multippo.envs.make import make_env
 
         made = make_env(env, num_envs or (DEFAULT_NUM_ENVS if isinstance(env, str) else None))
         with contextlib.closing(made) if isinstance(env, str) else contextlib.nullcontext():

@@ -39,7 +39,7 @@ def as_env(env: Any, num_envs: int | None) -> Env:
     """An ``Env``, as it is or by ``make_env``."""
     if isinstance(env, Env):
         return env
-    from multippo.envs import make_env
+    from multippo.envs.make import make_env
 
     if num_envs is None and isinstance(env, str):
         num_envs = DEFAULT_NUM_ENVS

@@ -17,11 +17,11 @@ from multippo.envs.keys import key_words
 from multippo.envs.nonfinite import restart_unsound
 from multippo.networks.core.error_paths import all_modules
 <<<<<<< HEAD
-from multippo.networks.random_state import reseed
+from multippo.networks.core.random_state import reseed
 from multippo.networks.samplers.base import ActionSampler
 =======
-from multippo.networks.core.noise import reseed
->>>>>>> 08098b4 (Networks have rooms: what users put in, how modules are run, factories, weights, inspection)
+from multippo.networks.core.random_state import reseed
+>>>>>>> d81118b (Random state keeps its name; no face is imported in networks and algorithms)
 from multippo.networks.types import StatefulModule
 from multippo.trees import tree_leaves, tree_map
 
@@ -75,7 +75,7 @@ def eval_rollout(
         max_episode_steps=max_episode_steps,
     )
     if not isinstance(env, Env):
-        from multippo.envs import make_env
+        from multippo.envs.make import make_env
 
         made = make_env(env, min(config.num_episodes, DEFAULT_NUM_ENVS) if isinstance(env, str) else None)
         with contextlib.closing(made) if isinstance(env, str) else contextlib.nullcontext():
@@ -151,7 +151,7 @@ class Evaluator:
         elif isinstance(eval_env, Env):
             own = eval_env
         else:
-            from multippo.envs import make_env
+            from multippo.envs.make import make_env
 
             # What is finished has a number of its own: a vector environment says so, a single one is one.
             finished = getattr(eval_env, "num_envs", 1 if isinstance(eval_env, gymnasium.Env) else None)

@@ -7,7 +7,7 @@ from typing import Any
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.replay import gather_time, valid_first
 from multippo.algorithms.types import Sequences, Transition
-from multippo.networks.core.noise import RandomState
+from multippo.networks.core.random_state import RandomState
 from multippo.trees import select, tree_leaves, tree_map
 
 __all__ = [

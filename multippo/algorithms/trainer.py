@@ -18,7 +18,7 @@ from multippo.algorithms.update import Learner, LearnerState, fold_episodes
 from multippo.envs.api import Env, EnvState
 from multippo.envs.functional.saving import SavedEnvState
 from multippo.envs.nonfinite import restart_unsound
-from multippo.networks.random_state import reseed
+from multippo.networks.core.random_state import reseed
 from multippo.networks.core.updating import needs_only_valid
 from multippo.trees import named_leaves, tree_map, tree_structure
 

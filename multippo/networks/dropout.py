@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from multippo.arguments import describe, is_number
-from multippo.networks.core import noise
+from multippo.networks.core import random_state
 from multippo.networks.core.carry_checks import check_steps
-from multippo.networks.core.noise import RandomState
+from multippo.networks.core.random_state import RandomState
 from multippo.networks.tree_layers import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
@@ -37,27 +37,27 @@ class Dropout(StatefulModule):
         if not is_number(rate) or not 0 <= rate < 1:
             raise ValueError(f"Dropout(rate={rate!r}) is not possible: expected a number of at least 0 and below 1.")
         self.rate = float(rate)
-        self.base_key = noise.base_key(check_rngs("Dropout", rngs))
+        self.base_key = random_state.base_key(check_rngs("Dropout", rngs))
         self.deterministic = False
 
     def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, ...]`` to the same shape."""
         self._check_input(x)
-        noise.check_random_state("Dropout", state, x.shape[0])
+        random_state.check_random_state("Dropout", state, x.shape[0])
         kept = rollout_extras
         if kept is None:
-            kept = self._kept(x, 1, lambda size: noise.noise(self, self._draw, state, (size,)))
-        return self._finish(noise.advance(state), x, kept)
+            kept = self._kept(x, 1, lambda size: random_state.noise(self, self._draw, state, (size,)))
+        return self._finish(random_state.advance(state), x, kept)
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """All steps at once: no step's mask depends on another's."""
         self._check_input(xs)
         check_steps("Dropout", xs, done)
-        noise.check_random_state("Dropout", state, done.shape[1])
+        random_state.check_random_state("Dropout", state, done.shape[1])
         time, kept = done.shape[0], rollout_extras
         if kept is None:
-            kept = self._kept(xs, 2, lambda size: noise.noise_over_time(self, self._draw, state, time, (size,)))
-        return self._finish(noise.advance(state, time), xs, kept)
+            kept = self._kept(xs, 2, lambda size: random_state.noise_over_time(self, self._draw, state, time, (size,)))
+        return self._finish(random_state.advance(state, time), xs, kept)
 
     def _check_input(self, x: Any) -> None:
         if not getattr(x, "shape", ()):
@@ -83,10 +83,10 @@ class Dropout(StatefulModule):
 
     def initialize_state(self, batch_size: int) -> RandomState:
         """A key for each environment. It outlives episodes: resets keep it."""
-        return noise.new_random_state(self, self.base_key[...], batch_size)
+        return random_state.new_random_state(self, self.base_key[...], batch_size)
 
     def draw_ahead(self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False) -> RandomState:
         """The carry with the noise of the next steps; replay needs none, since it has the masks."""
         if replay or rollout_extras.ndim > 2:  # [T, B, F]: a rollout's
             return state
-        return noise.draw_ahead(self, self._draw, state, num_steps, rollout_extras.shape[-1:])
+        return random_state.draw_ahead(self, self._draw, state, num_steps, rollout_extras.shape[-1:])

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from multippo.networks.samplers import (
-    ActionSampler,
-    BernoulliSampler,
-    CategoricalSampler,
-    MultiCategoricalSampler,
-    NormalSampler,
-    NormalTanhSampler,
-)
+from multippo.networks.samplers.base import ActionSampler
+from multippo.networks.samplers.binary import BernoulliSampler
+from multippo.networks.samplers.categorical import CategoricalSampler, MultiCategoricalSampler
+from multippo.networks.samplers.gaussian import NormalSampler, NormalTanhSampler
 
 __all__ = [
     "ActionSampler",

@@ -6,9 +6,9 @@ import math
 from typing import Any, NamedTuple
 
 from multippo.arguments import check_features, check_flag, check_number, check_size, describe, known_keywords
-from multippo.networks.core import noise
+from multippo.networks.core import random_state
 from multippo.networks.core.carry_checks import check_steps
-from multippo.networks.core.noise import RandomState
+from multippo.networks.core.random_state import RandomState
 from multippo.networks.core.unrolling import reset_where
 from multippo.networks.kinks import softplus
 from multippo.networks.samplers.distributions import Gaussian, gaussian_kl
@@ -31,7 +31,7 @@ class _Bottleneck(StatefulModule):
         self.latent_size = check_size(kind, "latent_size", latent_size)
         self.kl_weight = check_number(kind, "kl_weight", kl_weight, least=0)
         self.min_std = check_number(kind, "min_std", min_std, least=0)
-        self.base_key = noise.base_key(check_rngs(kind, rngs))
+        self.base_key = random_state.base_key(check_rngs(kind, rngs))
         self.deterministic = False
 
     def _check(self, state: Any, x: Any, done: Any = None) -> None:
@@ -39,17 +39,17 @@ class _Bottleneck(StatefulModule):
         check_features(kind, x, 2 * self.latent_size)
         if done is not None:
             check_steps(kind, x, done)
-        noise.check_random_state(kind, state, x.shape[-2])
+        random_state.check_random_state(kind, state, x.shape[-2])
 
     def _noise(self, state: RandomState) -> Any:
         if self.deterministic:
             return None
-        return noise.noise(self, self._draw, state, (self.latent_size,))
+        return random_state.noise(self, self._draw, state, (self.latent_size,))
 
     def _noise_over_time(self, state: RandomState, time: int) -> Any:
         if self.deterministic:
             return None
-        return noise.noise_over_time(self, self._draw, state, time, (self.latent_size,))
+        return random_state.noise_over_time(self, self._draw, state, time, (self.latent_size,))
 
     def _encode(self, x: Any, noise: Any) -> tuple[Gaussian, Any]:
         """The code's distribution and a sample of it; its mean where there is no noise."""
@@ -95,13 +95,13 @@ class VariationalBottleneck(_Bottleneck):
     def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, 2 L]`` to ``[B, L]``."""
         self._check(state, x)
-        return self._finish(noise.advance(state), x, self._noise(state))
+        return self._finish(random_state.advance(state), x, self._noise(state))
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once: no step's noise depends on another's."""
         self._check(state, xs, done)
         time = done.shape[0]
-        return self._finish(noise.advance(state, time), xs, self._noise_over_time(state, time))
+        return self._finish(random_state.advance(state, time), xs, self._noise_over_time(state, time))
 
     def _finish(self, state: RandomState, x: Any, noise: Any) -> StatefulModuleOutput:
         code, z = self._encode(x, noise)
@@ -112,11 +112,11 @@ class VariationalBottleneck(_Bottleneck):
 
     def initialize_state(self, batch_size: int) -> RandomState:
         """A key for each environment. It outlives episodes: resets keep it."""
-        return noise.new_random_state(self, self.base_key[...], batch_size)
+        return random_state.new_random_state(self, self.base_key[...], batch_size)
 
     def draw_ahead(self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False) -> RandomState:
         """The carry with the noise of the next steps, which a replay needs as well."""
-        return noise.draw_ahead(self, self._draw, state, num_steps, (self.latent_size,))
+        return random_state.draw_ahead(self, self._draw, state, num_steps, (self.latent_size,))
 
 
 class CodeState(NamedTuple):
@@ -186,7 +186,7 @@ class AR1VariationalBottleneck(_Bottleneck):
         """``[B, 2 L]`` to ``[B, L]``."""
         self._check_code(state, x)
         code, z = self._encode(x, self._noise(state.random))
-        after = CodeState(noise.advance(state.random), z, self.xp.ones_like(state.has_previous))
+        after = CodeState(random_state.advance(state.random), z, self.xp.ones_like(state.has_previous))
         return self._compared(after, code, z, state.previous, state.has_previous)
 
     def unroll(self, state: CodeState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
@@ -196,7 +196,7 @@ class AR1VariationalBottleneck(_Bottleneck):
         code, z = self._encode(xs, self._noise_over_time(state.random, time))
         previous = xp.concat((state.previous[None], z[:-1]), axis=0)
         has_previous = xp.concat((state.has_previous[None], ~done[:-1]), axis=0)
-        after = CodeState(noise.advance(state.random, time), z[-1], xp.ones_like(state.has_previous))
+        after = CodeState(random_state.advance(state.random, time), z[-1], xp.ones_like(state.has_previous))
         return self._compared(reset_where(self, done[-1], after), code, z, previous, has_previous)
 
     def _check_code(self, state: Any, x: Any, done: Any = None) -> None:
@@ -227,7 +227,7 @@ class AR1VariationalBottleneck(_Bottleneck):
     def initialize_state(self, batch_size: int) -> CodeState:
         """A key for each environment, and no code yet."""
         previous = self.zeros((batch_size, self.latent_size))
-        random = noise.new_random_state(self, self.base_key[...], batch_size)
+        random = random_state.new_random_state(self, self.base_key[...], batch_size)
         return CodeState(random, previous, previous[:, 0] > 0)
 
     def reset_state(self, prev_state: CodeState) -> CodeState:
@@ -237,5 +237,5 @@ class AR1VariationalBottleneck(_Bottleneck):
 
     def draw_ahead(self, state: CodeState, rollout_extras: Any, num_steps: int, replay: bool = False) -> CodeState:
         """The carry with the noise of the next steps, which a replay needs as well."""
-        random = noise.draw_ahead(self, self._draw, state.random, num_steps, (self.latent_size,))
+        random = random_state.draw_ahead(self, self._draw, state.random, num_steps, (self.latent_size,))
         return state._replace(random=random)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.core import noise
+from multippo.networks.core import random_state
 from multippo.networks.core.variables import Param
 from multippo.networks.sampling_layers import CategoricalSampler
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
@@ -124,7 +124,7 @@ class NoisyNet(TinyActorCritic):
     def __init__(self, in_features: int, num_actions: int, rngs: Rngs, decay: float = 0.8) -> None:
         super().__init__(rngs)
         self.decay = decay
-        self.key = noise.base_key(rngs)
+        self.key = random_state.base_key(rngs)
         drawn = np.random.default_rng(rngs.key()).normal(size=(in_features, num_actions + 1))
         self.kernel = Param(0.5 * drawn)
 
@@ -132,7 +132,7 @@ class NoisyNet(TinyActorCritic):
         """No noise yet, and the first key."""
         return {
             "noise": self.zeros((batch_size, *self.kernel[...].shape[1:])),
-            "random": noise.new_random_state(self, self.key[...], batch_size),
+            "random": random_state.new_random_state(self, self.key[...], batch_size),
         }
 
     def reset_state(self, prev_state: Any) -> Any:
@@ -144,13 +144,13 @@ class NoisyNet(TinyActorCritic):
         """The sampler's noise and the network's own; replay needs its own too."""
         state, shape = super().draw_ahead(state, rollout_extras, num_steps, replay), self.kernel[...].shape[1:]
         memory = state["memory"]
-        random = noise.draw_ahead(self, self.random.normal, memory["random"], num_steps, shape)
+        random = random_state.draw_ahead(self, self.random.normal, memory["random"], num_steps, shape)
         return {**state, "memory": {**memory, "random": random}}
 
     def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
         """Linear outputs with noise."""
         kernel = self.kernel[...]
-        drawn = draw_noise(self, self.random.normal, memory["random"], kernel.shape[1:])
-        noise = self.decay * memory["noise"] + drawn
-        y = self.xp.astype(x, kernel.dtype) @ kernel + noise
-        return {"noise": noise, "random": noise.advance(memory["random"])}, y[..., :-1], y[..., -1]
+        drawn = random_state.noise(self, self.random.normal, memory["random"], kernel.shape[1:])
+        added = self.decay * memory["noise"] + drawn
+        y = self.xp.astype(x, kernel.dtype) @ kernel + added
+        return {"noise": added, "random": random_state.advance(memory["random"])}, y[..., :-1], y[..., -1]

@@ -10,7 +10,7 @@ from support import assert_trees_close, each_engine, gradients, to_numpy
 from training import train
 
 import multippo as mp
-from multippo.networks.core.noise import forget_drawn
+from multippo.networks.core.random_state import forget_drawn
 from multippo.networks.core.unrolling import step_unroll
 from multippo.random import host
 from multippo.trees import tree_map

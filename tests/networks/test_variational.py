@@ -7,7 +7,7 @@ import pytest
 from support import assert_trees_close, compiled, to_numpy
 
 import multippo as mp
-from multippo.networks.core.noise import forget_drawn
+from multippo.networks.core.random_state import forget_drawn
 from multippo.networks.core.unrolling import step_unroll
 from multippo.networks.variational import CodeState
 from multippo.testing import Clock

@@ -19,7 +19,7 @@ from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.types import TrainingState
 from multippo.atomic_files import create, replace_directory
 from multippo.envs.functional.saving import SavedEnvState, read_env_state
-from multippo.networks.core.noise import forget_drawn
+from multippo.networks.core.random_state import forget_drawn
 from multippo.networks.weights.portable import portable_split
 
 __all__ = ["save_checkpoint"]

@@ -40,6 +40,6 @@ class StatefulMeta(abc.ABCMeta):
         if cls.__abstractmethods__:
             missing = ", ".join(sorted(cls.__abstractmethods__))
             raise TypeError(f"{cls.__qualname__} is abstract: it must define {missing} before it can be instantiated.")
-        from multippo.backends import active_engine
+        from multippo.backends.registry import active_engine
 
         return active_engine().bind(cls)(*args, **kwargs)

@@ -11,8 +11,8 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from multippo.networks.core.error_paths import paths_of
-from multippo.networks.types import StatefulModule
 from multippo.networks.core.variables import Param
+from multippo.networks.types import StatefulModule
 
 __all__ = ["captured_weights"]
 

@@ -19,7 +19,7 @@ class VariableMeta(abc.ABCMeta):
         Raises:
             TypeError: If the value is no array of numbers, or for a ``Param`` one of complex numbers.
         """
-        from multippo.backends import active_engine
+        from multippo.backends.registry import active_engine
 
         _check_value(cls.__name__, value)
         return active_engine().make_variable(cls.__name__, value)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from multippo.arguments import check_number, describe, is_integer, is_the_librarys, require
-from multippo.networks.core import noise
+from multippo.networks.core import random_state
 from multippo.networks.core.carry_checks import check_steps
-from multippo.networks.core.noise import RandomState
 from multippo.networks.core.outputs import Draw, recorders
+from multippo.networks.core.random_state import RandomState
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
 
@@ -44,7 +44,7 @@ class ActionSampler(StatefulModule):
     def __init__(self, rngs: Rngs, entropy_weight: float = 0.0) -> None:
         kind = type(self).__name__
         self.entropy_weight = check_number(kind, "entropy_weight", entropy_weight, least=0)
-        self.base_key = noise.base_key(check_rngs(kind, rngs))
+        self.base_key = random_state.base_key(check_rngs(kind, rngs))
         self.deterministic = False
 
     @abc.abstractmethod
@@ -88,10 +88,10 @@ class ActionSampler(StatefulModule):
     def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Samples, or evaluates the stored sample; ``[B, ...]`` inputs."""
         parameters, noise = self._checked(x, 1), None
-        noise.check_random_state(type(self).__name__, state, parameters[0].shape[0])
+        random_state.check_random_state(type(self).__name__, state, parameters[0].shape[0])
         if self._needs_noise(state, rollout_extras):
-            noise = noise.noise(self, self._draw, state, self._noise_shape(rollout_extras, parameters))
-        out = self._finish(noise.advance(state), parameters, noise, rollout_extras)
+            noise = random_state.noise(self, self._draw, state, self._noise_shape(rollout_extras, parameters))
+        out = self._finish(random_state.advance(state), parameters, noise, rollout_extras)
         for draws in recorders:
             # With a mask some choices may never be there; what a user's class makes of its input is its own.
             known = is_the_librarys(type(self)) and not isinstance(x, Mapping)
@@ -102,11 +102,11 @@ class ActionSampler(StatefulModule):
         """All steps at once: no step's noise depends on another's."""
         time, parameters, noise = done.shape[0], self._checked(xs, 2), None
         check_steps(type(self).__name__, parameters[0], done)
-        noise.check_random_state(type(self).__name__, state, done.shape[1])
+        random_state.check_random_state(type(self).__name__, state, done.shape[1])
         if self._needs_noise(state, rollout_extras):
             shape = self._noise_shape(rollout_extras, parameters)
-            noise = noise.noise_over_time(self, self._draw, state, time, shape)
-        return self._finish(noise.advance(state, time), parameters, noise, rollout_extras)
+            noise = random_state.noise_over_time(self, self._draw, state, time, shape)
+        return self._finish(random_state.advance(state, time), parameters, noise, rollout_extras)
 
     def _checked(self, x: Any, lead: int) -> Any:
         """The distribution of an input with ``lead`` axes of time and batch."""
@@ -143,14 +143,14 @@ class ActionSampler(StatefulModule):
 
     def initialize_state(self, batch_size: int) -> RandomState:
         """A key for each environment. It outlives episodes: resets keep it."""
-        return noise.new_random_state(self, self.base_key[...], batch_size)
+        return random_state.new_random_state(self, self.base_key[...], batch_size)
 
     def draw_ahead(self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False) -> RandomState:
         """The carry with the noise of the next steps."""
         if replay and not (self.estimates_entropy and self.entropy_weight != 0.0):
             return state
         shape = self._noise_shape(rollout_extras, None)
-        return noise.draw_ahead(self, self._draw, state, num_steps, shape)
+        return random_state.draw_ahead(self, self._draw, state, num_steps, shape)
 
 
 def check_action_shape(kind: str, shape: Any) -> tuple[int, ...] | None:

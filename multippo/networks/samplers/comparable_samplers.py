@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from multippo.networks.samplers import ActionSampler
+from multippo.networks.samplers.base import ActionSampler
 from multippo.networks.types import StatefulModuleOutput
 
 __all__ = ["Lesson", "is_lesson", "measured"]

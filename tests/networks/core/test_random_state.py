@@ -7,7 +7,7 @@ import pytest
 from support import assert_trees_close, compiled, to_numpy
 
 import multippo as mp
-from multippo.networks.core.noise import RandomState, forget_drawn, reseed
+from multippo.networks.core.random_state import RandomState, forget_drawn, reseed
 from multippo.trees import select, tree_map
 
 SAMPLERS = {
