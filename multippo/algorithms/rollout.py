@@ -26,6 +26,7 @@ from multippo.networks.core.carry_checks import check_batch
 from multippo.networks.core.random_state import forget_drawn
 from multippo.networks.types import PPONetworkOutput, StatefulModule
 from multippo.networks.core.unrolling import reset_where
+from multippo.networks.types import PPONetworkOutput, StatefulModule
 from multippo.programmes import Programmes, identity, programmes_of
 from multippo.trees import select, tree_leaves, tree_map
 

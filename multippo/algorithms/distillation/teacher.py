@@ -19,10 +19,10 @@ from multippo.algorithms.losses import LossOutput, mean_metrics, mean_over
 from multippo.algorithms.minibatches import has_memory
 from multippo.algorithms.types import Sequences, Transition
 from multippo.networks.core.error_paths import message_of, where_it_failed
-from multippo.networks.samplers.comparable_samplers import is_lesson, measured
 from multippo.networks.core.outputs import per_environment
 from multippo.networks.core.random_state import reseed
 from multippo.networks.core.unrolling import reset_where
+from multippo.networks.samplers.comparable_samplers import is_lesson, measured
 from multippo.programmes import identity, programmes_of
 from multippo.trees import named_leaves, select, tree_leaves, tree_map, tree_structure
 
