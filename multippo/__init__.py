@@ -26,11 +26,7 @@ from multippo.networks.core.variables import Param, Variable
 from multippo.networks.delay import Delay
 from multippo.networks.dropout import Dropout
 from multippo.networks.feedforward import Dense, LayerNorm
-<<<<<<< HEAD
-from multippo.networks.weights.imported import load_flax_state, load_torch_state
 from multippo.networks.freezing import freeze, unfreeze
-=======
->>>>>>> 08098b4 (Networks have rooms: what users put in, how modules are run, factories, weights, inspection)
 from multippo.networks.graph import PopulationGraph
 from multippo.networks.inspect.recording import extract_activations, with_recording
 from multippo.networks.inspect.summary import summary

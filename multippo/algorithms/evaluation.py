@@ -16,12 +16,8 @@ from multippo.envs.api import Env
 from multippo.envs.keys import key_words
 from multippo.envs.nonfinite import restart_unsound
 from multippo.networks.core.error_paths import all_modules
-<<<<<<< HEAD
 from multippo.networks.core.random_state import reseed
 from multippo.networks.samplers.base import ActionSampler
-=======
-from multippo.networks.core.random_state import reseed
->>>>>>> d81118b (Random state keeps its name; no face is imported in networks and algorithms)
 from multippo.networks.types import StatefulModule
 from multippo.trees import tree_leaves, tree_map
 

@@ -24,7 +24,6 @@ from multippo.envs.nonfinite import restart_broken
 from multippo.envs.structure import stepped_structure, structure
 from multippo.networks.core.carry_checks import check_batch
 from multippo.networks.core.random_state import forget_drawn
-from multippo.networks.types import PPONetworkOutput, StatefulModule
 from multippo.networks.core.unrolling import reset_where
 from multippo.networks.types import PPONetworkOutput, StatefulModule
 from multippo.programmes import Programmes, identity, programmes_of

@@ -24,14 +24,8 @@ import numpy as np
 from gymnasium import spaces
 
 from multippo.arguments import describe
-<<<<<<< HEAD
 from multippo.networks.factories.observations import check_keys
 from multippo.trees import tree_map
-=======
-from multippo.networks.factories.observations import check_keys
-
-__all__ = ["ObservationMap", "at_paths", "key_paths", "make_observation_map", "take_rows"]
->>>>>>> 08098b4 (Networks have rooms: what users put in, how modules are run, factories, weights, inspection)
 
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those"
 

@@ -19,15 +19,9 @@ from gymnasium.utils import env_checker, passive_env_checker
 from multippo.envs.api import Env, EnvState
 from multippo.envs.make import make_env
 from multippo.envs.nonfinite import LARGEST, fits, guarded_leaves
-<<<<<<< HEAD
 from multippo.errors import one_line
 from multippo.networks.factories.observations import map_space
 from multippo.testing.random_actions import MASK_KEY, mask_in, random_action
-=======
-from multippo.networks.factories.observations import map_space
-from multippo.testing.random_actions import mask_in, random_action
-from multippo.testing.single_env import gymnasium_findings
->>>>>>> 08098b4 (Networks have rooms: what users put in, how modules are run, factories, weights, inspection)
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
 _Leaves = dict[str, np.ndarray]

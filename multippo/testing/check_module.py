@@ -8,13 +8,9 @@ from typing import Any
 
 import numpy as np
 
-<<<<<<< HEAD
 from multippo.networks.core.captured_weights import captured_weights
-from multippo.networks.weights.portable import load_portable, to_portable
-=======
-from multippo.networks.core.captured_weights import captured_weights
->>>>>>> 08098b4 (Networks have rooms: what users put in, how modules are run, factories, weights, inspection)
 from multippo.networks.types import StatefulModule
+from multippo.networks.weights.portable import load_portable, to_portable
 from multippo.testing.module_calls import (
     check_sample,
     drawn_around,
@@ -116,11 +112,6 @@ def check_module(module: Any, sample_input: Any) -> ModuleReport:
     if not isinstance(module, StatefulModule):
         raise TypeError(f"check_module got a {type(module).__name__}; expected a StatefulModule.")
     check_sample(sample_input)
-<<<<<<< HEAD
-=======
-    from multippo.networks.weights.portable import load_portable, to_portable
-
->>>>>>> 08098b4 (Networks have rooms: what users put in, how modules are run, factories, weights, inspection)
     before = to_portable(module)
     try:
         return _Checker(module, sample_input).run()

@@ -10,13 +10,9 @@ from typing import Any
 import numpy as np
 
 from multippo.arguments import describe
-<<<<<<< HEAD
 from multippo.networks.core.outputs import is_engine_array, wrong_scalars
-from multippo.networks.weights.portable import load_portable, to_portable
-=======
-from multippo.networks.core.outputs import is_engine_array, wrong_scalars
->>>>>>> 08098b4 (Networks have rooms: what users put in, how modules are run, factories, weights, inspection)
 from multippo.networks.types import StatefulModuleOutput
+from multippo.networks.weights.portable import load_portable, to_portable
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
 
