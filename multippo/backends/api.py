@@ -153,10 +153,6 @@ class Engine:
     activations: Mapping[str, Callable[[Any], Any]]
     draws_ahead: bool = False
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """The process's own engine of this name, on this device if it is there: pickled, and copied, by name alone."""
-        return _engine_by_name, (self.name, self.device_name())
-
     # -- modules ---------------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
@@ -459,12 +455,3 @@ class Engine:
     @abc.abstractmethod
     def optimizer(self, config: OptimizerConfig) -> Optimizer:
         """AdamW as ``OptimizerConfig`` defines it."""
-
-
-def _engine_by_name(name: str, device: str) -> Engine:
-    from multippo.backends.registry import load_engine
-
-    try:
-        return load_engine(name, device)
-    except ValueError:  # no such device here
-        return load_engine(name)

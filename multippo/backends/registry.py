@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import copyreg
 import importlib
 import importlib.metadata
 import importlib.util
@@ -245,7 +246,17 @@ def _load(name: str) -> Engine:
     if unsupplied := _unsupplied(engine):
         raise TypeError(f"The {name} backend does not supply {', '.join(unsupplied)}; see multippo/backends/api.py.")
     _check_description(name, engine)
+    # Pickled, and copied, by name: in another process, too, there is one engine of a name on a device.
+    copyreg.pickle(type(engine), lambda one: (_loaded_again, (one.name, one.device_name())))
     return engine
+
+
+def _loaded_again(name: str, device: str) -> Engine:
+    """The process's own engine of this name, on this device if it is there."""
+    try:
+        return load_engine(name, device)
+    except ValueError:  # no such device here
+        return load_engine(name)
 
 
 def _on(engine: Engine, device: str, asked: str = "device") -> Engine:
