@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Generator
-from types import FrameType
 from typing import Any
 
 from multippo.errors import Terminated
@@ -27,9 +26,8 @@ def save_what_is_finished() -> None:
         _rescues[-1]()
 
 
-def _raise_terminated(signum: int, frame: FrameType | None) -> None:
+def _raise_terminated(*_: object) -> None:
     """A handler of SIGTERM that raises ``Terminated``, as Python's own one of SIGINT raises KeyboardInterrupt."""
-    del signum, frame
     raise Terminated
 
 
@@ -104,8 +102,7 @@ class DeferredInterrupt:
         if self.requested:
             raise Terminated if self._signal == signal.SIGTERM else KeyboardInterrupt
 
-    def _note(self, signum: int, frame: FrameType | None) -> None:
-        del frame
+    def _note(self, signum: int, *_: object) -> None:
         if self.requested:
             self._abandon()
         self._signal = signum
@@ -115,8 +112,7 @@ class DeferredInterrupt:
             self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._expire)
             signal.setitimer(signal.ITIMER_REAL, self._patience_s)
 
-    def _expire(self, signum: int, frame: FrameType | None) -> None:
-        del signum, frame
+    def _expire(self, *_: object) -> None:
         self._late = True
         if self._abandonable:
             self._abandon()

@@ -91,19 +91,15 @@ def _run(arguments: list[str]) -> int:
 
 
 def _usage() -> str:
-    lines = [f"  {name:12} {text}" for name, (_, _, text) in _COMMANDS.items()]
-    return "\n".join(
-        (
-            "usage: multippo COMMAND [...]",
-            "",
-            "PPO for networks with state, on JAX and PyTorch.",
-            "",
-            *lines,
-            "",
-            "`multippo COMMAND --help` lists a command's flags. --traceback shows where an error came from. --version",
-            "prints the version. The engine is chosen by --backend or the environment variable MULTIPPO_BACKEND.",
-        )
-    )
+    commands = "\n".join(f"  {name:12} {text}" for name, (_, _, text) in _COMMANDS.items())
+    return f"""usage: multippo COMMAND [...]
+
+PPO for networks with state, on JAX and PyTorch.
+
+{commands}
+
+`multippo COMMAND --help` lists a command's flags. --traceback shows where an error came from. --version
+prints the version. The engine is chosen by --backend or the environment variable MULTIPPO_BACKEND."""
 
 
 def is_users_mistake(error: BaseException) -> bool:

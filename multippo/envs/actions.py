@@ -16,7 +16,7 @@ For a Box of integers, per dimension:
 
 from __future__ import annotations
 
-import abc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,12 +30,8 @@ _SUPPORTED = (
 )
 
 
-class ActionMap(abc.ABC):
-    """Maps a batch of actions of one space from policy coordinates to the environment's own."""
-
-    @abc.abstractmethod
-    def __call__(self, action: Any) -> Any:
-        """Maps a tree of ``[B, ...]`` arrays. Shapes and kinds are checked, and where they are known choices."""
+ActionMap = Callable[[Any], Any]
+"""Maps a tree of ``[B, ...]`` arrays from policy coordinates to the environment's, and checks shapes and kinds."""
 
 
 def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np) -> ActionMap:
@@ -72,7 +68,7 @@ def _make(space: spaces.Space[Any], num_envs: int, xp: Any, path: str) -> Action
     )
 
 
-class _BoxMap(ActionMap):
+class _BoxMap:
     def __init__(self, space: spaces.Box, num_envs: int, xp: Any, path: str) -> None:
         # Environments also write "no bound" as the largest number of the type, or near it: scaling to that is useless.
         no_bound = float(np.finfo(space.dtype.name).max) / 4
@@ -104,7 +100,7 @@ class _BoxMap(ActionMap):
         return self._xp.asarray(self._low).dtype
 
 
-class _IntegerMap(ActionMap):
+class _IntegerMap:
     def __init__(self, space: spaces.Space[Any], count: Any, start: Any, num_envs: int, xp: Any, path: str) -> None:
         assert space.shape is not None
         assert space.dtype is not None
@@ -132,7 +128,7 @@ class _IntegerMap(ActionMap):
         return action if self._start is None else action + self._start.astype(dtype)
 
 
-class _DictMap(ActionMap):
+class _DictMap:
     def __init__(self, maps: dict[str, ActionMap], path: str) -> None:
         self._maps, self._path = maps, path
 

@@ -39,8 +39,27 @@ class Progress:
         """Takes an iteration's or an evaluation's metrics."""
         if EVAL_RETURN in metrics:
             self.note(f"step {int(metrics['step']):,}  evaluation: return {metrics[EVAL_RETURN]:.1f}")
-        else:
-            self._show(self._read(metrics))
+            return
+        if math.isfinite(metrics.get(RETURN, math.nan)):
+            self._return = metrics[RETURN]
+        now, iteration = time.perf_counter(), int(metrics["iteration"])
+        speed = metrics.get("throughput/train_sps", math.nan)
+        seconds = metrics["step"] / iteration / speed if speed else math.nan
+        # By the clock from the second call on, since it knows of evaluations and checkpoints, too. Not from the start:
+        # the first iteration compiles.
+        if self._since is None:
+            self._since = now, iteration
+        elif iteration > self._since[1]:
+            seconds = (now - self._since[0]) / (iteration - self._since[1])
+        self._show(
+            _Shown(
+                iteration,
+                f"{int(metrics['step']):,}/{self._total_steps:,}",
+                f"{self._return:.1f}" if math.isfinite(self._return) else "–",
+                f"{speed:,.0f}",
+                _duration(max(0, self._total - iteration) * seconds),
+            )
+        )
 
     def note(self, text: str) -> None:
         """Shows a line of text in between."""
@@ -53,26 +72,6 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         """Cleans up; by default there is nothing to."""
-
-    def _read(self, metrics: Mapping[str, float]) -> _Shown:
-        if math.isfinite(metrics.get(RETURN, math.nan)):
-            self._return = metrics[RETURN]
-        now, iteration = time.perf_counter(), int(metrics["iteration"])
-        speed = metrics.get("throughput/train_sps", math.nan)
-        seconds = metrics["step"] / iteration / speed if speed else math.nan
-        # By the clock from the second call on, since it knows of evaluations and checkpoints, too. Not from the start:
-        # the first iteration compiles.
-        if self._since is None:
-            self._since = now, iteration
-        elif iteration > self._since[1]:
-            seconds = (now - self._since[0]) / (iteration - self._since[1])
-        return _Shown(
-            iteration,
-            f"{int(metrics['step']):,}/{self._total_steps:,}",
-            f"{self._return:.1f}" if math.isfinite(self._return) else "–",
-            f"{speed:,.0f}",
-            _duration(max(0, self._total - iteration) * seconds),
-        )
 
 
 class PlainProgress(Progress):

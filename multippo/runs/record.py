@@ -44,20 +44,16 @@ class RunRecord:
             except OSError as error:
                 if not self._goes_on:
                     raise
-                self._give_up(name, error)
+                if name not in self._failing:
+                    _LOG.warning("Metrics are missing in %s: %s. The run goes on.", name, error)
+                self._failing.add(name)
+                # With the next metrics a new file, or the old one's end, may be writable again.
+                if (writer := self._writers.pop(name, None)) is not None:
+                    with contextlib.suppress(OSError):
+                        writer.close()
 
     def close(self) -> None:
         """Closes the files."""
         for writer in self._writers.values():
             with contextlib.suppress(*((OSError,) if self._goes_on else ())):
-                writer.close()
-
-    def _give_up(self, name: str, error: OSError) -> None:
-        """Closes a file until the next metrics, when a new one, or its end, may be writable again."""
-        if name not in self._failing:
-            _LOG.warning("Metrics are missing in %s: %s. The run goes on.", name, error)
-        self._failing.add(name)
-        writer = self._writers.pop(name, None)
-        if writer is not None:
-            with contextlib.suppress(OSError):
                 writer.close()
