@@ -229,7 +229,6 @@ def _make_gymnasium(
     worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> GymnasiumEnv:
-    _check_wrappers(wrappers)
     _check_vectorization(vectorization, worker_timeout)
     action_repeat = check_size("", "action_repeat", action_repeat)
     wrappers = (*wrappers, *_changes(action_repeat, observation_keys))
@@ -319,12 +318,3 @@ def _check_vectorization(vectorization: str, worker_timeout: float) -> None:
     if vectorization not in known:
         raise ValueError(f"vectorization={vectorization!r} is not known: expected one of {', '.join(known)}.")
     check_number("", "worker_timeout", worker_timeout, above=0.0)
-
-
-def _check_wrappers(wrappers: Any) -> None:
-    """Raises a TypeError unless it is a sequence of functions."""
-    if isinstance(wrappers, Sequence) and all(isinstance(wrapper, Callable) for wrapper in wrappers):
-        return
-    raise TypeError(
-        f"wrappers={wrappers!r} is not possible: expected a list of functions that take a gymnasium.Env and return one."
-    )

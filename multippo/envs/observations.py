@@ -147,15 +147,15 @@ class _LeafMap(ObservationMap):
             raw = _as_array(raw, self._path)
         if raw.shape != (num_envs, *self._raw_shape):
             if raw.ndim and raw.shape[1:] == self._raw_shape:
-                raise _mismatch(self._path, f"{len(raw)} rows", f"{num_envs}, one for each environment")
-            raise _mismatch(self._path, f"shape {raw.shape[1:]}", f"shape {self._raw_shape}")
+                raise mismatch(self._path, f"{len(raw)} rows", f"{num_envs}, one for each environment")
+            raise mismatch(self._path, f"shape {raw.shape[1:]}", f"shape {self._raw_shape}")
         return self.convert(raw)
 
     def stack(self, rows: Sequence[Any]) -> np.ndarray:
         arrays = [_as_array(row, self._path) for row in rows]
         for array in arrays:
             if array.shape != self._raw_shape:
-                raise _mismatch(self._path, f"shape {array.shape}", f"shape {self._raw_shape}")
+                raise mismatch(self._path, f"shape {array.shape}", f"shape {self._raw_shape}")
         return np.stack(arrays)
 
 
@@ -166,7 +166,7 @@ class _BoxMap(_LeafMap):
 
     def convert(self, raw: np.ndarray) -> np.ndarray:
         if raw.dtype != self._dtype and not np.can_cast(raw.dtype, self._dtype, "same_kind"):
-            raise _mismatch(self._path, f"{raw.dtype.name} values", f"{self._dtype.name} values")
+            raise mismatch(self._path, f"{raw.dtype.name} values", f"{self._dtype.name} values")
         # A copy, since many vector environments hand out one buffer again and again.
         return np.array(raw, self._dtype, order="C")
 
@@ -180,12 +180,12 @@ class _OneHotMap(_LeafMap):
 
     def convert(self, raw: np.ndarray) -> np.ndarray:
         if raw.dtype.kind not in "iub":
-            raise _mismatch(self._path, f"{raw.dtype.name} values", "integers")
+            raise mismatch(self._path, f"{raw.dtype.name} values", "integers")
         index = raw.reshape(raw.shape[0], -1).astype(np.int64) - self._starts
         if np.any((index < 0) | (index >= self._sizes)):
             # Refused, unlike a value beyond a Box's bounds: it has no place in a one-hot vector.
             first, last = self._starts.tolist(), (self._starts + self._sizes - 1).tolist()
-            raise _mismatch(self._path, f"the values {raw.tolist()}", f"values from {first} to {last}")
+            raise mismatch(self._path, f"the values {raw.tolist()}", f"values from {first} to {last}")
         one_hot = np.zeros((raw.shape[0], int(self._sizes.sum())), np.float32)
         np.put_along_axis(one_hot, index + self._blocks, 1.0, axis=1)
         return one_hot
@@ -226,7 +226,7 @@ class _DictMap(_TreeMap):
 
     def check(self, raw: Any) -> None:
         if not isinstance(raw, dict) or raw.keys() != self._maps.keys():
-            raise _mismatch(self._path, describe(raw), f"a dict with the entries {list(self._maps)}")
+            raise mismatch(self._path, describe(raw), f"a dict with the entries {list(self._maps)}")
 
 
 class _TupleMap(_TreeMap):
@@ -240,7 +240,7 @@ class _TupleMap(_TreeMap):
 
     def check(self, raw: Any) -> None:
         if not isinstance(raw, tuple | list) or len(raw) != len(self._maps):
-            raise _mismatch(self._path, describe(raw), f"a tuple of {len(self._maps)} entries")
+            raise mismatch(self._path, describe(raw), f"a tuple of {len(self._maps)} entries")
 
 
 class _FilterMap(ObservationMap):
@@ -260,14 +260,15 @@ def _as_array(raw: Any, path: str) -> np.ndarray:
     try:
         array = np.asarray(raw)
     except (TypeError, ValueError) as error:
-        raise _mismatch(path, f"a {type(raw).__name__} that is not an array ({error})", "an array") from error
+        raise mismatch(path, f"a {type(raw).__name__} that is not an array ({error})", "an array") from error
     if array.dtype.kind not in "biuf":
-        raise _mismatch(path, f"{array.dtype.name} values", "numbers")
+        raise mismatch(path, f"{array.dtype.name} values", "numbers")
     return array
 
 
-def _mismatch(path: str, received: str, expected: str) -> ValueError:
+def mismatch(path: str, received: str, expected: str, giver: str = "the environment") -> ValueError:
+    """The error for an observation that does not fit its space."""
     return ValueError(
-        f"The {path} that the environment returned does not fit its observation space: received {received}, expected "
+        f"The {path} that {giver} returned does not fit its observation space: received {received}, expected "
         f"{expected}. Correct the environment's observation_space or what its reset and step return."
     )

@@ -75,17 +75,7 @@ def _flat(found: Mapping[Any, Any], section: str = "") -> Iterator[tuple[str, An
 def _read_yaml(path: Path, follow: bool) -> Any:
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """yaml's own takes the last of several values under one key without a word."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            # What is merged in by "<<" is overridden on purpose.
-            keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-            if twice := [key for key in keys if keys.count(key) > 1]:
-                raise ValueError(f"{path} names {twice[0]!r} twice; leave one of them out.")
-            return super().construct_mapping(node, deep)
-
     try:
-        return yaml.load(read_text(path, follow=follow), Loader)
+        return yaml.safe_load(read_text(path, follow=follow))
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error

@@ -257,9 +257,3 @@ def test_whole_numbers_in_another_type(clock):
     env = make_env(clock, num_envs=np.int64(2), max_episode_steps=np.float32(4), action_repeat=2.0)
     assert (env.num_envs, env.max_episode_steps) == (2, 2)
     assert type(env.max_episode_steps) is type(env.num_envs) is int
-
-
-@pytest.mark.parametrize("wrappers", [gymnasium.wrappers.FlattenObservation, [3], "ab", None])
-def test_wrappers_are_a_list_of_functions(wrappers):
-    with pytest.raises(TypeError, match=r"expected a list of functions that take a gymnasium\.Env"):
-        make_env("CartPole-v1", wrappers=wrappers)

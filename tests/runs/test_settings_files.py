@@ -63,8 +63,6 @@ def test_the_same_settings_in_every_arrangement(text: str, tmp_path: Path):
         ("c.json", "{'a': 1}", "not JSON: .*line 1"),
         ("c.json", "[" * 100_000, "not JSON"),
         ("c.json", '{"total_steps": 1' + "0" * 30 + "}", "64 bits"),
-        ("c.yaml", "seed: 1\nseed: 2", "c.yaml.* names 'seed' twice"),
-        ("c.yaml", "ppo:\n  clip_range: 0.1\n  clip_range: 0.1", "names 'clip_range' twice"),
         ("c.yaml", "ppo:\n  clip_range: 0.1\nclip-range: 0.2", "names 'clip_range' twice"),
         ("c.json", '{"eval": {"num_envs": 3}, "eval_num_envs": 3}', "names 'eval_num_envs' twice"),
     ],

@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from multippo.arguments import refuse_swallowed
-from multippo.envs.functional.functional_env import FunctionalEnv
-from multippo.envs.functional.own_precision import precision_of_engine
+from multippo.envs.functional.functional_env import FunctionalEnv, precision_of_engine
 from multippo.envs.structure import Content
 
 BRAX_BACKENDS = ("generalized", "spring", "positional", "mjx")

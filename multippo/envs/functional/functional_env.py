@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import jax
@@ -22,7 +25,6 @@ from multippo.envs.functional.functional_spaces import (
     functional_action_space,
     functional_observation_space,
 )
-from multippo.envs.functional.own_precision import in_own_precision
 from multippo.envs.functional.start_pool import sound_starts
 from multippo.envs.functional.state_trees import conform, select, shared_leaves, strip_weak_types, take
 from multippo.envs.functional.tracing_errors import while_traced
@@ -33,6 +35,24 @@ from multippo.envs.structure import Content, contents, structure
 from multippo.programmes import identity, programmes_of
 
 _MIN_POOL = 64
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def precision_of_engine() -> AbstractContextManager[Any]:
+    """JAX's 64-bit mode while the active engine computes in float64; else the mode that the user has set."""
+    return jax.enable_x64(True) if computes_in_float64() else contextlib.nullcontext()
+
+
+def in_own_precision(method: _Method) -> _Method:
+    """A method that computes in 64 bits where its object's ``float64`` says so, whichever engine calls it."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any) -> Any:
+        with jax.enable_x64(True) if self.float64 else contextlib.nullcontext():
+            return method(self, *args)
+
+    return call  # type: ignore[return-value]
 
 
 class FunctionalState(NamedTuple):

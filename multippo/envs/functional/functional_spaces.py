@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multippo.arguments import describe
+from multippo.envs.observations import mismatch
 from multippo.networks.factories.observations import check_keys
 
 
@@ -32,7 +33,7 @@ def functional_observation_space(env: Any, declared: spaces.Space[Any] | None, o
     space = declared if declared is not None else getattr(env, "observation_space", None)
     if not isinstance(space, spaces.Space):
         return _infer(obs, "observation")
-    _check(space, obs, "observation", type(env).__name__)
+    _check(space, obs, "observation", f"{type(env).__name__}.reset")
     return space
 
 
@@ -83,12 +84,12 @@ def _check(space: spaces.Space[Any], obs: Any, path: str, name: str) -> None:
     if isinstance(space, spaces.Dict):
         check_keys(space, path)
         if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
-            raise _mismatch(path, name, describe(obs), f"a dict with the entries {sorted(space.spaces)}")
+            raise mismatch(path, describe(obs), f"a dict with the entries {sorted(space.spaces)}", name)
         for key, sub in space.spaces.items():
             _check(sub, obs[key], f"{path}[{key!r}]", name)
     elif isinstance(space, spaces.Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
-            raise _mismatch(path, name, describe(obs), f"a tuple of {len(space.spaces)} entries")
+            raise mismatch(path, describe(obs), f"a tuple of {len(space.spaces)} entries", name)
         for index, sub in enumerate(space.spaces):
             _check(sub, obs[index], f"{path}[{index}]", name)
     elif not isinstance(space, spaces.Box):
@@ -100,13 +101,6 @@ def _check(space: spaces.Space[Any], obs: Any, path: str, name: str) -> None:
         shape = getattr(obs, "shape", None)
         if shape != space.shape:
             received = f"a {type(obs).__name__}" if shape is None else f"shape {shape}"
-            raise _mismatch(path, name, received, f"shape {space.shape}")
+            raise mismatch(path, received, f"shape {space.shape}", name)
         if jnp.issubdtype(obs.dtype, jnp.inexact) and space.dtype.kind != "f":
-            raise _mismatch(path, name, f"{obs.dtype.name} values", f"{space.dtype.name} values")
-
-
-def _mismatch(path: str, name: str, received: str, expected: str) -> ValueError:
-    return ValueError(
-        f"The {path} that {name}.reset returns does not fit its observation space: received {received}, expected "
-        f"{expected}. Correct the space or what reset and step return."
-    )
+            raise mismatch(path, f"{obs.dtype.name} values", f"{space.dtype.name} values", name)

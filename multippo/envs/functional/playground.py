@@ -6,8 +6,7 @@ import contextlib
 import io
 from typing import Any
 
-from multippo.envs.functional.functional_env import FunctionalEnv
-from multippo.envs.functional.own_precision import precision_of_engine
+from multippo.envs.functional.functional_env import FunctionalEnv, precision_of_engine
 from multippo.envs.structure import Content
 
 

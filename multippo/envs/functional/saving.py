@@ -15,19 +15,11 @@ from multippo.envs.api import Env, EnvState
 
 
 def read_env_state(env_state: EnvState) -> dict[str, np.ndarray]:
-    """A functional environment's state as arrays by path; random keys as their words.
-
-    Raises:
-        TypeError: If a leaf of the state is not an array.
-    """
+    """A functional environment's state as arrays by path; random keys as their words."""
     import jax
 
     arrays: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(env_state):
-        if not hasattr(leaf, "dtype"):
-            raise TypeError(
-                f"The environment's state{jax.tree_util.keystr(path)} is a {type(leaf).__name__}, not an array."
-            )
         arrays[jax.tree_util.keystr(path)] = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
     return arrays
 

@@ -11,26 +11,12 @@ from typing import Any
 import jax
 
 _JAX = os.path.dirname(jax.__file__) + os.sep
-_ERRORS: tuple[tuple[type[Exception], str, str], ...] = (
-    (
-        jax.errors.TracerBoolConversionError,
-        "branches on an array",
-        "In the place of a Python if, while, and, or, not, use jnp.where, jax.lax.cond or jax.lax.while_loop",
-    ),
-    (jax.errors.TracerArrayConversionError, "hands an array to NumPy", "Use jax.numpy in its place"),
-    (
-        jax.errors.TracerIntegerConversionError,
-        "takes an array where Python needs an integer",
-        "Index a jax.numpy array, no list; in the place of range, use jax.lax.fori_loop",
-    ),
-    (jax.errors.NonConcreteBooleanIndexError, "selects entries by a boolean array", "Select with jnp.where"),
-    (
-        jax.errors.ConcretizationTypeError,
-        "needs the value of an array",
-        "Leave out float(), int() and the like, and compute with jax.numpy throughout",
-    ),
+_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
 )
-"""Errors of JAX's, the particular ones first; the environment's fault, and the remedy."""
 
 
 @contextlib.contextmanager
@@ -42,11 +28,11 @@ def while_traced(env: Any, method: str) -> Generator[None]:
     """
     try:
         yield
-    except tuple(kind for kind, _, _ in _ERRORS) as error:
-        did, remedy = next((did, remedy) for kind, did, remedy in _ERRORS if isinstance(error, kind))
+    except _ERRORS as error:
         raise TypeError(
-            f"{method} of {type(env).__name__} {did}{_where(error)}, but a functional environment is compiled once for "
-            f"all values. {remedy}."
+            f"{method} of {type(env).__name__} needs the value of an array{_where(error)}, but a functional "
+            "environment is compiled once for all values: take jax.numpy for NumPy and float(), and jnp.where, "
+            "jax.lax.cond or jax.lax.while_loop for if, while and masks."
         ) from error
 
 

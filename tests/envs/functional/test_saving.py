@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from multippo.envs.api import Env, EnvState
 from multippo.envs.functional.saving import SavedEnvState, read_env_state
@@ -62,9 +61,3 @@ def test_what_comes_back_is_no_view_of_what_was_read():
     before = np.array(restored.obs)
     arrays[".obs"][:] = 7.0
     np.testing.assert_array_equal(restored.obs, before)
-
-
-def test_a_leaf_that_is_no_array_is_named():
-    state = Keyed().reset(jnp.array([1, 2], jnp.uint32))
-    with pytest.raises(TypeError, match=r"internal\['raw'\] is a float"):
-        read_env_state(state._replace(internal={"raw": 1.5}))

@@ -34,45 +34,33 @@ def branches(x):
 
 
 WRONG = {
-    "a branch": (
-        branches,
-        r"branches on an array \(test_tracing_errors.py, line \d+: if x\[0\] > 0:\), but a functional environment "
-        "is compiled once for all values. In the place of a Python if, while, and, or, not, use jnp.where, jax.lax",
-        jax.errors.TracerBoolConversionError,
-    ),
-    "NumPy": (lambda x: np.clip(np.asarray(x), 0, 1), "hands an array to NumPy", jax.errors.TracerArrayConversionError),
-    "an index": (
-        lambda x: [1, 2][jnp.argmax(x)],
-        "takes an array where Python needs an integer",
-        jax.errors.TracerIntegerConversionError,
-    ),
-    "a mask": (
-        lambda x: x[x > 0],
-        "selects entries by a boolean array .* Select with jnp.where",
-        jax.errors.NonConcreteBooleanIndexError,
-    ),
-    "a float": (lambda x: float(x[0]), "needs the value of an array", jax.errors.ConcretizationTypeError),
+    "a branch": (branches, jax.errors.TracerBoolConversionError),
+    "NumPy": (lambda x: np.clip(np.asarray(x), 0, 1), jax.errors.TracerArrayConversionError),
+    "an index": (lambda x: [1, 2][jnp.argmax(x)], jax.errors.TracerIntegerConversionError),
+    "a mask": (lambda x: x[x > 0], jax.errors.NonConcreteBooleanIndexError),
+    "a float": (lambda x: float(x[0]), jax.errors.ConcretizationTypeError),
 }
+MESSAGE = r"of Changed needs the value of an array \(test_tracing_errors.py, line \d+: .*\), but .* for all values"
 
 
 @pytest.mark.parametrize("which", WRONG)
 def test_what_went_wrong_and_where(which):
-    change, message, cause = WRONG[which]
+    change, cause = WRONG[which]
     env = FunctionalEnv(Changed(change), 2, truncation_key="truncation")
-    with pytest.raises(TypeError, match=f"^step of Changed {message}") as raised:
+    with pytest.raises(TypeError, match=f"^step {MESSAGE}") as raised:
         env.step(env.reset(0), jnp.zeros(2, jnp.int32))
     assert isinstance(raised.value.__cause__, cause)
-    with pytest.raises(TypeError, match=f"^reset of Changed {message}") as raised:
+    with pytest.raises(TypeError, match=f"^reset {MESSAGE}") as raised:
         FunctionalEnv(Changed(in_reset=change), 2)
     assert isinstance(raised.value.__cause__, cause)
 
 
 def test_training_and_the_check_say_so(torch_engine):
     report = check_env(Changed(branches), num_envs=2)
-    assert "TypeError: step of Changed branches on an array (test_tracing_errors.py" in str(report)
+    assert "TypeError: step of Changed needs the value of an array (test_tracing_errors.py" in str(report)
     env = mp.make_env(Changed(branches), num_envs=2)
     run = training.train(env, TableNet([0.0] * 4), catch=(TypeError,))
-    assert str(run.error).startswith("step of Changed branches on an array (test_tracing_errors.py")
+    assert str(run.error).startswith("step of Changed needs the value of an array (test_tracing_errors.py")
     assert isinstance(run.error.__cause__, jax.errors.TracerBoolConversionError)
 
 
