@@ -74,13 +74,3 @@ def test_traces_and_buffers(jax_engine: Any, kind: str, tmp_path: Path):
     train()
     assert train(initial_state=run.checkpoints[1][0]).column("iteration") == [3, 4]
     support.assert_trees_close(mp.load_checkpoint(tmp_path / "16").weights(), kept[1][1], 0.0)
-
-
-def test_rollouts_and_evaluations_outside_training(jax_engine: Any):
-    network, env = Traced(), make_env("functional")
-    state, env_state = network.initialize_state(2), env.reset(0)
-    counts = []
-    for number in range(4):
-        state, env_state, _ = mp.unroll_env(env, env_state, network, state, 4, mp.random.key(number))
-        counts.append(len(TRACES))
-    assert len(set(counts)) == 1

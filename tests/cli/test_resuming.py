@@ -10,22 +10,9 @@ from typing import Any
 import pytest
 from short_runs import numbers, train
 
-from multippo.algorithms.metrics import JsonlWriter
 from multippo.algorithms.run import Run
 from multippo.runs.directory import RunDirectory
 from multippo.runs.settings import RunSettings
-
-
-def interrupt_after(monkeypatch: pytest.MonkeyPatch, iteration: int) -> None:
-    """Ctrl-C while an iteration is logged."""
-    write = JsonlWriter.write
-
-    def interrupted(self: JsonlWriter, metrics: Any) -> None:
-        write(self, metrics)
-        if metrics.get("iteration") == iteration:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(JsonlWriter, "write", interrupted)
 
 
 def test_a_run_stopped_before_its_first_checkpoint_starts_again(command: Any, monkeypatch: pytest.MonkeyPatch):
@@ -82,19 +69,3 @@ def test_another_network_is_refused_by_its_own_name(command: Any):
     RunDirectory(Path("run")).write_settings(settings, "torch")
     done = command("train", "--run-dir", "run", "--resume", "--network", "mlp")
     done.assert_refused("network can't become mlp in a run that began with lstm")
-
-
-def test_the_last_evaluation_that_a_signal_prevented_is_made_up(command: Any, monkeypatch: pytest.MonkeyPatch):
-    with monkeypatch.context() as patched:
-        interrupt_after(patched, 2)
-        more = ("--eval-every-steps", 1000, "--eval-num-episodes", 2, "--final-eval-episodes", 0)
-        assert train(command, "--run-dir", "run", *more).code == 130
-    assert not any("eval/episodes" in record for record in numbers(Path("run")))
-    for _ in range(2):  # once
-        done = command("train", "--run-dir", "run", "--resume")
-        assert done.code == 0, done.err
-        (evaluated,) = (record for record in numbers(Path("run")) if "eval/episodes" in record)
-        (checkpoint,) = Path("run/checkpoints").iterdir()
-        about = json.loads((checkpoint / "checkpoint.json").read_text())
-        assert (about["eval_return"], about["eval_due"]) == (evaluated["eval/episode_reward/mean"], False)
-    assert "Nothing is left to train" in done.err
