@@ -49,9 +49,7 @@ def test_in_every_epoch_alike(engine: Any, length: int, minibatches: int):
 
 def test_no_graph_of_an_earlier_rollout_is_kept(torch_engine: Any):
     # Backward through a graph that the last update has freed raises in torch.
-    network = mp.make_recurrent_actor_critic(
-        11, Clock(1).action_space, 4, mp.Rngs(0), encoder_sizes=[], trainable_initial_state=True
-    )
+    network = mp.Sequential([mp.LSTM(11, 4, mp.Rngs(0), trainable_initial_state=True), support.actor_critic(4)])
     support.fill_randomly(network)
     run = training.train(Clock(EPISODE, num_envs=2), network, iterations=4, num_epochs=2)
     assert len(run.logs) == 4
