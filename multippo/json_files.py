@@ -80,7 +80,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def checked(value: Any, hint: Any, name: str) -> Any:
-    """The value, if it is of a type.
+    """Returns a value that is of a type.
 
     Args:
         value: From ``parse_json``.

@@ -28,7 +28,7 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 class Random:
-    """The functions below for one array namespace.
+    """The functions of this module for one array namespace.
 
     Args:
         xp: Array namespace.

@@ -35,7 +35,7 @@ _DEFAULTS = {signal.SIGINT: (signal.default_int_handler,), signal.SIGTERM: (sign
 
 
 class DeferredInterrupt:
-    """While entered, the first SIGINT or SIGTERM is only noted, so that no update is left half done.
+    """Defers the first SIGINT or SIGTERM while it is entered, so that no update is left half done.
 
     Work inside ``abandonable`` changes nothing that is kept. It is given up, by a KeyboardInterrupt (by ``Terminated``
     for SIGTERM), at the second signal or some seconds after the first: an environment may be slow. Elsewhere a second
@@ -123,7 +123,7 @@ class DeferredInterrupt:
 
 
 class Deadline:
-    """While entered, the process ends some seconds after a SIGINT or SIGTERM, if it has not ended by itself.
+    """Ends the process some seconds after a SIGINT or SIGTERM while it is entered, unless it ends by itself.
 
     Python calls a signal's handler between two bytecodes of the main thread. One that compiles a large programme, or
     waits in an environment's native code, comes to none for a minute or more; a thread of its own hears of the signal

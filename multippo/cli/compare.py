@@ -60,7 +60,7 @@ class _Comparison:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; exit code 1 if the runs part.
+    """Runs the command; the exit code is 1 if the runs part.
 
     Raises:
         UsageError: If a run or a flag is not what it should be, or the runs have no iteration in common.

@@ -34,7 +34,7 @@ class _Flags:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; exit code 1 if a check fails.
+    """Runs the command; the exit code is 1 if a check fails.
 
     Raises:
         UsageError: If the suite is not installed.

@@ -57,7 +57,7 @@ class _Flags:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command.
+    """Runs the command.
 
     Raises:
         UsageError: If the run, the checkpoint or a flag can't be used.

@@ -104,7 +104,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _print_help(command: str, description: str, settings: Iterable[Setting]) -> None:
-    """Has tyro print the help of a dataclass of dataclasses, one for each group."""
+    """Prints the help that tyro writes for a dataclass of dataclasses, one for each group."""
     import tyro
 
     positionals: list[Any] = []

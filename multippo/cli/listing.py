@@ -29,7 +29,7 @@ class _EnvsFlags:
 
 
 def list_backends(argv: Sequence[str]) -> int:
-    """One line for each engine; loads none of them."""
+    """Prints a line for each engine; loads none of them."""
     flags = parse("backends", _BackendsFlags, argv)
     rows = describe_backends()
     if flags.json:
@@ -43,7 +43,7 @@ def list_backends(argv: Sequence[str]) -> int:
 
 
 def list_environments(argv: Sequence[str]) -> int:
-    """One name a line."""
+    """Prints the names of environments, one a line."""
     flags = parse("envs", _EnvsFlags, argv)
     from multippo.envs.registry import list_envs
 

@@ -62,7 +62,7 @@ _FIXED = ("env", "network", "seed", "num_envs", "rollout_length", "scale_rewards
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command.
+    """Runs the command.
 
     Raises:
         UsageError: If something was asked for that can't be.

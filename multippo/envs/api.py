@@ -110,7 +110,7 @@ class Env(abc.ABC):
         return env_state
 
     def refresh(self, env_state: EnvState, key: Any) -> EnvState:
-        """Called once before every rollout: the state with freshly drawn starts."""
+        """The state with freshly drawn starts; called once before every rollout."""
         return self.with_starts(env_state, self.draw_starts(key))
 
     def restart(self, env_state: EnvState, which: Any) -> EnvState | None:

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from multippo.arguments import check_number, check_size, did_you_mean, refuse_swallowed
+from multippo.arguments import check_number, check_size, refuse_swallowed, refuse_unknown
 from multippo.envs import hidden_velocities
 from multippo.envs.api import Env
 from multippo.envs.host.host_env import GymnasiumEnv
@@ -102,10 +102,7 @@ def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> N
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     }
-    known = [name for name in taken if name not in _INTERNAL]
-    what = f"make_env({env!r})" if isinstance(env, str) else "make_env"
-    hint = did_you_mean(found[1], known) or f" It takes {', '.join(known)}."
-    raise TypeError(f"{what} got an unexpected keyword argument {found[1]!r}.{hint}") from error
+    refuse_unknown("make_env", [found[1]], [name for name in taken if name not in _INTERNAL])
 
 
 def _takers(env: Any) -> list[Any]:
@@ -238,9 +235,8 @@ def _make_gymnasium(
         if ":" in gymnasium_id:
             module, _, rest = gymnasium_id.partition(":")
             raise ValueError(
-                f"The name {env_id!r} asks to import the module {module!r}; names read from a run's files must not do "
-                f"that. Import it in your program and pass {rest!r}, or a function that makes the environment; for the "
-                "command line, let a program of yours import it and call multippo.cli.main()."
+                f"The name {env_id!r} asks to import the module {module!r}, which names must not do: import it in your "
+                f"program and pass {rest!r}, or call multippo.cli.main() there."
             )
         raise unknown_env(env_id)
 

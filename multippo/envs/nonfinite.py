@@ -32,7 +32,7 @@ def fits(leaf: np.ndarray) -> np.ndarray:
 
 
 def guarded_leaves(obs: Any, reward: Any) -> list[str]:
-    """Names of the leaves that are looked at: ``EnvState.broken`` holds 1 + a position in this list."""
+    """Names of the leaves that are checked: ``EnvState.broken`` holds 1 + a position in this list."""
     return [name for name, _ in _leaves(obs, reward)]
 
 
@@ -114,7 +114,7 @@ def _step_and_start(env: Env, env_state: EnvState) -> tuple[np.ndarray, np.ndarr
 
 
 def _as_shown(env_state: EnvState) -> EnvState:
-    """The state with an infinity for what no network can be shown, so that every engine stops at it."""
+    """The state with infinities for numbers that networks can't take, so that every engine stops at them."""
 
     def shown(leaf: np.ndarray) -> np.ndarray:
         beyond = ~fits(leaf) & np.isfinite(leaf)

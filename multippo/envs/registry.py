@@ -100,7 +100,7 @@ def is_installed(package: str) -> bool:
 
 
 def _module(family: str) -> Any:
-    return importlib.import_module(f"multippo.envs.functional.functional_env.{family}")
+    return importlib.import_module(f"{__package__}.functional.{family}")
 
 
 def _gymnasium_ids() -> list[str]:

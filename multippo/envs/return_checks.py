@@ -132,7 +132,7 @@ class Observations:
         self._look: Any = None
 
     def check(self, obs: Any) -> None:
-        """Raises ValueError if it does not fit; cheap for what looks like the one before, as nearly all do."""
+        """Raises a ValueError unless an observation fits; cheap for one with the types and shapes of the last."""
         look = _look(obs)
         if look != self._look:
             self._map(self._map.stack([obs]), 1)
@@ -140,7 +140,7 @@ class Observations:
 
 
 def _look(obs: Any) -> Any:
-    """Types and shapes of an observation; lists, whose entries may change, look like nothing else."""
+    """Types and shapes of an observation; lists, whose entries may change, equal nothing else."""
     if isinstance(obs, dict):
         return {key: _look(entry) for key, entry in obs.items()}
     if isinstance(obs, tuple):

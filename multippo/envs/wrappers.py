@@ -81,7 +81,7 @@ class EnvWrapper(Env):
 
 
 class ScaleReward(EnvWrapper):
-    """Multiplies rewards by a constant. What training and evaluation report is multiplied too.
+    """Multiplies rewards by a constant, in the reports of training and evaluation too.
 
     To bring rewards to a scale that suits learning, ``PPOConfig.scale_rewards`` is the better way: it finds the scale
     by itself and leaves the reports in the task's units.
@@ -147,7 +147,7 @@ class FilterSingleObservation(gymnasium.ObservationWrapper[Any, Any, Any], Recor
         self.observation_space = at_paths(env.observation_space, self._paths)
 
     def observation(self, observation: Any) -> Any:
-        """The part that is shown."""
+        """The entries that are shown."""
         return at_paths(observation, self._paths)
 
 

@@ -71,7 +71,7 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Cleans up; by default there is nothing to."""
+        """Cleans up; does nothing by default."""
 
 
 class PlainProgress(Progress):

@@ -62,7 +62,7 @@ _NAMES = {"network.kind": "network", "env.id": "env", "env.backend": "env_backen
 
 @functools.cache
 def run_settings() -> Mapping[str, Setting]:
-    """Everything that makes up a run, by name."""
+    """All settings of a run, by name."""
     settings = [
         *fields_of(RunSettings, "run"),
         *fields_of(TrainConfig, "training"),
@@ -145,7 +145,7 @@ class EnvironmentOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """A run, whichever engine computes it; made by ``of``.
+    """Settings of a run, for any engine; made by ``of``.
 
     Attributes:
         env_id: The environment, as ``make_env`` knows it.

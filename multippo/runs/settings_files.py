@@ -63,7 +63,7 @@ def settings_of(found: Mapping[str, Any], known: Mapping[str, Setting], source: 
 
 
 def _flat(found: Mapping[Any, Any], section: str = "") -> Iterator[tuple[str, Any]]:
-    """Names with values, whichever sections they stand in."""
+    """Yields names with values out of all sections."""
     for key, value in found.items():
         path = f"{section}{key}"
         if isinstance(value, dict) and path.rpartition(".")[2] in SECTIONS:

@@ -98,7 +98,7 @@ def check_env(
 
 
 class _Findings(logging.Handler):
-    """Errors and warnings by kind, each kind said once; what the library logs meanwhile is among them."""
+    """Errors and warnings by kind, one of each; warnings that the library logs are among them."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -231,7 +231,7 @@ def _look_at_episodes(
 
 
 def _compare(states: list[EnvState], again: list[EnvState], findings: _Findings) -> None:
-    """Equal seeds and actions must give an equal run."""
+    """Reports the first difference between two runs of equal seeds and actions."""
     parts = ("obs", "reward", "terminated", "truncated")
     differ = np.stack([_differ(_stacked(states, part), _stacked(again, part)) for part in parts], axis=1)
     if differ.any():
@@ -282,7 +282,7 @@ def _gymnasium_findings(env: Any) -> Iterator[str]:
 
 
 def _copy(state: EnvState) -> EnvState:
-    """The parts that are looked at, as NumPy arrays that no later step changes."""
+    """The parts of a state that are checked, as NumPy arrays that no later step changes."""
     broken = {} if state.broken is None else np.array(state.broken)
     return tree_map(np.array, state._replace(internal=(), broken=broken))
 

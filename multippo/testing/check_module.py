@@ -133,7 +133,7 @@ class _Checker:
         self.evidence = self.probing.ModuleProbe(specimen, self.engine.name, self.precision, stir, inspect)
 
     def run(self) -> ModuleReport:
-        """Everything; what would only follow from an error already found is left out."""
+        """Runs all stages up to the first with an error, from which later ones would follow."""
         stages: tuple[Callable[[], object], ...] = (
             self._first_carry,
             self._first_call,

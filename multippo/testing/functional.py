@@ -1,4 +1,4 @@
-"""The same tasks as pure JAX functions of a single environment's state, in brax's manner; for ``make_env``."""
+"""``Clock`` and ``Goal`` as pure JAX functions of a single environment's state, in brax's manner; for ``make_env``."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class FunctionalClock:
         self.length, self.end = length, end
 
     def reset(self, key: Any) -> State:
-        """Time 0."""
+        """Starts at time 0."""
         del key
         return self._at(jnp.zeros((), jnp.int32))
 
     def step(self, state: State, action: Any) -> State:
-        """One step later."""
+        """Advances the time by one step."""
         del action
         return self._at(state.info["time"] + 1)
 
@@ -63,13 +63,13 @@ class FunctionalGoal:
         self.length = length
 
     def reset(self, key: Any) -> State:
-        """A new goal."""
+        """Draws a new goal."""
         goal = jax.random.uniform(key, (1,), jnp.float32, -1.0, 1.0)
         zero = jnp.zeros(())
         return State(goal, zero, zero, {"truncation": zero, "time": jnp.zeros((), jnp.int32)}, {})
 
     def step(self, state: State, action: Any) -> State:
-        """One step closer to the end."""
+        """Pays the reward and advances the time."""
         time = state.info["time"] + 1
         over = (time == self.length).astype(jnp.float32)
         reward = -jnp.sum((action - state.obs) ** 2)

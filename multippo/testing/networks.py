@@ -65,7 +65,7 @@ class TinyActorCritic(StatefulModule):
 
 
 class TableNet(TinyActorCritic):
-    """Reads the value and the logits of a one-hot observation from tables; no memory.
+    """A network without memory that reads value and logits of a one-hot observation from tables.
 
     Args:
         values: ``[N]``, the value of each observation.
@@ -86,7 +86,7 @@ class TableNet(TinyActorCritic):
 
 
 class CountNet(TinyActorCritic):
-    """Its memory counts the steps since the last reset, and decides alone.
+    """A network whose memory counts the steps since the last reset, and decides alone.
 
     The value is ``10 + count``, the logits are ``(g count, 0)``.
 
@@ -100,7 +100,7 @@ class CountNet(TinyActorCritic):
         self.gain = Param(np.full((1,), gain))
 
     def fresh_memory(self, batch_size: int) -> Any:
-        """0."""
+        """A count of 0."""
         return self.zeros((batch_size,))
 
     def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:

@@ -194,7 +194,7 @@ def test_what_does_not_fit_is_refused(clock, make, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda clock, _: make_env("CartPole-v1", num_env=2), r"make_env\('CartPole-v1'\) got .*'num_env'.*'num_envs'"),
+        (lambda clock, _: make_env("CartPole-v1", num_env=2), r"make_env\(\) got .*'num_env'.*'num_envs'"),
         (lambda clock, _: make_env("Pendulum-v1", zzz=2), r"'zzz'. It takes .*render_mode, g.$"),
         (lambda clock, _: make_env(clock, max_steps=2), "'max_steps'. Did you mean 'max_episode_steps'"),
         (lambda clock, _: make_env([clock], vectorisation="sync"), "Did you mean 'vectorization'"),

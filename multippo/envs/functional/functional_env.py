@@ -293,7 +293,7 @@ class FunctionalEnv(Env):
     def _advance(
         self, simulator: Any, steps: jax.Array, action: Any
     ) -> tuple[Any, jax.Array, tuple[Any, dict[str, jax.Array]], jax.Array, jax.Array]:
-        """One action, repeated.
+        """Takes one action, repeated for ``action_repeat`` steps of the environment.
 
         Returns:
             Last state, steps in the episode, reward (summed) and metrics (averaged), and flags of an end and of a cut.

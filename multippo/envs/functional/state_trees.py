@@ -19,7 +19,7 @@ def strip_weak_types(tree: Any) -> Any:
 
 
 def conform(tree: Any, reference: Any, name: str) -> Any:
-    """``tree`` in the types of ``reference``.
+    """A tree, cast to the types of ``reference``.
 
     Raises:
         TypeError: If structures or shapes differ, or a cast would lose what the values mean (a float as an integer);
@@ -63,7 +63,7 @@ def shared_leaves(batched: Any, single: Sequence[tuple[int, ...]], size: int) ->
 
 
 def select(mask: jax.Array, where_true: Any, where_false: Any, shared: Collection[int] = ()) -> Any:
-    """Row by row one of two trees of ``[B, ...]`` arrays.
+    """Takes each row from one of two trees of ``[B, ...]`` arrays.
 
     Args:
         mask: ``[B]`` bool.

@@ -188,7 +188,7 @@ class GymnasiumEnv(Env):
             self.vector_env.close()
 
     def _refuse_one_for_many(self, base: SyncVectorEnv) -> None:
-        """Environments in turn must be objects of their own: one that is there twice would be stepped twice a step."""
+        """Raises if one object is several of the environments, and would be stepped several times a step."""
         places: dict[int, int] = {}
         for place, env in enumerate(base.envs):
             first = places.setdefault(id(env.unwrapped), place)
@@ -226,7 +226,7 @@ class GymnasiumEnv(Env):
         return state._replace(valid=~self._skips)
 
     def _reset_some(self, which: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Begins new episodes where ``which`` holds; their numbers and first observations."""
+        """Resets environments where ``which`` holds; returns their numbers and first observations."""
         # A copy: gymnasium takes the mask out of the options and hands it on.
         raw_obs, _ = self._runner.reset(options={"reset_mask": which.copy()})
         obs, rows = self._observations(raw_obs, self.num_envs), np.flatnonzero(which)

@@ -102,7 +102,7 @@ class MemberConstructor:
     first: list[MadeMember]
 
     def __call__(self) -> Member:
-        """A new environment.
+        """Makes the environment.
 
         Raises:
             TypeError: If the user's constructor returns something else.
@@ -136,7 +136,7 @@ class MemberConstructor:
 def run_member(
     index: int, make: Callable[[], Any], pipe: Any, parent_pipe: Any, shared_memory: Any, errors: Any, *rest: Any
 ) -> None:
-    """Runs in a worker process: gymnasium's own worker, but exceptions arrive of the constructor and of any kind."""
+    """Runs gymnasium's own worker, from which exceptions of the constructor and of any kind arrive too."""
     # A terminal sends Ctrl-C to the workers as well. They go on, so that the iteration at hand can be finished and
     # saved; who stops them is the process that started them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Loaded once by the server that forks worker processes, so that each of them starts within a tenth of a second."""
+"""Imports for the server that forks worker processes, so that each of them starts within a tenth of a second."""
 
 from __future__ import annotations
 

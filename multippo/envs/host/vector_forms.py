@@ -63,7 +63,7 @@ def vectorize_id(
     worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> VectorEnv[Any, Any, Any]:
-    """``num_envs`` registered environments.
+    """Makes registered environments, side by side.
 
     Args:
         spec: The environment's registration.
@@ -141,7 +141,7 @@ _NOT_OF_THE_TASK = ("num_envs", "max_episode_steps", "render_mode", "autoreset_m
 
 @functools.cache
 def _report_difference(env_id: str, difference: str) -> None:
-    """Says once that an environment's own vector form was not taken."""
+    """Reports once that an environment's own vector form was not taken."""
     _LOG.warning(
         "The vector form of %s has %s, so its environments run one by one. Pass vectorization='native' for the vector "
         "form as it is, or 'async' for worker processes.",

@@ -183,7 +183,7 @@ class Workers:
 
 
 def watch(base: AsyncVectorEnv, timeout_s: float) -> WatchedVectorEnv:
-    """The environment itself, watched from now on: a user's one becomes a subclass of what it was."""
+    """Gives a vector environment time limits; a user's one becomes a subclass of its own class."""
     if not isinstance(base, WatchedVectorEnv):
         base.__class__ = type(type(base).__name__, (WatchedVectorEnv, type(base)), {})
     assert isinstance(base, WatchedVectorEnv)
