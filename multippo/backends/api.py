@@ -1,4 +1,4 @@
-"""What an engine supplies: the whole contract in one file. Whoever has read it can write an engine.
+"""Contract of an engine, the whole of it in one file. Read it to write an engine.
 
 An engine is an array library, with gradients if it is to train, bound to the neutral part of multippo: it makes native
 modules out of neutral classes, wraps the layers its framework ships, and supplies the few transformations that
@@ -24,7 +24,7 @@ from multippo.backends.devices import check_matmul_precision
 __all__ = ["PRECISIONS", "Engine", "Leaf", "Optimizer", "OptimizerConfig", "SplitModule", "check_precision"]
 
 PRECISIONS = ("float32", "float64", "bfloat16")
-"""What ``multippo.precision`` takes."""
+"""Names that ``multippo.precision`` takes."""
 
 
 def check_precision(name: str) -> str:
@@ -115,7 +115,7 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def keep(self, params: Any, state: Any) -> Any:
-        """What ``restore`` needs to undo all steps taken from here on."""
+        """Copy with which ``restore`` undoes all steps taken from here on."""
 
     @abc.abstractmethod
     def restore(self, kept: Any, params: Any, state: Any, condition: Any) -> tuple[Any, Any]:
@@ -127,7 +127,7 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def import_state(self, params: Any, first: Mapping[Any, Any], second: Mapping[Any, Any], count: int) -> Any:
-        """The inverse of ``export_state``; moments are zero where there are none, of a parameter that was frozen."""
+        """The inverse of ``export_state``; moments of a parameter that was frozen are zero."""
 
 
 class Engine:
@@ -260,7 +260,7 @@ class Engine:
         """A native module of the framework, to be held by a neutral one; where the engine's arrays lie.
 
         Raises:
-            TypeError: If it is no native module of this engine, or one that keeps a state of its own (running means,
+            TypeError: If it is not a native module of this engine, or one that keeps a state of its own (running means,
                 random streams), which a call would write; the error names it.
         """
 
@@ -273,7 +273,7 @@ class Engine:
     # -- devices ---------------------------------------------------------------------------------------------------
 
     def device_name(self) -> str:
-        """Where the engine's arrays lie, such as "cpu:0" or "cuda:1"; one of ``devices``."""
+        """Device of the engine's arrays, such as "cpu:0" or "cuda:1"; one of ``devices``."""
         return "cpu:0"
 
     def devices(self) -> tuple[str, ...]:
@@ -348,9 +348,9 @@ class Engine:
         """A copy that nothing changes later, neither a training step in place nor a donated buffer."""
 
     def writable(self, tree: Any) -> Any:
-        """What may be written to without the tree's arrays changing: copies, which pass gradients on.
+        """Copies of a tree's arrays that may be written to, and pass gradients on.
 
-        The tree as it is, where nothing can write to an array.
+        The tree as it is, if arrays can't be written to.
         """
         return tree
 
@@ -429,7 +429,7 @@ class Engine:
 
     @abc.abstractmethod
     def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What ``function(*args)`` returns, or something with the same structure, shapes and dtypes, cheaply."""
+        """Result of ``function(*args)``, or something with the same structure, shapes and dtypes, cheaply."""
 
     @abc.abstractmethod
     def no_grad(self) -> AbstractContextManager[Any]:

@@ -1,4 +1,4 @@
-"""What every engine does alike with names: keys of children, lists and dicts of them, and names that are taken."""
+"""Names in modules, alike on every engine: keys of children, lists and dicts of them, and names that are taken."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def _needed_by(framework: str, names: str) -> dict[str, str]:
 
 
 RESERVED = _needed_by("flax", _OF_NNX) | _needed_by("torch", _OF_TORCH)
-"""Names that modules of some framework need, with the framework: refused on every engine, so that what runs on one runs
-on all. They stand here in full since neither framework need be installed."""
+"""Names that modules of some framework need, with the framework: an error on every engine, so that what runs on one
+runs on all. They stand here in full since neither framework need be installed."""
 
 _MAY_OVERRIDE = ("extra_repr",)
 """Names of a native module that are there to be overridden."""
 
 
 def escape(key: Any) -> str:
-    """A dict key as an attribute name that neither framework refuses or already uses (``keys``, ``a.b``, ``0``)."""
+    """A dict key as an attribute name that both frameworks allow and neither uses (``keys``, ``a.b``, ``0``)."""
     return _MARK + str(key).replace(".", _MARK)
 
 
@@ -120,7 +120,7 @@ class KeyedChildren(MutableMapping[Any, Any]):
 
 
 class Named(dict[str, Any]):
-    """What a module holds by portable name, the parts of its path joined by dots; a key may hold a dot itself."""
+    """Contents of a module by portable name, the parts of a path joined by dots; a key may hold a dot itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Named(dict[str, Any]):
         """Puts ``value`` under the name of its path.
 
         Raises:
-            ValueError: If another path has the same name; the error tells both.
+            ValueError: If another path has the same name; the error names both.
         """
         name = ".".join(path)
         if name in self:
@@ -148,7 +148,7 @@ class Named(dict[str, Any]):
 
 
 class ReadFirst:
-    """A variable that is no array: arithmetic on it says how to read it, instead of naming types nobody wrote."""
+    """Base of variables: arithmetic on one raises an error that says how to read it."""
 
     __array_ufunc__ = None  # NumPy's arrays leave the operation to the methods below
 
@@ -170,7 +170,7 @@ for _method in ("__neg__", "__abs__", "__lt__", "__le__", "__gt__", "__ge__"):
 
 
 def contains_tracked(value: Any, tracked: tuple[type, ...]) -> bool:
-    """Whether a (nested) list, tuple or dict holds an instance of one of the types."""
+    """True if a (nested) list, tuple or dict holds an instance of one of the types."""
     if isinstance(value, dict):
         return any(contains_tracked(item, tracked) for item in value.values())
     if isinstance(value, list | tuple):
@@ -242,7 +242,7 @@ def track_below(module: Any, bound: type, tracked: tuple[type, ...], skip: Calla
 
 
 def check_class(neutral: type, native: type, taken: Iterable[str] = ()) -> None:
-    """Refuses a neutral class that defines a name which some framework's module class needs for itself.
+    """Raises for a neutral class that defines a name which some framework's module class needs for itself.
 
     Args:
         neutral: The class to bind.
@@ -268,11 +268,7 @@ def check_class(neutral: type, native: type, taken: Iterable[str] = ()) -> None:
 
 
 def check_attribute(module: Any, name: str, native: type, is_tracked: bool) -> None:
-    """Refuses to set an attribute that a framework needs, or the binding, or else a module that the class would hide.
-
-    Raises:
-        TypeError: If it would.
-    """
+    """Raises a TypeError for a name that a framework or the binding needs, or a module that the class would hide."""
     if name in RESERVED:
         raise TypeError(
             f"{type(module).__qualname__}.{name} can't be set: every {RESERVED[name]} module has something of that "
@@ -283,16 +279,16 @@ def check_attribute(module: Any, name: str, native: type, is_tracked: bool) -> N
 
 
 def check_held(module: Any, name: str, value: Any, tracked: tuple[type, ...]) -> None:
-    """Refuses an attribute that is, or holds, a module or variable of another engine: it would go untracked.
+    """Raises for an attribute that is, or holds, a module or variable of another engine: it would go untracked.
 
     Args:
         module: A bound module; of a framework's own list of modules nothing is looked at.
-        name: Of the attribute.
-        value: What it is to hold.
+        name: Name of the attribute.
+        value: New value.
         tracked: The framework's own classes of modules and variables.
 
     Raises:
-        TypeError: If so; the error names the place.
+        TypeError: If it does; the error names the place.
     """
     engine = getattr(module, "engine", None)
     if engine is None:
@@ -304,8 +300,8 @@ def check_held(module: Any, name: str, value: Any, tracked: tuple[type, ...]) ->
         whose = _of_framework(item) if theirs is None else f"engine {theirs.name} ({theirs.device_name()})"
         raise TypeError(
             f"{where} is a {type(item).__name__} of {whose}; expected one of engine {engine.name} "
-            f"({engine.device_name()}), on which this module is: another's is neither trained nor saved. Make both "
-            "under one multippo.use_backend(...)."
+            f"({engine.device_name()}), on which this module is: one of another engine is neither trained nor saved. "
+            "Make both under one multippo.use_backend(...)."
         )
 
 
@@ -326,7 +322,7 @@ def _held(where: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_native(item: Any) -> bool:
-    """Whether it is some framework's module, or the variable of an engine."""
+    """True for a framework's module, or the variable of an engine."""
     return isinstance(item, Param | Variable) or any(
         base.__name__ == "Module" and base.__module__.partition(".")[0] in ("flax", "torch")
         for base in type(item).__mro__
@@ -339,7 +335,7 @@ def _of_framework(item: Any) -> str:
 
 
 def refuse_written(kind: str, name: str) -> None:
-    """Refuses an update of statistics that wrote a parameter.
+    """Raises a TypeError for an update of statistics that wrote a parameter.
 
     Args:
         kind: The network's class.
@@ -355,10 +351,7 @@ def refuse_written(kind: str, name: str) -> None:
 
 
 def bound_attributes(engine: Any, neutral: type) -> dict[str, Any]:
-    """What the class derived from a neutral one has of its own: the engine, and the name of what it stands for.
-
-    And a ``__call__``, which says where in the module an error arose.
-    """
+    """Attributes of the class that an engine derives from a neutral one; its ``__call__`` notes an error's place."""
     pickled = {"__reduce__": _reduce} if neutral.__reduce__ is object.__reduce__ else {}
     return {
         **pickled,

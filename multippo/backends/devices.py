@@ -10,7 +10,7 @@ __all__ = ["MATMUL_PRECISIONS", "check_matmul_precision", "choose_device"]
 _ALSO_CALLED = {"gpu": ("cuda", "rocm"), "cuda": ("cuda",), "cpu": ("cpu",), "tpu": ("tpu",)}
 
 MATMUL_PRECISIONS = ("highest", "high")
-"""What ``multippo.matmul_precision`` takes."""
+"""Names that ``multippo.matmul_precision`` takes."""
 
 
 def choose_device(engine: str, wanted: str, there: Sequence[str], hint: str = "", asked: str = "device") -> str:

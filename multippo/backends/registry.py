@@ -41,7 +41,7 @@ _BUILT_IN = {  # name: (module of make_engine, packages it needs)
     "numpy": ("multippo.backends.numpy", ("numpy",)),
 }
 _LAST = "numpy"
-"""It can't train, so it is the default only where there is no other engine."""
+"""Engine that can't train, so it is the default only if no other is installed."""
 _NOTES = {"numpy": "evaluates, does not train"}
 
 _registered: dict[str, Callable[[], Engine]] = {}
@@ -59,7 +59,7 @@ def register_backend(name: str, factory: Callable[[], Engine]) -> None:
         factory: Makes the engine, at its first use.
 
     Raises:
-        ValueError: If the name is taken or is no identifier.
+        ValueError: If the name is taken or not an identifier.
         TypeError: If ``factory`` can't be called.
     """
     if not isinstance(name, str) or not name.isidentifier():
@@ -167,7 +167,7 @@ def precision(name: str) -> Generator[None]:
         name: "float32", "float64" or "bfloat16".
 
     Raises:
-        ValueError: If it is none of these, or the engine has not got it.
+        ValueError: If it is another name, or the engine does not have it.
     """
     with active_engine().precision(name):
         yield
@@ -178,7 +178,7 @@ def matmul_precision(name: str) -> Generator[None]:
     """Sets how exact products of float32 matrices are inside a ``with`` block, on the active engine.
 
     It is a matter of GPUs (and TPUs), which are several times faster on operands with fewer digits. Without it products
-    are in full float32 on every engine, unless you have told the framework otherwise
+    are in full float32 on every engine, unless you set the framework otherwise
     (``jax_default_matmul_precision``, ``torch.set_float32_matmul_precision``). Convolutions and recurrent kernels
     follow.
 
@@ -193,7 +193,7 @@ def matmul_precision(name: str) -> Generator[None]:
 
 
 def computes_in_float64() -> bool:
-    """Whether the active engine has been set to "float64"; loads no engine that nobody has used yet.
+    """True if the active engine has been set to "float64"; loads no engine.
 
     One that knows nothing else has not been set to it: it evaluates what others do in single precision.
     """
@@ -227,7 +227,7 @@ def load_engine(name: str, device: str | None = None) -> Engine:
 
 
 def _itself(name: str) -> Engine:
-    """The engine where it is by itself: what the variable says is of no account to one who names a device."""
+    """The engine on its own default device, whatever the environment variable says."""
     key = f"{name} itself"
     if key not in _engines:
         _engines[key] = _load(name)
@@ -276,13 +276,13 @@ def array_kind(array: Any) -> str:
 
 
 def engine_of_array(array: Any) -> Engine:
-    """The engine whose arrays ``array`` is one of, told by the module of its type."""
+    """The engine that made ``array``, by the module of its type."""
     name, active = array_kind(array), _override.get()
     if active is not None and active.name == name:
         return active
     if name in _engines:
         return _engines[name]
-    # Where all that has been used are engines on devices that were named, nobody has asked for another.
+    # If every engine in use was put on a named device, the array is from one of these.
     named = next((engine for engine in _engines.values() if engine.name == name), None)
     if named is not None:
         return named
@@ -302,7 +302,7 @@ def _make(name: str) -> Engine:
     try:
         factory = point.load()
     except Exception as error:
-        raise ImportError(f"{what} can't be loaded: {_told(error)}. Mend it, or uninstall its package.") from error
+        raise ImportError(f"{what} can't be loaded: {_described(error)}. Mend it, or uninstall its package.") from error
     if not callable(factory):
         raise ImportError(f"{what} is {factory!r}; expected a function that makes the engine, such as make_engine.")
     return _called(factory, what)
@@ -313,20 +313,21 @@ def _called(factory: Callable[[], Any], what: str) -> Engine:
         return factory()
     except Exception as error:
         raise ImportError(
-            f"{what} makes no engine: {_told(error)}. Expected a function that takes nothing and returns an engine."
+            f"{what} did not make an engine: {_described(error)}. Expected a function that takes nothing "
+            "and returns an engine."
         ) from error
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 def _check_description(name: str, engine: Engine) -> None:
-    """Refuses an engine that says of itself what can't be; ``_unsupplied`` has seen that it says something."""
+    """Raises a TypeError unless an engine's name and capabilities are of the right kind."""
     if engine.name != name:
         raise TypeError(
-            f"The {name} backend has an engine with the name {engine.name!r}; expected name = {name!r}, by which its "
-            "arrays and errors are told."
+            f"The {name} backend has an engine with the name {engine.name!r}; expected name = {name!r}, which its "
+            "arrays and errors have."
         )
     capabilities: Any = engine.capabilities
     if not isinstance(capabilities, Set) or not all(isinstance(capability, str) for capability in capabilities):
@@ -337,7 +338,7 @@ def _check_description(name: str, engine: Engine) -> None:
 
 
 def _unsupplied(engine: Any) -> list[str]:
-    """What the contract asks for and an engine, derived from ``Engine`` or not, does not have."""
+    """Members of the contract that an engine, derived from ``Engine`` or not, does not have."""
     attributes = ("name", "xp", "random", "capabilities", "activations")
     missing = [name for name in attributes if not hasattr(engine, name)]
     for name, contract in vars(Engine).items():

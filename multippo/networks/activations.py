@@ -12,7 +12,7 @@ __all__ = ["Activation", "activate", "resolve_activation"]
 Activation = str | Callable[[Any], Any] | None
 
 _KNOWN = ("jax", "numpy", "torch")
-"""Engines that take functions of the framework of their own name, and of no other of these."""
+"""Engines that take functions of the framework of their own name alone."""
 
 
 def resolve_activation(engine: Any, activation: Activation) -> Callable[[Any], Any] | None:
@@ -57,7 +57,7 @@ def activate(kind: str, activation: Callable[[Any], Any] | None, y: Any) -> Any:
     try:
         activated = activation(y)
     except Exception as error:
-        # torch refuses NumPy's functions, where a gradient is taken, by a RuntimeError.
+        # torch raises a RuntimeError for NumPy's functions where a gradient is taken.
         if not isinstance(error, TypeError | AttributeError) and "numpy()" not in str(error):
             raise
         said = str(error).strip().partition("\n")[0].removesuffix(".")

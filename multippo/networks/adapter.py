@@ -16,7 +16,7 @@ from multippo.networks.types import PPONetworkOutput, StatefulModule
 __all__ = ["PPOAdapter"]
 
 _MISSING: Any = None
-"""A port that was not given, so that one without a name is told of rather than Python's own missing argument."""
+"""Default of a port that was not given, so that the error names the port."""
 
 _SAMPLER_KEYS = {"action", "log_likelihood"}
 

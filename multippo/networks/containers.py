@@ -40,8 +40,8 @@ class Container(Parent):
         """Stores the children under ``attribute``; a mapping's keys, or positions, become their keys.
 
         Raises:
-            ValueError: If there is no child.
-            TypeError: If a child is no StatefulModule, or of another engine; the error names it.
+            ValueError: If there is not a single child.
+            TypeError: If a child is not a StatefulModule, or of another engine; the error names it.
         """
         named = dict(children) if isinstance(children, Mapping) else dict(enumerate(children))
         kind = type(self).__name__
@@ -81,11 +81,7 @@ class Container(Parent):
 
 
 def check_child(engine: Any, where: str, child: Any) -> None:
-    """Refuses what can't be a container's child.
-
-    Raises:
-        TypeError: If it is no StatefulModule, or of another engine.
-    """
+    """Raises a TypeError unless a container's child is a StatefulModule of its engine."""
     if not isinstance(child, StatefulModule):
         raise TypeError(
             f"{where} is a {type(child).__name__}; expected a StatefulModule. "
@@ -121,7 +117,7 @@ def named_children(
         TypeError: If something else than one dict is given by position.
         ValueError: If both are given.
     """
-    form = f"write {kind}({example}), or give one dict for names that are no identifiers"
+    form = f"write {kind}({example}), or give one dict for names that are not identifiers"
     if more:
         raise TypeError(f"{kind} got {1 + len(more)} arguments without a name: each needs one; {form}.")
     if modules is None:
@@ -173,7 +169,7 @@ class Parallel(Container):
     """Runs named modules on the same input; the output is a dict of their outputs.
 
     Args:
-        modules: Dict of modules, for names that are no identifiers.
+        modules: Dict of modules, for names that are not identifiers.
         **keywords: The same, as keyword arguments.
     """
 
@@ -192,7 +188,7 @@ class Merge(Container):
     Like ``Parallel`` without the level of names: for heads that come from separate networks.
 
     Args:
-        modules: Dict of modules, for names that are no identifiers.
+        modules: Dict of modules, for names that are not identifiers.
         **keywords: The same, as keyword arguments.
     """
 
@@ -227,7 +223,7 @@ class Concat(Container):
     Outputs are joined in the order in which the modules were given.
 
     Args:
-        modules: Dict of modules, for names that are no identifiers.
+        modules: Dict of modules, for names that are not identifiers.
         **keywords: The same, as keyword arguments.
     """
 
@@ -255,7 +251,7 @@ class Map(Container):
     sensor where ``Concat`` would join them.
 
     Args:
-        modules: Dict of modules, for names that are no identifiers.
+        modules: Dict of modules, for names that are not identifiers.
         **keywords: The same, as keyword arguments.
     """
 
@@ -270,10 +266,10 @@ class Map(Container):
 
 
 def check_entries(kind: str, keys: Iterable[Any], x: Any) -> None:
-    """Refuses an input that is no dict with an entry for each of ``keys``.
+    """Raises unless an input is a dict with an entry for each of ``keys``.
 
     Raises:
-        TypeError: If it is no dict.
+        TypeError: If it is not a dict.
         ValueError: If an entry is missing.
     """
     if not isinstance(x, Mapping):
@@ -288,7 +284,7 @@ class Splitter(StatefulModule):
     """Cuts the last axis into named pieces, in the order of the arguments.
 
     Args:
-        sizes: Features of each piece, as a dict, for names that are no identifiers. Their sum may fall short of the
+        sizes: Features of each piece, as a dict, for names that are not identifiers. Their sum may fall short of the
             input's; the rest is left out.
         **keywords: The same, as keyword arguments.
     """

@@ -41,7 +41,7 @@ class Conv(StatefulModule):
 
     Raises:
         ValueError: If a size or the padding is impossible, or the activation unknown.
-        TypeError: If ``rngs`` is no ``Rngs``.
+        TypeError: If ``rngs`` is not an ``Rngs``.
     """
 
     def __init__(

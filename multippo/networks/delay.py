@@ -35,9 +35,9 @@ class Delay(StatefulModule):
             ``sample_input`` of numbers, or of arrays that broadcast to its leaves.
 
     Raises:
-        ValueError: If ``k_steps`` is no integer of at least 0, ``sample_input`` has no array, or ``initial_value`` is
-            none of a leaf's numbers.
-        TypeError: If ``sample_input`` has a leaf that is no array.
+        ValueError: If ``k_steps`` is not an integer of at least 0, ``sample_input`` is without arrays, or a leaf can't
+            hold ``initial_value``.
+        TypeError: If ``sample_input`` has a leaf that is not an array.
     """
 
     def __init__(self, sample_input: Any, k_steps: int, initial_value: Any = 0.0) -> None:
@@ -101,7 +101,7 @@ class Delay(StatefulModule):
         """The initial value of each leaf, without the batch axis."""
         values: list[Any] = []
         for held, (_, shape, dtype), value in zip(tree_leaves(state), self.leaves, self.initial, strict=True):
-            if isinstance(value, tuple) or not held.shape[0]:  # without a row there is none to be like
+            if isinstance(value, tuple) or not held.shape[0]:  # an empty batch has no row to compare with
                 array = np.asarray(value, dtype).reshape(shape if isinstance(value, tuple) else ())
                 values.append(self._as_kept(array, dtype))
             else:

@@ -30,7 +30,7 @@ class Dropout(StatefulModule):
 
     Raises:
         ValueError: If ``rate`` is out of range.
-        TypeError: If ``rngs`` is no ``Rngs``.
+        TypeError: If ``rngs`` is not an ``Rngs``.
     """
 
     def __init__(self, rate: float, rngs: Rngs) -> None:

@@ -29,9 +29,9 @@ class Dense(StatefulModule):
         use_bias: Whether there is a bias.
 
     Raises:
-        ValueError: If a size is no integer of at least 1, the activation unknown, or an initialiser makes an array of
-            another shape.
-        TypeError: If ``rngs`` is no ``Rngs``, or another argument of the wrong kind.
+        ValueError: If a size is not an integer of at least 1, the activation unknown, or an initialiser makes an array
+            of another shape.
+        TypeError: If ``rngs`` is not an ``Rngs``, or another argument of the wrong kind.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LayerNorm(StatefulModule):
         use_bias: Whether there is a trained bias, 0 at first.
 
     Raises:
-        ValueError: If ``features`` is no integer of at least 1, or ``epsilon`` not above 0.
+        ValueError: If ``features`` is not an integer of at least 1, or ``epsilon`` not above 0.
     """
 
     def __init__(self, features: int, *, epsilon: float = 1e-5, use_scale: bool = True, use_bias: bool = True) -> None:

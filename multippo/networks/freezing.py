@@ -12,8 +12,8 @@ __all__ = ["freeze", "unfreeze"]
 def freeze(module: Any) -> None:
     """Keeps a module's parameters as they are in training, until ``unfreeze``.
 
-    What updates statistics goes on. A frozen network is saved and loaded as any other; one that is built anew to load
-    it into is frozen anew. On torch it is ``module.requires_grad_(False)``.
+    Statistics are updated as before. A frozen network is saved and loaded as any other; one that is rebuilt to load it
+    into has to be frozen again. On torch it is ``module.requires_grad_(False)``.
 
     Args:
         module: A StatefulModule, a whole network or a part of one.

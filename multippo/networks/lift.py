@@ -58,7 +58,7 @@ class Lift(StatefulModule):
 
 
 def _check_function(engine: Any, function: Any) -> None:
-    """Refuses a function of another framework than the engine's.
+    """Raises for a function of another framework than the engine's.
 
     Raises:
         TypeError: If it is one.

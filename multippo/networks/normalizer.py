@@ -37,7 +37,7 @@ class Normalizer(StatefulModule):
         clip: Largest magnitude of an output, or None.
 
     Raises:
-        TypeError: If ``shape`` is none of these.
+        TypeError: If ``shape`` is something else.
         ValueError: If ``epsilon`` or ``clip`` is not above 0, or there is nothing to normalise.
     """
 
@@ -64,7 +64,7 @@ class Normalizer(StatefulModule):
 
     @property
     def count(self) -> int:
-        """How many samples the statistics rest on."""
+        """Number of samples behind the statistics."""
         high, low = (int(word) for word in self.engine.to_numpy(self.counter[...]))
         return high * _BASE + low
 
@@ -122,7 +122,7 @@ class Normalizer(StatefulModule):
         delta = batch_mean - mean[...]
         new_m2 = m2[...] + batch_m2 + delta**2 * (before * size / total)
         new_mean = mean[...] + delta * (size / total)
-        # A number whose square is none would make every later output 0: a feature's moments then stay as they were.
+        # A number whose square overflows would make every later output 0; a feature's moments stay as they were then.
         fits = xp.isfinite(new_m2) & xp.isfinite(new_mean)
         # The count grows for all, and with it m2, so that the variance stays; it is 1 where nothing is known yet.
         same = xp.where(before > 0, m2[...] * (total / xp.maximum(before, xp.ones_like(before))), total)

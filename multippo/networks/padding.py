@@ -1,4 +1,4 @@
-"""How far a convolution reaches: zeros around its input, and the size of its output. Pure arithmetic."""
+"""Reach of a convolution: zeros around its input, and the size of its output."""
 
 from __future__ import annotations
 

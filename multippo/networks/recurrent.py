@@ -41,8 +41,8 @@ class LSTM(StatefulModule):
         forget_bias: Initial bias of the forget gate (Jozefowicz et al., 2015).
 
     Raises:
-        ValueError: If a size is no integer of at least 1, or ``forget_bias`` no finite number.
-        TypeError: If ``rngs`` is no ``Rngs``, or ``trainable_initial_state`` neither True nor False.
+        ValueError: If a size is not an integer of at least 1, or ``forget_bias`` not a finite number.
+        TypeError: If ``rngs`` is not an ``Rngs``, or ``trainable_initial_state`` neither True nor False.
     """
 
     scans_in_replay = True
@@ -102,7 +102,7 @@ class LSTM(StatefulModule):
 
 
 class _HiddenState(StatefulModule):
-    """What GRU and RNN share: the carry ``{"h": [B, hidden]}``, zeros or trained where an episode starts."""
+    """Base of GRU and RNN: the carry ``{"h": [B, hidden]}``, zeros or trained where an episode starts."""
 
     scans_in_replay = True
 
@@ -144,8 +144,8 @@ class GRU(_HiddenState):
             episodes that start inside a training sequence.
 
     Raises:
-        ValueError: If a size is no integer of at least 1.
-        TypeError: If ``rngs`` is no ``Rngs``.
+        ValueError: If a size is not an integer of at least 1.
+        TypeError: If ``rngs`` is not an ``Rngs``.
     """
 
     def __init__(
@@ -197,9 +197,9 @@ class RNN(_HiddenState):
         trainable_initial_state: Learn the carry an episode starts from, instead of zeros.
 
     Raises:
-        ValueError: If a size is no integer of at least 1, the activation unknown, or a time constant no number or out
-            of range.
-        TypeError: If ``rngs`` is no ``Rngs``, or a flag neither True nor False.
+        ValueError: If a size is not an integer of at least 1, the activation unknown, or a time constant not a number
+            or out of range.
+        TypeError: If ``rngs`` is not an ``Rngs``, or a flag neither True nor False.
     """
 
     def __init__(

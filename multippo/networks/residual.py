@@ -21,7 +21,7 @@ class Residual(Container):
         module: f, with outputs of the shape of its inputs.
 
     Raises:
-        TypeError: If ``module`` is no StatefulModule, or of another engine.
+        TypeError: If ``module`` is not a StatefulModule, or of another engine.
     """
 
     def __init__(self, module: StatefulModule) -> None:

@@ -27,12 +27,12 @@ class Filter(StatefulModule):
         Filter(state="policy", goal=("privileged", "goal"))  {"state": ..., "goal": ...}
 
     Args:
-        spec: What to take; a dict for keys that are no identifiers.
+        spec: What to take; a dict for keys that are not identifiers.
         **keywords: The same as a dict, as keyword arguments.
 
     Raises:
         ValueError: If there is neither or both, or a dict or path is empty.
-        TypeError: If a spec is none of the above.
+        TypeError: If a spec is something else.
     """
 
     def __init__(self, spec: Spec | None = None, /, *more: Any, **keywords: Spec) -> None:
@@ -64,7 +64,7 @@ class Flattener(StatefulModule):
         preserve_levels: How many levels of dicts, lists and tuples, counted from the top, are kept.
 
     Raises:
-        ValueError: If ``preserve_levels`` is no integer of at least 0.
+        ValueError: If ``preserve_levels`` is not an integer of at least 0.
     """
 
     def __init__(self, preserve_levels: int = 0) -> None:
@@ -130,7 +130,7 @@ def _below(levels: int) -> str:
 
 
 def _map_entries(function: Callable[[Any], Any], x: Any) -> Any:
-    """A dict, list or tuple of the same kind, of what its entries become; None where ``x`` is none of them."""
+    """A dict, list or tuple of the same kind with its entries mapped; None for anything else."""
     if isinstance(x, Mapping):
         return {key: function(entry) for key, entry in x.items()}
     if isinstance(x, tuple | list):

@@ -1,4 +1,4 @@
-"""The protocol: what a module of a stateful network is. Whoever has read this file can write one.
+"""The protocol: what a module of a stateful network is. Read this file to write one.
 
 Legend of axes: ``T`` time, ``B`` environments (batch), ``...`` features.
 
@@ -9,7 +9,7 @@ Two kinds of state, which never mix:
 * *Carry* state is the explicit ``state`` argument: a tree of arrays that all lead with the batch axis, one row for each
   environment. It is reset where an episode ends. Random keys are carry state too, so a call is a pure function.
 
-Three phases, told apart by ``rollout_extras`` alone:
+Three phases, distinguished by ``rollout_extras`` alone:
 
 * **rollout**: ``None``; a module that replay needs something from returns its snapshot in ``rollout_extras``, and the
   rollout stacks the snapshots over time;
@@ -34,7 +34,7 @@ __all__ = ["PPONetworkOutput", "StatefulModule", "StatefulModuleOutput"]
 
 
 class StatefulModuleOutput(NamedTuple):
-    """What a call of a module returns.
+    """Result of a call of a module.
 
     Attributes:
         next_state: The carry after the call; the same structure, shapes and dtypes as the one passed in.
@@ -73,7 +73,7 @@ StatefulModuleOutput.__new__ = _new_output  # pyright: ignore[reportAttributeAcc
 
 
 class PPONetworkOutput(NamedTuple):
-    """What PPO needs of a network: the ``output`` of the outermost module.
+    """Output of a network that PPO can train: the ``output`` of its outermost module.
 
     Attributes:
         actions: Tree of ``[B, ...]`` arrays, in the coordinates the environment's ``step`` takes.
@@ -134,8 +134,8 @@ class StatefulModule(metaclass=StatefulMeta):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Gives a class that overrides ``__call__`` alone the default ``unroll``, never an inherited one.
 
-        An inherited parallel ``unroll`` would run the parent's arithmetic in replay. Its ``initialize_state`` refuses
-        what is no number of environments.
+        An inherited parallel ``unroll`` would run the parent's arithmetic in replay. Its ``initialize_state``
+        raises unless it is given a number of environments.
         """
         super().__init_subclass__(**kwargs)
         own = cls.__dict__

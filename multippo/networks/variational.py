@@ -18,13 +18,13 @@ from multippo.rngs import Rngs, check_rngs
 __all__ = ["AR1VariationalBottleneck", "CodeState", "VariationalBottleneck"]
 
 _LARGEST = 1e8
-"""Where a mean or a standard deviation stops, so that its square is a number in either type."""
+"""Bound of means and standard deviations, whose squares are finite in float32."""
 
 _LEAST_STD = 1e-6
 
 
 class _Bottleneck(StatefulModule):
-    """What the two have in common: from an input to a code."""
+    """Base of variational bottlenecks: turns an input into a code."""
 
     def __init__(self, latent_size: int, rngs: Rngs, kl_weight: float = 1.0, min_std: float = 1e-6) -> None:
         kind = type(self).__name__
@@ -52,7 +52,7 @@ class _Bottleneck(StatefulModule):
         return random_state.noise_over_time(self, self._draw, state, time, (self.latent_size,))
 
     def _encode(self, x: Any, noise: Any) -> tuple[Gaussian, Any]:
-        """The code's distribution and a sample of it; its mean where there is no noise."""
+        """The code's distribution and a sample of it; its mean without noise."""
         mean = self._held(x[..., : self.latent_size])
         std = self._held(softplus(self.xp, x[..., self.latent_size :]) + self.min_std)
         if self.min_std < _LEAST_STD:  # softplus itself underflows to 0
@@ -88,8 +88,8 @@ class VariationalBottleneck(_Bottleneck):
         min_std: Added to the softplus; a standard deviation below 1e-6 is taken as 1e-6.
 
     Raises:
-        ValueError: If the size is no integer of at least 1, or a number negative or not finite.
-        TypeError: If ``rngs`` is no ``Rngs``.
+        ValueError: If the size is not an integer of at least 1, or a number negative or not finite.
+        TypeError: If ``rngs`` is not an ``Rngs``.
     """
 
     def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
@@ -124,7 +124,7 @@ class CodeState(NamedTuple):
 
     Attributes:
         random: Key and step count of every environment.
-        previous: ``[B, L]``, the code of the episode's step before; 0 where there is none.
+        previous: ``[B, L]``, the code of the episode's step before; 0 in its first step.
         has_previous: ``[B]`` bool, False before an episode's first step.
     """
 
@@ -159,8 +159,8 @@ class AR1VariationalBottleneck(_Bottleneck):
         prior_correlation: a, at least 0 and below 1.
 
     Raises:
-        ValueError: If the size is no integer of at least 1, or a number out of range.
-        TypeError: If ``rngs`` is no ``Rngs``.
+        ValueError: If the size is not an integer of at least 1, or a number out of range.
+        TypeError: If ``rngs`` is not an ``Rngs``.
     """
 
     def __init__(

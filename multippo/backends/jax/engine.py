@@ -80,7 +80,7 @@ class JaxEngine(Engine):
     def update_statistics(
         self, definition: Any, params: Any, variables: Any, rollout_extras: Any, valid: Any, skip: Any
     ) -> Any:
-        # Rebuilt here, since NNX refuses to write a variable that an enclosing trace (of a branch, say) has made.
+        # Rebuilt here, since NNX lets no one write to a variable that an enclosing trace (of a branch, say) has made.
         module = nnx.merge(definition, *jax.tree.map(lambda x: x, (params, variables)))
         with _selecting_by_where(type(module).__name__):
             module.update_statistics(rollout_extras, valid=valid)

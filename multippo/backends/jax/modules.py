@@ -59,7 +59,7 @@ class JaxModule(nnx.Module, metaclass=JaxMeta):
         check_held(self, name, value, _TRACKED)
         value = track(value, _TRACKED, nnx.List, ModuleDict)
         check_attribute(self, name, nnx.Module, isinstance(value, _TRACKED))
-        # NNX lets no attribute turn from a plain one into one with arrays; begun anew, it is what it holds now.
+        # NNX lets no attribute turn from a plain one into one with arrays; created again, it is the kind it holds now.
         if name in vars(self) and nnx.is_data(vars(self)[name]) != nnx.is_data(value):
             delattr(self, name)
         super().__setattr__(name, value)

@@ -50,7 +50,7 @@ class Linear(Module):
 
 
 class _Recurrent(Module):
-    """What both cells have: two kernels, a bias, and a carry of ``[B, H]`` arrays."""
+    """Base of both cells: two kernels, a bias, and a carry of ``[B, H]`` arrays."""
 
     def __init__(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> None:
         self.input_kernel, self.recurrent_kernel = _param(input_kernel), _param(recurrent_kernel)

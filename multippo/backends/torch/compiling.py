@@ -21,7 +21,7 @@ from multippo.trees import tree_map
 __all__ = ["compiled"]
 
 _KNOWS_UNSAFE = hasattr(torch.Tag, "cudagraph_unsafe")
-"""Whether operators that wait for the host can be marked."""
+"""True if operators that wait for the host can be marked."""
 
 
 def compiled(function: Callable[..., Any], graphs: bool, on_compiled: Callable[[float], None]) -> Callable[..., Any]:
@@ -81,7 +81,7 @@ def _graphs_compiled() -> int:
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function or method with a copy of its code.
 
-    torch keeps what it compiled by code object, and refuses to compile one more than a few times: one method of many
+    torch keeps what it compiled by code object, and compiles one only a few times: one method of many
     instances would come to that after two or three networks in a process.
     """
     plain = getattr(function, "__func__", function)

@@ -305,7 +305,7 @@ class TorchEngine(Engine):
         return compiled(function, mode == "reduce-overhead", self._count_seconds)
 
     def structure(self, definition: Any) -> Any:
-        # What this takes for equal and is not, such as a function in the place of one freed, torch compiles anew.
+        # What this takes for equal and is not, such as a function in the place of one freed, torch compiles again.
         found: list[Any] = []
         for name, module in definition.named_modules(remove_duplicate=False):
             held = vars(module)
@@ -321,7 +321,7 @@ class TorchEngine(Engine):
         return self._compile_seconds
 
     def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
-        # With gradients, unless the caller wants none, so that what can't be differentiated is told of.
+        # With gradients, unless the caller wants none, so that what can't be differentiated is reported.
         return function(*args)
 
     @contextlib.contextmanager
@@ -368,7 +368,7 @@ class TorchEngine(Engine):
 
 
 def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """Which tensor each parameter is, and how often it was written: nothing is read, so nothing waits for a device."""
+    """Identity of each parameter's tensor and the number of writes to it; waits for no device."""
     held = module.named_parameters()
     return {name: (id(p), -1 if p.is_inference() else p._version) for name, p in held if p.requires_grad}
 

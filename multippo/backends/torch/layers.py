@@ -92,7 +92,7 @@ class LSTMCore(nn.LSTMCell):
     """``nn.LSTMCell`` with one bias: the second, redundant one is zero and not trained.
 
     torch adds two biases to every gate, which under Adam would move their sum at twice the learning rate. A cell rather
-    than an ``nn.LSTM``, since torch.compile refuses that; ``unroll`` calls the kernel of ``nn.LSTM`` all the same.
+    than an ``nn.LSTM``, since torch.compile does not take that; ``unroll`` calls the kernel of ``nn.LSTM`` anyhow.
     """
 
     bias_ih: torch.Tensor
@@ -268,7 +268,7 @@ _RANDOM = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
 def _state_of(module: nn.Module) -> tuple[str, str] | None:
-    """What a call of a module itself, leaving out those in it, would write or draw; None for all that is known."""
+    """State that a call of a module itself, without those in it, would write or draw; None if none is known."""
     hooks = (*vars(module)["_forward_pre_hooks"].values(), *vars(module)["_forward_hooks"].values())
     if isinstance(module, _STATEFUL) or any(type(hook).__name__ == "SpectralNorm" for hook in hooks):
         return "a state of its own", "write"

@@ -69,14 +69,14 @@ class TorchVariable(_ReadFirst, nn.Module):
 
 
 OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
-"""What ``nn.Module`` keeps on an instance."""
+"""Attributes that ``nn.Module`` keeps on an instance."""
 
 Param.register(TorchParam)
 Variable.register(TorchVariable)
 
 
 class ModuleDict(KeyedChildren, nn.Module):
-    """``nn.ModuleDict`` for any key: ``keys`` and ``a.b`` too, which torch's own refuses."""
+    """``nn.ModuleDict`` for any key: ``keys`` and ``a.b`` too, which torch's own does not allow."""
 
 
 class TorchMeta(StatefulMeta):
@@ -109,7 +109,7 @@ class TorchModule(nn.Module, metaclass=TorchMeta):
         value = track(value, (nn.Module,), nn.ModuleList, ModuleDict)
         # torch finds an attribute of the class before a module of that name.
         check_attribute(self, name, type(self), isinstance(value, nn.Module))
-        # torch lets no attribute turn from a module into a plain one; begun anew, it is what it holds now.
+        # torch lets no attribute turn from a module into a plain one; created again, it is the kind it holds now.
         is_plain = not isinstance(value, nn.Module | None)
         if is_plain and name in vars(self)["_modules"]:
             delattr(self, name)

@@ -60,7 +60,7 @@ def own_modes(device: torch.device) -> Generator[None]:
         stack.enter_context(torch.inference_mode(False))  # gradients are on in it
         for kind in {"cpu", device.type}:
             stack.enter_context(torch.autocast(kind, enabled=False))
-        # Left alone if nobody set it, since under a default device every call of torch's takes longer.
+        # Left alone if it was never set, since under a default device every call of torch's takes longer.
         if torch.get_default_device() not in (torch.device("cpu"), device):
             stack.enter_context(device)
         yield

@@ -1,4 +1,4 @@
-"""How a neutral class becomes an engine's own: at instantiation, through the metaclass.
+"""Binding of neutral classes to an engine: at instantiation, through the metaclass.
 
 Calling a neutral class looks up the active engine, asks it for a cached class derived from (the neutral class, the
 engine's native module), and instantiates that. The engine is then a class attribute of the instance for good: nothing

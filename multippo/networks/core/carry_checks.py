@@ -1,4 +1,4 @@
-"""Whether a carry fits an input: one row for each environment.
+"""Checks that a carry fits an input: one row for each environment.
 
 Shapes are known before anything is computed, so nothing of this is in compiled code. Without it a carry of one row
 would be broadcast over the batch, and all environments have the same noise; and a fused kernel read beyond a short one.
@@ -20,15 +20,12 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def check_batch(kind: str, state: Any, batch: int) -> None:
-    """Refuses a carry of which a leaf has not ``batch`` rows.
+    """Raises a ValueError, which names the leaf, unless every leaf of a carry has ``batch`` rows.
 
     Args:
-        kind: Who was given it.
+        kind: Module that was given the carry.
         state: Tree of arrays.
         batch: B.
-
-    Raises:
-        ValueError: If so; the error names the leaf.
     """
     for leaf in tree_leaves(state):
         if not getattr(leaf, "shape", ()) or leaf.shape[0] != batch:
@@ -48,20 +45,20 @@ def check_rows(kind: str, held: Any, batch: int) -> None:
 
 
 def check_steps(kind: str, xs: Any, done: Any) -> None:
-    """Refuses inputs of an ``unroll`` of no step, or not of as many steps and environments as ``done`` is.
+    """Checks the inputs of an ``unroll``.
 
     Args:
-        kind: Who was given them.
+        kind: Module that was given them.
         xs: Tree of arrays.
         done: ``[T, B]``.
 
     Raises:
-        ValueError: If a leaf does not begin with the axes of ``done``, or there is no step.
-        TypeError: If ``done`` holds no truth values.
+        ValueError: If a leaf does not begin with the axes of ``done``, or that has zero steps.
+        TypeError: If ``done`` does not hold truth values.
     """
     shape = tuple(done.shape)
     if 0 in shape[:1]:
-        raise ValueError(f"{kind} got done of shape {shape}, of no step; expected [T, B] with a T of at least 1.")
+        raise ValueError(f"{kind} got done of shape {shape}, of zero steps; expected [T, B] with a T of at least 1.")
     if str(done.dtype).rpartition(".")[2] != "bool":
         raise TypeError(f"{kind} got done of type {done.dtype}; expected truth values [T, B], such as done > 0.")
     for leaf in (xs,) if hasattr(xs, "shape") else tree_leaves(xs):
@@ -80,7 +77,7 @@ def _is_count(value: Any) -> bool:
 
 
 def with_batch_size(initialize_state: _Method) -> _Method:
-    """An ``initialize_state`` that refuses what is no number of environments, before a framework does.
+    """``initialize_state`` with a check of its argument, whose error is plainer than a framework's.
 
     Raises:
         ValueError: When it is called with anything but an integer of at least 0.
@@ -104,13 +101,13 @@ def take_carry(kind: str, state: Any, names: Sequence[str], shape: tuple[int, ..
     """The arrays of a carry that is a dict, in the order of ``names``.
 
     Args:
-        kind: Who was given it.
+        kind: Module that was given it.
         state: Carry.
         names: Its entries.
         shape: Of each of them.
 
     Raises:
-        ValueError: If it is no such dict, or an entry has another shape.
+        ValueError: If it is not such a dict, or an entry has another shape.
     """
     held: list[Any] = []
     for name in names:

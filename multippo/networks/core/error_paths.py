@@ -73,7 +73,7 @@ def where_it_failed(network: Any, error: BaseException) -> str:
             key = None
         # A container's ``Pass`` knows which of its children it runs.
         key = frame.f_locals["key"] if "child_input" in frame.f_locals else key
-    if key is not None:  # the container refused what a child returned
+    if key is not None:  # the container raised about a child's output
         container: Any = innermost
         paths = [path + _steps(container, container.children_by_key[key], key)[0] for path in paths]
     return " and ".join(paths)
@@ -105,7 +105,7 @@ def message_of(error: BaseException) -> str:
 
 
 def located_call(neutral: Any) -> Callable[..., Any]:
-    """The ``__call__`` that a class of the user's is bound with: errors from below it get a note of their place."""
+    """``__call__`` of a user's class when it is bound: errors from below it get a note of their place."""
     call = neutral.__call__
     if is_the_librarys(neutral):  # whose containers add notes themselves
         return call

@@ -62,11 +62,7 @@ def new_random_state(module: Any, key: Any, batch_size: int) -> RandomState:
 
 
 def check_random_state(kind: str, state: Any, batch: int) -> None:
-    """Refuses what is no ``RandomState`` of ``batch`` environments: one of a single row would be everybody's noise.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Raises a ValueError unless ``state`` is a ``RandomState`` of ``batch`` rows, a stream for each environment."""
     if not isinstance(state, RandomState):
         raise ValueError(
             f"{kind} got {describe(state)} as its state; expected a RandomState, as initialize_state({batch}) makes it."

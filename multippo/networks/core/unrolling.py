@@ -72,7 +72,7 @@ def unfold_time(xp: Any, tree: Any, time: int, batch: int) -> Any:
 
 
 def shift_in_time(xp: Any, past: Any, xs: Any, done: Any, start: Any = None) -> Any:
-    """What there was K steps before each of T steps and after them, ``start`` where another episode has begun since.
+    """Values of K steps before each of T steps and after them; ``start`` where another episode began since.
 
     Args:
         xp: Array namespace.

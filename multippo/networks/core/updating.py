@@ -13,7 +13,7 @@ __all__ = ["needs_only_valid", "takes_valid", "with_mask"]
 
 
 def takes_valid(update: Callable[..., None]) -> bool:
-    """Whether a class's ``update_statistics``, as its author wrote it, takes ``valid``."""
+    """True if an ``update_statistics``, as its author wrote it, takes ``valid``."""
     parameters = inspect.signature(update).parameters.values()
     return any(p.name == "valid" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
@@ -21,8 +21,7 @@ def takes_valid(update: Callable[..., None]) -> bool:
 def with_mask(update: Callable[..., None]) -> Callable[..., None]:
     """An ``update_statistics(self, rollout_extras)`` as one that takes ``valid``, and is given the valid entries only.
 
-    So whoever holds modules can hand them ``valid``, whatever they were written with. Where no entry counts there is
-    nothing to learn from, and nothing is called: the mean of no entry is no number.
+    So parents can hand ``valid`` to any module. Without a valid entry it is not called, since the mean of none is NaN.
     """
 
     @functools.wraps(update)
@@ -42,7 +41,7 @@ def _class_takes_valid(cls: type) -> bool:
 
 
 def needs_only_valid(module: Any) -> bool:
-    """Whether a module in the tree takes no mask, so that statistics can't be updated inside compiled code."""
+    """True if a module in the tree takes no mask, so that statistics can't be updated inside compiled code."""
     children = (child for _, child in module.engine.children(module))
     own = not _class_takes_valid(type(module)) if hasattr(type(module), "update_statistics") else False
     return own or any(needs_only_valid(child) for child in children if hasattr(type(child), "update_statistics"))

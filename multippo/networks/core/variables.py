@@ -17,7 +17,7 @@ class VariableMeta(abc.ABCMeta):
         """Makes a variable of the kind the class names.
 
         Raises:
-            TypeError: If the value is no array of numbers, or for a ``Param`` one of complex numbers.
+            TypeError: If the value is not an array of numbers, or for a ``Param`` one of complex numbers.
         """
         from multippo.backends.registry import active_engine
 

@@ -34,7 +34,7 @@ _SUPPORTED = (
 
 
 class SamplerOptions(NamedTuple):
-    """What the samplers of a network have in common.
+    """Settings that the samplers of a network share.
 
     Attributes:
         entropy_weight: Weight of the entropy bonus.
@@ -183,7 +183,7 @@ def _of_box(shape: tuple[int, ...], bounded: bool, rngs: Rngs, options: SamplerO
 
 
 def _has_numbers(action: Size) -> bool:
-    """Whether any part of an action is drawn from a Gaussian; True for what is refused later by name."""
+    """True if any part of an action is drawn from a Gaussian, or not supported, which is an error later."""
     if isinstance(action, spaces.Dict) and action.spaces:
         return any(_has_numbers(sub) for sub in action.spaces.values())
     is_choice = isinstance(action, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
@@ -191,7 +191,7 @@ def _has_numbers(action: Size) -> bool:
 
 
 def _is_bounded(space: spaces.Box) -> bool:
-    """Whether every dimension has both bounds; the largest number of the type, or near it, is none."""
+    """True if every dimension has both bounds; the largest number of the type, or near it, does not count as one."""
     limit = float(np.finfo(space.dtype.name).max) / 4
     return bool(np.all(np.abs(space.low) < limit) and np.all(np.abs(space.high) < limit))
 

@@ -26,7 +26,7 @@ _HIDDEN_GAIN = 2.0**0.5
 
 
 _MASK_KEY = "action_mask"
-"""Where a mask is looked for if nobody says; there need be none."""
+"""Default entry of an observation to look for a mask; it may be missing."""
 
 
 @known_keywords
@@ -107,7 +107,7 @@ def make_mlp_actor_critic(
     Observations of any supported space are flattened, dicts in the order of their sorted keys. Bytes stay ``uint8``
     where rollouts are stored. The network divides images by 255 and does not normalise them further: a Box of ``uint8``
     from 0 to 255 on three axes (or four, stacked) with at least 16 pixels a side. Other bytes, such as the codes of a
-    grid world, are normalised as floats are. There are no convolutions here; ``make_cnn_actor_critic`` has them.
+    grid world, are normalised as floats are. For convolutions see ``make_cnn_actor_critic``.
 
     With a mask in the observation (see ``mask_key``) an action that is not allowed has probability 0.
 
@@ -131,7 +131,7 @@ def make_mlp_actor_critic(
         std_scale: Multiplies the standard deviation of a Box's actions.
         mask_key: The entry of a Dict observation that masks the action: 1 (or anything but 0) for what is allowed, one
             number for each choice of a Discrete, one block after another for a MultiDiscrete or a Box of integers, a
-            Dict of masks for a Dict of actions. It is neither normalised nor seen by the layers. None: there is none.
+            Dict of masks for a Dict of actions. It is neither normalised nor seen by the layers. None for no mask.
         bytes_as_images: Divide all bytes from 0 to 255 by 255, whatever their shape, as networks did before there was
             this option, and as continued and loaded runs of that time still do.
 
@@ -243,7 +243,7 @@ _CELLS: dict[str, Any] = {"gru": GRU, "lstm": LSTM}
 
 
 class _Ends(NamedTuple):
-    """What the spaces decide of a network.
+    """Parts of a network that follow from the spaces.
 
     Attributes:
         front: From the observation (without its mask) to features.
@@ -274,8 +274,8 @@ def _ends(
     if mask_key not in (None, _MASK_KEY, *keys):
         has = f"it has {list(keys)}" if keys else f"it is {observation}"
         raise ValueError(
-            f"mask_key={mask_key!r} is no entry of the observation; {has}. Name the entry that masks the action, or "
-            "leave mask_key out."
+            f"mask_key={mask_key!r} is not an entry of the observation; {has}. Name the entry that masks the action, "
+            "or leave mask_key out."
         )
     if mask_key is not None and isinstance(observation, spaces.Dict) and mask_key in observation.spaces:
         mask_space = observation[mask_key]

@@ -69,8 +69,8 @@ def make_cnn_actor_critic(
         A network whose output is a ``PPONetworkOutput``.
 
     Raises:
-        ValueError: If the observation is no image, or too small for the kernels; if the sizes of the convolutions are
-            not equally many; or if the action space is not supported. The error says what was expected.
+        ValueError: If the observation is not an image, or too small for the kernels; if the sizes of the convolutions
+            are not equally many; or if the action space is not supported. The error says what was expected.
     """
     rngs = rngs or Rngs(0)
     if not isinstance(observation, spaces.Box) or len(observation.shape) != 3:

@@ -66,7 +66,7 @@ def observation_layers(
 
 
 def num_features(space: Any, path: str = "observation") -> int:
-    """How many numbers the policy sees of an observation.
+    """Number of features that the policy sees of an observation.
 
     Raises:
         ValueError: If the space, or one in it, is not supported; the error names it.
@@ -92,7 +92,7 @@ def num_features(space: Any, path: str = "observation") -> int:
 
 
 def check_keys(space: Any, path: str) -> None:
-    """Refuses keys of a Dict space that can't be keys of a network's trees.
+    """Raises for keys of a Dict space that can't be keys of a network's trees.
 
     Raises:
         ValueError: If a key is empty, or there are keys of several types, which can't be put in order.

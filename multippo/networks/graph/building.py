@@ -1,4 +1,4 @@
-"""How a ``PopulationGraph`` is described: populations, connections, outputs, and the end of it."""
+"""Description of a ``PopulationGraph``: its populations, connections and outputs, and ``build``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Builder(Parent):
         Raises:
             RuntimeError: After ``finalize``.
             ValueError: If the name is taken, a size is missing or impossible, or ``compute`` has other sizes.
-            TypeError: If ``compute`` is no StatefulModule of this engine.
+            TypeError: If ``compute`` is not a StatefulModule of this engine.
         """
         self._open("add_population")
         if check_name("population", name) in self._held("populations"):
@@ -136,7 +136,7 @@ class Builder(Parent):
             RuntimeError: After ``finalize``.
             ValueError: If a population is unknown, there is such a connection already, the delay no integer of at least
                 0, the transform of other sizes, or a module is to be used in both directions.
-            TypeError: If the transform is none of these.
+            TypeError: If the transform is something else.
         """
         self._open("connect")
         if reciprocal and not (transform is None or isinstance(transform, str)):
@@ -218,7 +218,7 @@ class Builder(Parent):
 
         Raises:
             RuntimeError: If it was called before.
-            ValueError: If there is no output, a population has no input or none that comes from an observation, or
+            ValueError: If an output is missing, a population has no input or none that comes from an observation, or
                 connections without delay form a cycle.
         """
         self._open("finalize")
@@ -237,7 +237,7 @@ class Builder(Parent):
         self.plan, self.rngs = plan, None
 
     def _held(self, kind: str) -> Any:
-        """What has been added of one kind, by name."""
+        """Parts of one kind that were added, by name."""
         return getattr(self, kind, {})
 
     def _add(self, kind: str, name: str, module: StatefulModule) -> None:

@@ -67,5 +67,5 @@ class Readout(Wrapper):
 
 
 def connection_name(source: str, target: str, delay: int) -> str:
-    """What a connection is called, in carries, snapshots and portable weights."""
+    """Name of a connection in carries, snapshots and portable weights."""
     return f"{source}->{target}@{delay}" if delay else f"{source}->{target}"

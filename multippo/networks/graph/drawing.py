@@ -74,7 +74,7 @@ def draw(
 
     Raises:
         ImportError: If matplotlib is missing.
-        TypeError: If ``ax`` is none of its axes.
+        TypeError: If ``ax`` is not one of its axes.
     """
     if ax is not None and not hasattr(ax, "annotate"):
         raise TypeError(

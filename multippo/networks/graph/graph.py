@@ -81,7 +81,7 @@ class PopulationGraph(Builder):
 
     @property
     def scans_in_replay(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether there is feedback, so that a replay goes through a part of the graph step by step."""
+        """True if the graph has feedback, so that a replay takes a part of it step by step."""
         return self.plan is not None and any(component.feedback for component in self.plan.components)
 
     @property
@@ -149,13 +149,13 @@ class PopulationGraph(Builder):
         return out.output
 
     def _check_buffers(self, state: Any, batch: int) -> None:
-        """Refuses past outputs of another number of environments, which would be added to everybody's input."""
+        """Raises unless past outputs have ``batch`` rows; a single one would be added to every environment's input."""
         for name, population in self._held("populations").items():
             if population.max_outgoing_delay:
                 check_rows(f"Population {name!r}", state["populations"][name]["buffer"], batch)
 
     def _observed(self, plan: Plan, x: Any) -> dict[str, Any]:
-        """What each input population sees."""
+        """Observations by input population."""
         populations = self._held("populations")
         return {name: populations[name].observe(x, len(plan.inputs) == 1) for name in plan.inputs}
 
@@ -196,7 +196,7 @@ class PopulationGraph(Builder):
 
         Raises:
             ImportError: If matplotlib is missing.
-            TypeError: If ``ax`` is none of its axes.
+            TypeError: If ``ax`` is not one of its axes.
             RuntimeError: Before ``finalize``.
         """
         plan = self._ready()

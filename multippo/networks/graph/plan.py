@@ -54,7 +54,7 @@ class Component(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is run in which order. Hashable, and thus part of a module's structure.
+    """Order in which a graph runs its parts. Hashable, so that it can be part of a module's structure.
 
     Attributes:
         components: In an order in which every connection leads onwards, delayed ones too.
@@ -82,7 +82,7 @@ def make_plan(
     for source, target, _ in connections.values():
         targets[source].append(target)
     reached = {name: _reachable(targets, targets[name]) for name in populations}
-    _refuse_unreached(populations, inputs, reached, connections)
+    _check_reached(populations, inputs, reached, connections)
     # Each population with all those that it reaches and is reached by.
     together = {
         name: tuple(n for n in populations if n == name or (n in reached[name] and name in reached[n]))
@@ -113,7 +113,7 @@ def _reachable(targets: Mapping[str, Iterable[str]], starts: Iterable[str]) -> s
     return found
 
 
-def _refuse_unreached(
+def _check_reached(
     populations: Sequence[str],
     inputs: Sequence[str],
     reached: Mapping[str, set[str]],
@@ -131,7 +131,7 @@ def _refuse_unreached(
     if unreached:
         raise ValueError(
             f"PopulationGraph has populations that no observation reaches: {unreached}; connect a population that has "
-            f"one ({list(inputs) or 'there is none yet, see add_input'}) to them."
+            f"one ({list(inputs) or 'none so far, see add_input'}) to them."
         )
 
 

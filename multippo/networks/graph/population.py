@@ -94,7 +94,7 @@ class Population(Wrapper):
         return state["buffer"][:, self.max_outgoing_delay - delay]
 
     def recall_over_time(self, state: Any, ys: Any, done: Any, delay: int) -> Any:
-        """What ``recall`` returns in each of T steps ``[T, B, output_size]``, given all their outputs ``ys``."""
+        """Results of ``recall`` in each of T steps, ``[T, B, output_size]``, given all their outputs ``ys``."""
         return self._shifted(state["buffer"][:, self.max_outgoing_delay - delay :], ys, done)[: done.shape[0]]
 
     def _shifted(self, buffer: Any, ys: Any, done: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a population, a connection and an output have in common: at most one module, and sizes."""
+"""Base of populations, connections and outputs of a graph: at most one module, and sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_name(what: str, name: Any) -> str:
     """The name of a population or an output.
 
     Raises:
-        TypeError: If it is no string.
+        TypeError: If it is not a string.
         ValueError: If it is empty, or could be taken for a connection's, such as ``source->target@2``.
     """
     if not isinstance(name, str):
@@ -48,10 +48,10 @@ def check_name(what: str, name: Any) -> str:
 
 
 def check_yields(where: str, module: StatefulModule, input_size: int, output_size: int | None) -> None:
-    """Refuses a module that does not take ``[B, input_size]``, or does not turn it into ``[B, output_size]``.
+    """Runs a module on ``[B, input_size]`` without computing.
 
     Raises:
-        ValueError: If so; the error says what it yields.
+        ValueError: If it does not take that, or does not return ``[B, output_size]``.
     """
     engine = module.engine
 
@@ -68,11 +68,7 @@ def check_yields(where: str, module: StatefulModule, input_size: int, output_siz
 
 
 def check_output(where: str, output: Any, size: int) -> None:
-    """Refuses what is no array with ``size`` features on its last axis.
-
-    Raises:
-        ValueError: If so.
-    """
+    """Raises a ValueError unless ``output`` is an array with ``size`` features on its last axis."""
     shape = getattr(output, "shape", ())
     if len(shape) < 2 or shape[-1] != size:
         raise ValueError(f"{where} yields {describe(output)}; expected an array with {size} features on the last axis.")

@@ -11,7 +11,7 @@
 >>> {layer: tuple(array.shape) for layer, array in mp.extract_activations(out.metrics).items()}
 {0: (5, 4), 1: (5, 2)}
 
-A module of your own is recorded by its output, as every layer is. One whose inner units are no modules records them
+A module of your own is recorded by its output, as every layer is. One whose inner units are not modules records them
 itself: it sets ``self.record_activations = False`` in its constructor, and where it is True it returns metrics with
 a tree of arrays ``[B, ...]`` under ``ACTIVATION_KEY``. ``with_recording`` sets it to True on the copy.
 """
@@ -46,7 +46,7 @@ def with_recording(net: Any) -> Any:
     Of a ``PopulationGraph`` the outputs of its populations are recorded, and not those of the layers inside them.
 
     Raises:
-        TypeError: If ``net`` is no StatefulModule.
+        TypeError: If ``net`` is not a StatefulModule.
         ValueError: If a child is called "activations".
     """
     if not isinstance(net, StatefulModule):
@@ -74,7 +74,7 @@ def with_recording(net: Any) -> Any:
 
 
 def _check_names(module: Any) -> None:
-    """Refuses a child whose metrics would be taken for a record."""
+    """Raises for a child whose metrics would be taken for a record."""
     if isinstance(module, Parent) and ACTIVATION_KEY in module.keys:
         raise ValueError(
             f"with_recording got a {type(module).__name__} with a child called {ACTIVATION_KEY!r}, which would be "
@@ -110,7 +110,7 @@ def extract_activations(metrics: Any) -> Any:
     Returns:
         A nested dict with the keys of the network's carry: positions of a ``Sequential`` as integers, names
         elsewhere (names that are all digits are taken for positions, too); at each layer its output. Where a module
-        that is no container has handed on its children's, its own is the entry ``"output"`` beside them. None if
+        that is not a container has handed on its children's, its own is the entry ``"output"`` beside them. None if
         nothing was recorded.
     """
     if not isinstance(metrics, Mapping):

@@ -41,7 +41,7 @@ class ModuleRow:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkSummary:
-    """What ``summary`` returns; prints as a table.
+    """Summary of a network; prints as a table.
 
     Attributes:
         rows: The network and all modules in it, parents before children.
@@ -87,7 +87,7 @@ def summary(net: Any, sample_input: Any = None) -> NetworkSummary:
             it once. None to leave outputs out.
 
     Raises:
-        TypeError: If ``net`` is no StatefulModule, or ``sample_input`` no tree of arrays.
+        TypeError: If ``net`` is not a StatefulModule, or ``sample_input`` not a tree of arrays.
     """
     if not isinstance(net, StatefulModule):
         raise TypeError(f"summary got a {type(net).__name__}; expected a StatefulModule.")
@@ -185,7 +185,7 @@ def _outputs(net: Any, sample_input: Any) -> dict[int, dict[str, tuple[int, ...]
 
 @functools.cache
 def _reporting(neutral: Any) -> type:
-    """A subclass that tells what it puts out."""
+    """Subclass of a module's class that reports its outputs."""
 
     def call(self: Any, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         out = neutral.__call__(self, state, x, rollout_extras)

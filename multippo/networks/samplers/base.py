@@ -1,4 +1,4 @@
-"""What all samplers share: when to draw, what to emit, how time and replay go."""
+"""Base of the samplers: draws, emits samples, and evaluates stored ones in replay."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class ActionSampler(StatefulModule):
     ``PPOConfig.entropy_weight`` is a weight for all samplers of a network instead, which may change over a run.
 
     Args:
-        rngs: Where the sampler's key comes from.
+        rngs: Source of the sampler's key.
         entropy_weight: Weight of the entropy in the loss.
 
     Raises:
-        ValueError: If ``entropy_weight`` is no number of at least 0.
-        TypeError: If ``rngs`` is no ``Rngs``.
+        ValueError: If ``entropy_weight`` is negative or not a number.
+        TypeError: If ``rngs`` is not an ``Rngs``.
     """
 
     estimates_entropy = False
-    """Whether the entropy has no closed form, so that a gradient of it takes noise in replay too."""
+    """True if the entropy has no closed form, so that its gradient needs noise in replay too."""
 
     parameter_axes: ClassVar[int | None] = None
     """Axes of the distribution's parameters behind time and batch; None where they are not known."""
@@ -56,9 +56,9 @@ class ActionSampler(StatefulModule):
         """
 
     def num_choices(self, parameters: Any) -> Any:
-        """How many choices each number of an action is one of: an integer, or integers of the shape of an action.
+        """Number of choices behind each number of an action: an integer, or integers of an action's shape.
 
-        None, the default, where it is no choice, or that is not known; what is told must be what the space has.
+        None, the default, for an action that is not a choice, or not a known one; a number must be the space's.
 
         Args:
             parameters: From ``distribution``.

@@ -25,12 +25,12 @@ class BernoulliSampler(ActionSampler):
     over the switches. The mode is 1 where the odds are better than even.
 
     Args:
-        rngs: Where the sampler's key comes from.
+        rngs: Source of the sampler's key.
         entropy_weight: Weight of the entropy in the loss.
         action_shape: Shape of one action, of K switches in all; None: one axis of as many as the input has.
 
     Raises:
-        ValueError: If ``action_shape`` is no shape.
+        ValueError: If ``action_shape`` is not a shape.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class CategoricalSampler(ActionSampler):
     probability 0 is never sampled.
 
     Args:
-        rngs: Where the sampler's key comes from.
+        rngs: Source of the sampler's key.
         entropy_weight: Weight of the entropy in the loss.
     """
 
@@ -91,7 +91,7 @@ class MultiCategoricalSampler(CategoricalSampler):
 
     Args:
         nvec: How many options each choice has: integers of at least 1, of any shape.
-        rngs: Where the sampler's key comes from.
+        rngs: Source of the sampler's key.
         entropy_weight: Weight of the entropy in the loss.
 
     Raises:

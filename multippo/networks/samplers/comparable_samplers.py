@@ -19,7 +19,7 @@ __all__ = ["Lesson", "is_lesson", "measured"]
 
 
 class Lesson(NamedTuple):
-    """What a teacher's sampler would do.
+    """A teacher's sample and the distribution it is from.
 
     Attributes:
         raw_action: The sample before squashing; of a deterministic teacher, its distribution's mode.
@@ -36,7 +36,7 @@ class Lesson(NamedTuple):
 
 
 def is_lesson(node: Any) -> bool:
-    """Whether a node of a tree is a ``Lesson``."""
+    """True if a node of a tree is a ``Lesson``."""
     return isinstance(node, Lesson)
 
 

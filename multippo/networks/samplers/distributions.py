@@ -139,8 +139,8 @@ def log_softmax(xp: Any, engine: Any, x: Any) -> Any:
 def mask_logits(xp: Any, logits: Any, mask: Any) -> Any:
     """-inf where ``mask`` is 0, over the last axis; a row that allows nothing is taken to allow everything."""
     allowed = mask != 0
-    # Nothing allowed is no distribution; a NaN here would end the run by way of an observation of no consequence,
-    # such as the last one of an episode.
+    # Without a choice there is no distribution; a NaN would end the run for an observation that does not matter, such
+    # as the last one of an episode.
     allowed = allowed | ~xp.any(allowed, axis=-1, keepdims=True)
     return xp.where(allowed, logits, xp.full_like(logits, -math.inf))
 

@@ -27,7 +27,7 @@ _LARGEST_LOG_STD = 10.0
 
 
 class _GaussianSampler(ActionSampler):
-    """What the two have in common: a Gaussian whose standard deviation is an input."""
+    """Base of the Gaussian samplers; the standard deviation is an input."""
 
     def __init__(
         self,
@@ -101,17 +101,17 @@ class NormalSampler(_GaussianSampler):
     exact: ``sum_i log std_i + (1 + log 2 pi) / 2``.
 
     Args:
-        rngs: Where the sampler's key comes from.
+        rngs: Source of the sampler's key.
         entropy_weight: Weight of the entropy in the loss.
         min_std: Least standard deviation, before scaling; below 1e-6 the latter takes its place.
         std_scale: Multiplies the standard deviation.
         action_shape: Shape of one action, of A numbers in all; None: one axis of as many as the input says.
-        state_dependent_std: Whether the standard deviation is part of the input.
+        state_dependent_std: True if the standard deviation is part of the input.
         initial_std: First standard deviation, before scaling, where it is not; None for 1.
 
     Raises:
-        ValueError: If a number is out of range, or ``action_shape`` is missing where there is no input for the standard
-            deviation.
+        ValueError: If a number is out of range, or ``action_shape`` is missing although the standard deviation is not
+            an input.
     """
 
     def __init__(
@@ -171,14 +171,14 @@ class NormalTanhSampler(_GaussianSampler):
     21). The entropy is that of the Gaussian plus an estimate, from the same noise, of the mean log-derivative of tanh.
 
     Args:
-        rngs: Where the sampler's key comes from.
+        rngs: Source of the sampler's key.
         entropy_weight: Weight of the entropy in the loss.
         min_std: Added to the softplus. A standard deviation below 1e-6 is taken as 1e-6.
         std_scale: Multiplies the standard deviation.
         action_shape: Shape of one action, of A numbers in all; None: one axis of as many as the input says.
 
     Raises:
-        ValueError: If ``min_std`` is negative, ``std_scale`` not above 0, or ``action_shape`` no shape.
+        ValueError: If ``min_std`` is negative, ``std_scale`` not above 0, or ``action_shape`` not a shape.
     """
 
     estimates_entropy = True

@@ -24,7 +24,7 @@ _Arrays = dict[str, np.ndarray]
 _OWN = {"initial_h", "initial_c", "leak_logit"}
 """Parameters that no layer of either framework has; they stay as they are."""
 _COUNT_LIMIT = 2**60
-"""What a normaliser's two words hold."""
+"""Bound of a normaliser's count, which is kept in two words."""
 
 
 def load_torch_state(module: Any, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> list[str]:
@@ -52,8 +52,8 @@ def load_torch_state(module: Any, state: Mapping[str, Any], names: Mapping[str, 
         The names in ``state`` that were not asked for.
 
     Raises:
-        ValueError: If a path is not there, is no layer's, or its arrays do not fit.
-        TypeError: If ``state`` or ``names`` is no mapping, or an array that is asked for does not hold real numbers.
+        ValueError: If a path is missing or not that of a layer, or its arrays do not fit.
+        TypeError: If ``state`` or ``names`` is not a mapping, or an array that is asked for does not hold real numbers.
             Nothing is written after any error.
 
     Example:
@@ -144,7 +144,7 @@ def _load(
         if not given:
             places = {name.rpartition(".")[0] for name in state}
             raise ValueError(
-                f"{source!r} is no module of the {framework} state.{did_you_mean(source, places)} It has "
+                f"{source!r} is not a module of the {framework} state.{did_you_mean(source, places)} It has "
                 f"{', '.join(sorted(places))}."
             )
         place = f"{framework}'s {source!r}" if source else f"the {framework} state"
@@ -181,7 +181,7 @@ def _converted(convert: Callable[[_Arrays], _Arrays], theirs: _Arrays, place: st
         needed = ", which takes that of a convolution over height and width" if kind == "Conv" else ""
         raise ValueError(f"{place} has the shapes {shapes}; they do not fit a {kind}{needed} ({error}).") from None
     if rest:
-        raise ValueError(f"{place} has {sorted(rest)}, for which there is no place in {kind}.")
+        raise ValueError(f"{place} has {sorted(rest)}, which a {kind} does not have.")
     return found
 
 
@@ -193,7 +193,7 @@ def _real(name: str, value: Any) -> np.ndarray:
 
 
 def _check_statistics(theirs: _Arrays, place: str) -> None:
-    """Refuses statistics that no inputs have; those that are missing are another's business."""
+    """Raises a ValueError for statistics that inputs can't have, such as negative variances."""
     for name, value in theirs.items():
         kind = name.lstrip("_")
         if kind == "count" and not (value.size == 1 and 0 <= value.item() < _COUNT_LIMIT):
@@ -211,7 +211,7 @@ def _below(arrays: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _kind(path: str, ours: _Arrays, weights: _Arrays) -> str:
-    """Which layer has such parameters."""
+    """Kind of the layer that has these parameters."""
     if "kernel" in ours and {*ours} <= {"kernel", "bias"}:
         return {2: "Dense", 4: "Conv"}[ours["kernel"].ndim]
     if "scale" in ours and {*ours} <= {"scale", "bias"}:
@@ -223,7 +223,7 @@ def _kind(path: str, ours: _Arrays, weights: _Arrays) -> str:
         return {1: "RNN", 3: "GRU", 4: "LSTM"}[gates // hidden]
     layers = sorted({name.rpartition(".")[0] for name in weights})
     raise ValueError(
-        f"{path!r} is no layer of the network with weights of a known kind.{did_you_mean(path, layers)} Those with "
+        f"{path!r} is not a layer of the network with weights of a known kind.{did_you_mean(path, layers)} Those with "
         f"weights are {', '.join(map(repr, layers))}."
     )
 
@@ -285,7 +285,7 @@ def _held(leaf: Any) -> Any:
 
 
 def _is_random(leaf: Any) -> bool:
-    """Whether it is a key or a count of ``nnx.Rngs``, which a module may keep."""
+    """True for a key or a count of ``nnx.Rngs``, which a module may keep."""
     return type(leaf).__name__ in ("RngKey", "RngCount") or getattr(leaf, "type", type(None)).__name__.startswith("Rng")
 
 
@@ -311,7 +311,7 @@ def _flax_recurrent(theirs: _Arrays, gates: str) -> _Arrays:
         kernels, biases = [], []
         for gate in gates:
             name = side + gate
-            # "if" is no name for an attribute, so nnx adds an underscore.
+            # "if" is a keyword, so nnx adds an underscore.
             name = f"{name}_" if f"{name}_.kernel" in theirs else name
             kernel = theirs.pop(f"{name}.kernel")
             kernels.append(kernel)

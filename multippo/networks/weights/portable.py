@@ -24,7 +24,7 @@ def to_portable(module: Any) -> dict[str, np.ndarray]:
         an LSTM's gates are i, f, g, o with one bias, a GRU's r, z, n.
 
     Raises:
-        TypeError: If ``module`` is no StatefulModule.
+        TypeError: If ``module`` is not a StatefulModule.
         ValueError: If two arrays have one name, since a key holds a dot.
     """
     refuse_other_module("to_portable", module)
@@ -32,7 +32,7 @@ def to_portable(module: Any) -> dict[str, np.ndarray]:
 
 
 def portable_split(module: Any, params: Any, variables: Any) -> dict[str, np.ndarray]:
-    """What ``to_portable`` would return if the module held other arrays; it lends their names and layouts alone.
+    """Portable form of other arrays of a module's structure; the module lends their names and layouts.
 
     Args:
         module: A StatefulModule, which is read and not written to: it may be in training meanwhile.
@@ -45,13 +45,13 @@ def portable_split(module: Any, params: Any, variables: Any) -> dict[str, np.nda
 
 
 def refuse_other_module(what: str, module: Any) -> None:
-    """TypeError if a function called ``what`` was given something else than a StatefulModule."""
+    """Raises a TypeError unless ``module`` is a StatefulModule; ``what`` names the function that got it."""
     if not isinstance(module, StatefulModule):
         raise TypeError(f"{what} got a {type(module).__name__}; expected a StatefulModule.")
 
 
 def refuse_other_state(what: str, state: Any, expected: str) -> None:
-    """TypeError if a function called ``what`` was given no mapping of arrays with names."""
+    """Raises a TypeError unless ``state`` is a mapping; ``what`` names the function that got it."""
     if not isinstance(state, Mapping):
         raise TypeError(f"{what} got a {type(state).__name__}; expected {expected}.")
 
@@ -71,7 +71,7 @@ def load_portable(module: Any, arrays: Mapping[str, Any]) -> None:
 
     Raises:
         ValueError: If a name is missing or left over, a shape differs, or an integer is out of range.
-        TypeError: If ``module`` is no StatefulModule, or an array not of numbers that the network's can become.
+        TypeError: If ``module`` is not a StatefulModule, or an array holds numbers that the network's can't.
             Nothing is written after any error.
     """
     refuse_other_module("load_portable", module)

@@ -185,7 +185,7 @@ def test_structures_without_a_hash(engine):
 @pytest.mark.parametrize("name", MODULES)
 def test_no_step_at_all(engine, name):
     module = MODULES[name][0]()
-    said = r"got done of shape \(0, 4\), of no step; expected \[T, B\] with a T of at least 1"
+    said = r"got done of shape \(0, 4\), of zero steps; expected \[T, B\] with a T of at least 1"
     with pytest.raises(ValueError, match=said):
         module.unroll(module.initialize_state(B), arrays(engine, 0, B, F), ends(engine, 0, B))
 

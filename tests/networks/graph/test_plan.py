@@ -57,5 +57,5 @@ def test_several_inputs_and_an_island():
     with pytest.raises(ValueError, match=r"no observation reaches: \['c', 'd'\]"):
         plan("abcd", ("a", "b", 0), ("c", "d", 0), ("d", "c", 1))
     assert plan("abcd", ("a", "b", 0), ("c", "d", 0), inputs="ac")[1].inputs == ("a", "c")
-    with pytest.raises(ValueError, match="there is none yet, see add_input"):
+    with pytest.raises(ValueError, match="none so far, see add_input"):
         plan("a", ("a", "a", 1), inputs="")

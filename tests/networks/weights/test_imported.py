@@ -201,18 +201,18 @@ LINEAR = {"weight": np.ones((HIDDEN, FEATURES)), "bias": np.zeros(HIDDEN)}
         (
             LINEAR,
             {"layers.2": ""},
-            "'layers.2' is no layer of the network.* Those with weights are 'layers.0', 'layers.1'",
+            "'layers.2' is not a layer of the network.* Those with weights are 'layers.0', 'layers.1'",
         ),
-        (LINEAR, {"": ""}, "'' is no layer of the network"),
-        ({f"pi.{k}": v for k, v in LINEAR.items()}, {"layers.0": "po"}, "'po' is no module of the torch state. .*pi"),
+        (LINEAR, {"": ""}, "'' is not a layer of the network"),
+        ({f"pi.{k}": v for k, v in LINEAR.items()}, {"layers.0": "po"}, "'po' is not a module of the torch .*pi"),
         ({"weight": LINEAR["weight"]}, {"layers.0": ""}, r"has ['bias', 'kernel']; the torch state gives ['kernel']"),
         ({"bias": LINEAR["bias"]}, {"layers.0": ""}, r"has no 'weight'; it has ['bias']"),
-        ({**LINEAR, "scale": np.ones(1)}, {"layers.0": ""}, r"has ['scale'], for which there is no place in Dense"),
+        ({**LINEAR, "scale": np.ones(1)}, {"layers.0": ""}, r"has ['scale'], which a Dense does not have"),
         ({**LINEAR, "weight": np.ones((2, 2))}, {"layers.0": ""}, "kernel of the Dense at 'layers.0' has shape (3, 4)"),
         (
             torch.nn.LSTM(HIDDEN, HIDDEN, 2).state_dict(),
             {"layers.1": ""},
-            "'weight_ih_l1'], for which there is no place",
+            "'weight_ih_l1'], which a",
         ),
     ],
 )
