@@ -11,7 +11,6 @@ import support
 import training
 
 import multippo as mp
-from multippo.algorithms.minibatches import make_sequences
 from multippo.errors import NonFiniteError
 from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableNet
 
@@ -107,31 +106,6 @@ def test_the_carry_starts_anew_too_and_replay_agrees(engine, autoreset):
     np.testing.assert_array_equal(values[9:12], values[:3])
     assert len(set(values[:5])) == 5
     assert support.to_numpy(after)["memory"][BAD] == 3
-
-
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-@pytest.mark.parametrize("length", [1, 4])
-def test_what_a_broken_step_holds_does_not_reach_the_loss(engine, autoreset, length):
-    network, config = counting(), mp.PPOConfig(rollout_length=STEPS, num_minibatches=1, normalize_advantages=True)
-    *_, transition = roll(Blowing(autoreset), network)
-    xp = engine.xp
-    starts = network.initialize_state(NUM_ENVS)
-    rows = STEPS // length
-    starts = support.tree_map(lambda x: xp.stack([x] * rows), starts)
-
-    def loss(loglikelihoods: Any) -> float:
-        output = transition.network_output._replace(loglikelihoods=loglikelihoods)
-        changed = transition._replace(network_output=output)
-        advantage = engine.asarray(np.random.default_rng(0).normal(size=(STEPS, NUM_ENVS)).astype(np.float32))
-        returns = advantage + 1.0
-        sequences = make_sequences(xp, changed, starts, advantage, returns, length, may_skip=autoreset == "next_step")
-        return float(support.to_numpy(mp.ppo_loss(network, sequences, config)[0]))
-
-    stored = transition.network_output.loglikelihoods
-    elsewhere = stored + xp.astype(transition.broken > 0, stored.dtype)
-    assert loss(stored) == loss(elsewhere)
-    one = engine.asarray(np.eye(STEPS, NUM_ENVS, dtype=np.float32))
-    assert loss(stored) != loss(stored + one)
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])

@@ -60,11 +60,9 @@ def cut(engine: Any, time: int, batch: int, length: int, **flags: Any) -> Any:
 SHAPES = [
     # T, B, L, minibatches
     (8, 6, 8, 2),
-    (8, 6, 4, 4),
     (8, 2, 4, 4),
     (8, 6, 1, 4),
     (12, 1, 3, 4),
-    (5, 1, 1, 5),
     (2048, 1, 1, 32),
 ]
 
@@ -117,6 +115,12 @@ def test_invalid_steps_come_last_and_hold_nothing(engine):
     assert sequences.obs["image"][:2, :, 0].T.tolist() == [[0, 2], [4, 5]]
     # The carries are those before steps 0 and 3.
     assert sequences.network_state["h"].ravel().tolist() == [0, 3]
+    # A broken step is seen by the network, and counts for nothing.
+    broken = make_transition(engine, 6, 1, valid=valid)._replace(broken=engine.asarray(np.eye(6, 1, dtype=np.int32)))
+    number = broken.rewards
+    sequences = make_sequences(engine.xp, broken, {"h": engine.zeros((2, 1, 1))}, number, number, 3, True)
+    np.testing.assert_array_equal(engine.to_numpy(sequences.valid).T, [[False, True, False], [True, True, False]])
+    assert engine.to_numpy(sequences.obs["image"])[:2, 0, 0].tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("length", [1, 3])
