@@ -101,7 +101,7 @@ _LAZY = {
     "make_mlp_actor_critic": "multippo.networks.factories.actor_critics",
     "make_recurrent_actor_critic": "multippo.networks.factories.actor_critics",
 }
-"""What is imported at first use: gymnasium and the training loop take longer than the rest together."""
+"""Names imported at first use: gymnasium and the training loop take longer than the rest together."""
 
 
 _PARTS = ("algorithms", "conformance", "envs", "nnx", "testing")

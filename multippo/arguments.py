@@ -53,7 +53,7 @@ _ELSEWHERE = {
     "vf_coef": "critic_loss_weight",
     "max_grad_norm": "gradient_clipping",
 }
-"""What other libraries call some settings."""
+"""Names of some settings in other libraries."""
 
 _NNX_PPO = {
     "obs_size": "observation",
@@ -64,7 +64,7 @@ _NNX_PPO = {
     "n_minibatches": "num_minibatches",
     "max_episode_length": "max_episode_steps",
 }
-"""What nnx-ppo calls some arguments: taken as well, so that a program for it needs other imports only."""
+"""Names of some arguments in nnx-ppo, taken as well: a program for it needs other imports only."""
 
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
@@ -182,7 +182,7 @@ def check_leaves(kind: str, x: Any, names: list[str], lone: str = "an array") ->
     """Raises unless the leaves of an input go by these names.
 
     Args:
-        kind: Who was given it.
+        kind: Name of the taker.
         x: A tree of arrays.
         names: As in ``named_leaves``, in any order; the empty one alone for a lone array.
         lone: What an error calls that.

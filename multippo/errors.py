@@ -50,7 +50,7 @@ class NonFiniteError(MultippoError):
         self.training_state = training_state
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What goes to another process: all but the training state."""
+        """Pickles all but the training state."""
         return type(self), self.args, {**vars(self), "training_state": None}
 
 

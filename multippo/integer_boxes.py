@@ -10,20 +10,20 @@ from gymnasium import spaces
 __all__ = ["MOST_CHOICES", "is_integer_box", "num_choices"]
 
 MOST_CHOICES = 1024
-"""In one dimension. Each has a logit of its own, so of many values hardly any would be tried often enough."""
+"""Most values of one dimension. Each has a logit, so of more hardly any would be tried often enough."""
 
 
 def is_integer_box(space: Any) -> TypeGuard[spaces.Box]:
-    """Whether the space is a Box of integers, or of bools."""
+    """True for a Box of integers or bools."""
     return isinstance(space, spaces.Box) and space.dtype.kind in "iub"
 
 
 def num_choices(space: spaces.Box, path: str) -> np.ndarray:
-    """How many values each dimension of a Box of integers has, of the space's shape; they count from ``space.low``.
+    """Number of values in each dimension of a Box of integers, of the space's shape; they count from ``space.low``.
 
     Args:
         space: Of one action.
-        path: What an error calls it.
+        path: Its name in an error.
 
     Raises:
         ValueError: If a dimension lacks a bound, or has more than ``MOST_CHOICES`` values.

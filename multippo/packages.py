@@ -1,4 +1,4 @@
-"""Packages that a part of the library needs, by the extras in its own metadata: missing or too old, they are named."""
+"""Names of packages that a part of the library needs and that are missing or too old, from its metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def needing(extra: str, what: str) -> Generator[None]:
     """Explains a failed import, or a name that is not found, inside a ``with`` block by the packages of an extra.
 
     Args:
-        extra: Its name, as in ``pip install 'multippo[brax]'``.
+        extra: As in ``pip install 'multippo[brax]'``.
         what: Subject of the error.
 
     Raises:

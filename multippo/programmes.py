@@ -27,7 +27,7 @@ class Programmes:
     """Compiled methods of objects that are alike.
 
     Attributes:
-        notes: What one of the objects has learnt while it was traced, for the others.
+        notes: Facts that one object learnt while it was traced, for the others.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def _finding_its_owner(method: Callable[..., Any], jit: Callable[..., Any]) -> C
         return method(owners[-1], *args)
 
     run = jit(traced)
-    if run is traced:  # an engine that compiles nothing whole
+    if run is traced:  # as on an engine that compiles no whole functions
         return method
 
     def call(owner: Any, *args: Any) -> Any:
@@ -114,7 +114,7 @@ def identity(value: Any) -> Hashable:
     """A key that no other object equals, and that does not keep this one."""
     try:
         return _Identity(value)
-    except TypeError:  # what has no weak references
+    except TypeError:  # some classes have no weak references
         return type(value), id(value)
 
 

@@ -1,4 +1,4 @@
-"""``Rngs``: where constructors get their random keys from."""
+"""``Rngs``: the source of random keys for constructors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Rngs:
 
 
 def check_rngs(owner: str, rngs: object) -> Rngs:
-    """``rngs``; TypeError if it is none."""
+    """Returns ``rngs``; raises a TypeError unless it is an ``Rngs``."""
     if not isinstance(rngs, Rngs):
         raise TypeError(f"{owner}(rngs={rngs!r}) is not possible: expected a stream of keys, such as multippo.Rngs(0).")
     return rngs

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import multippo as mp
+from multippo.algorithms.advantages import estimate_targets
 from multippo.algorithms.minibatches import make_sequences, minibatch_indices, take_sequences
-from multippo.algorithms.targets import estimate_targets
 from multippo.algorithms.types import Transition
 from multippo.random import host
 from multippo.trees import tree_map

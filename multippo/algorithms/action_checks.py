@@ -1,4 +1,4 @@
-"""Checks that a network's actions are those of the environment's action space, before the first of them is taken."""
+"""Checks of a network's actions against the environment's action space, before the first step."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ __all__ = ["check_actions"]
 def check_actions(network: Any, actions: Any, draws: list[Any], space: Any, num_envs: int) -> None:
     """Raises unless the actions are of the space: of its shape, its kind and its number of choices.
 
-    Spaces that no adapter of the library takes are not known; nor are the choices of a user's own sampler, or of one
-    with a mask.
+    Other spaces than the library's adapters take are not checked, nor are choices of a user's sampler or under a mask.
 
     Args:
-        network: The network they are from.
+        network: For names in an error.
         actions: Tree of ``[B, ...]`` arrays, or what has their shapes.
         draws: For each leaf the ``Draw`` of its sampler, or None; see ``run_once``.
         space: Action space of one environment.
@@ -82,7 +81,7 @@ def _check_action(network: Any, action: Any, draw: Draw | None, space: Any, num_
 
 
 def _choices(space: Any, path: str) -> np.ndarray | None:
-    """The number of choices of each number of an action; None where it is not a choice."""
+    """Number of choices of each number of an action; None if it is not a choice."""
     if isinstance(space, spaces.Discrete):
         return np.asarray(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):

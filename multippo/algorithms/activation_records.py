@@ -18,12 +18,12 @@ __all__ = ["ActivationRollout", "record_activations_rollout"]
 
 
 class ActivationRollout(NamedTuple):
-    """What a network did over time. Arrays are the engine's.
+    """Activations of a network over time, in its engine's arrays.
 
     Attributes:
         activations: Nested dict of ``[T, B, ...]``, as ``extract_activations`` returns it.
         done: ``[T, B]`` bool; an episode ended with this step, and the next one starts afresh.
-        valid: ``[T, B]`` bool; False where the step was none of the task's (gymnasium's NEXT_STEP resets).
+        valid: ``[T, B]`` bool; False where an environment only reset itself (gymnasium's NEXT_STEP).
     """
 
     activations: Any
@@ -48,17 +48,17 @@ def record_activations_rollout(
 
     Args:
         env: Where to act, or what ``make_env`` takes; it is reset.
-        network: Who acts. Neither its weights, its statistics nor its mode are changed.
+        network: The acting network. Neither its weights, its statistics nor its mode are changed.
         num_steps: T.
         key: Seeds the episodes and, if not deterministic, the actions: a random key or an integer.
         num_envs: B, where ``env`` is not made yet.
         deterministic: Act with the mode of the action distribution.
 
     Raises:
-        TypeError: If ``network`` is no StatefulModule, its output no PPONetworkOutput, or ``deterministic`` neither
-            True nor False.
-        ValueError: If ``num_steps`` is no integer of at least 1, ``num_envs`` another one than that of the environment
-            passed in, or ``key`` no random key.
+        TypeError: If ``network`` is not a StatefulModule, its output not a PPONetworkOutput, or ``deterministic``
+            neither True nor False.
+        ValueError: If ``num_steps`` is not an integer of at least 1, ``num_envs`` not that of ``env``, or ``key`` not
+            a random key.
     """
     check_player("record_activations_rollout", env, network)
     deterministic = check_flag("record_activations_rollout", "deterministic", deterministic)
@@ -81,7 +81,7 @@ def record_activations_rollout(
         recordable = engine.split(with_recording(network))
 
         def run(params: Any, variables: Any, start: Any, seen: Any, valid: Any) -> Any:
-            # A replay repeats the rollout, so what is recorded in it is what was done.
+            # A replay repeats the rollout, activations included.
             order = valid_first(xp, valid)
             obs, done, extras = gather_time(xp, seen, order)
             out = engine.merge(recordable.definition, params, variables).unroll(start, obs, done, extras)

@@ -1,11 +1,17 @@
-"""Generalised advantage estimation as a linear recurrence."""
+"""Generalised advantage estimation as a linear recurrence, and the targets of an epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["generalized_advantages", "linear_recurrence", "standardized", "standardized_tree"]
+import optree
+
+from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.types import Transition
+from multippo.trees import tree_leaves
+
+__all__ = ["estimate_targets", "generalized_advantages", "linear_recurrence", "standardized", "standardized_tree"]
 
 
 def linear_recurrence(xp: Any, decay: Any, x: Any, *, reverse: bool = False) -> Any:
@@ -110,3 +116,51 @@ def standardized_tree(xp: Any, advantages: list[Any], mean: Callable[[Any], Any]
     total = standardized(xp, sum(advantages[1:], advantages[0]), mean)
     part = 1.0 if combine == "mean" else 1.0 / len(advantages)
     return [total * part for _ in advantages]
+
+
+def estimate_targets(xp: Any, config: PPOConfig, transition: Transition, values: Any, v_last: Any) -> tuple[Any, Any]:
+    """Advantages, normalised where ``config`` says over the batch, and value targets.
+
+    Args:
+        xp: Array namespace.
+        config: ``discounting_factor``, ``gae_lambda`` and how to normalise.
+        transition: The rollout, with rewards in the network's floating-point type.
+        values: V ``[T, B]`` of every observation, a tree like the rewards.
+        v_last: V ``[B]`` of the observation after the last step, likewise.
+
+    Returns:
+        Two trees of ``[T, B]`` like the values.
+    """
+    leaves, treedef = optree.tree_flatten(values)
+    pairs = [
+        generalized_advantages(
+            xp,
+            r_t=reward,
+            v_t=value,
+            v_last=last,
+            v_bootstrap_t=bootstrap,
+            terminated_t=transition.terminated,
+            truncated_t=transition.truncated,
+            valid_t=transition.counted,
+            discount=config.discounting_factor,
+            gae_lambda=config.gae_lambda,
+        )
+        for reward, value, last, bootstrap in zip(
+            tree_leaves(transition.rewards),
+            leaves,
+            tree_leaves(v_last),
+            tree_leaves(transition.bootstrap_values),
+            strict=True,
+        )
+    ]
+    advantages, returns = ([pair[i] for pair in pairs] for i in (0, 1))
+    if config.normalize_advantages and config.advantage_normalization == "batch":
+        counted = transition.counted
+        weight = xp.astype(counted, advantages[0].dtype)
+        total = xp.maximum(xp.sum(weight), xp.ones_like(xp.sum(weight)))
+
+        def mean(x: Any) -> Any:
+            return xp.sum(xp.where(counted, x, xp.zeros_like(x))) / total
+
+        advantages = standardized_tree(xp, advantages, mean, config.combine_advantages)
+    return optree.tree_unflatten(treedef, advantages), optree.tree_unflatten(treedef, returns)

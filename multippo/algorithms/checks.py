@@ -1,4 +1,4 @@
-"""What is refused before the first environment step."""
+"""Checks of ``train_ppo``'s arguments and of its network, before the first environment step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOG = logging.getLogger("multippo")
 
 
 def as_env(env: Any, num_envs: int | None) -> Env:
-    """An ``Env``, as it is or by ``make_env``."""
+    """Returns an ``Env``, as it is or made by ``make_env``."""
     if isinstance(env, Env):
         return env
     from multippo.envs.make import make_env
@@ -47,10 +47,10 @@ def as_env(env: Any, num_envs: int | None) -> Env:
 
 
 def with_num_envs(ppo: PPOConfig, num_envs: int) -> PPOConfig:
-    """The settings with the environment's ``num_envs``.
+    """Returns the settings with the environment's ``num_envs``.
 
     Raises:
-        ValueError: If they have another.
+        ValueError: If they have another number.
     """
     if ppo.num_envs not in (None, num_envs):
         raise ValueError(
@@ -81,12 +81,12 @@ def _check_callback(name: str, function: Any, arguments: str, counts: tuple[int,
 
     Args:
         name: What the user calls it.
-        function: What the user passed; None is no callback.
+        function: As the user passed it, or None.
         arguments: What it is called with, in words.
         counts: How many arguments that may be.
 
     Raises:
-        TypeError: If it is no function, or takes another number of arguments.
+        TypeError: If it is not a function, or takes another number of arguments.
     """
     if function is None:
         return
@@ -106,10 +106,10 @@ def _check_callback(name: str, function: Any, arguments: str, counts: tuple[int,
 
 
 def check_trains(engine: Any) -> None:
-    """Refuses an engine that has no gradients.
+    """Raises unless an engine has gradients.
 
     Raises:
-        ValueError: If it is one.
+        ValueError: If it has none.
     """
     if "train" not in engine.capabilities:
         raise ValueError(
@@ -148,7 +148,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
 
 
 def _takes_known_actions(env: Env) -> bool:
-    """Whether what an environment does with actions is known; one of the user's own may take what it likes."""
+    """True if an environment takes actions as its space says; a user's own may take others."""
     while is_the_librarys(type(env)):
         inner = getattr(env, "env", None)
         if not isinstance(inner, Env):
@@ -158,14 +158,14 @@ def _takes_known_actions(env: Env) -> bool:
 
 
 def check_acts(output: Any, purpose: str) -> None:
-    """Refuses a network whose output is none that PPO can use.
+    """Raises unless a network's output is a PPONetworkOutput.
 
     Args:
-        output: What it yields, arrays or what has their shapes.
-        purpose: What needs another one, for the error.
+        output: Of arrays, or of their shapes.
+        purpose: Subject of the error.
 
     Raises:
-        TypeError: If it is no PPONetworkOutput.
+        TypeError: If it is not.
     """
     if not isinstance(output, PPONetworkOutput):
         raise TypeError(
@@ -219,8 +219,8 @@ def check_initial_state(network: Any, initial: TrainingState, env: Env, ppo: PPO
     """Checks that a state is of a network of this structure and, where it has their state, of as many environments.
 
     Raises:
-        TypeError: If it is no state, or one with another engine's arrays.
-        ValueError: If it is of something else.
+        TypeError: If it is not a state, or holds another engine's arrays.
+        ValueError: If it does not fit.
     """
     engine = network.engine
     if not isinstance(initial, TrainingState):
@@ -231,11 +231,11 @@ def check_initial_state(network: Any, initial: TrainingState, env: Env, ppo: PPO
     foreign = [leaf for leaf in tree_leaves(initial.key) if not isinstance(leaf, type(engine.zeros((1,))))]
     if foreign:
         raise TypeError(
-            f"initial_state holds arrays of type {type(foreign[0]).__module__}.{type(foreign[0]).__name__}, which are "
-            f"none of the {engine.name} engine's. To go on with another engine, save it with save_checkpoint and load "
+            f"initial_state holds arrays of type {type(foreign[0]).__module__}.{type(foreign[0]).__name__}, not the "
+            f"{engine.name} engine's. To go on with another engine, save it with save_checkpoint and load "
             "it with load_checkpoint and a network of that engine."
         )
-    # Those that are frozen too: they may have been trained, and trained that were frozen.
+    # Frozen parameters too, which may have been trained before.
     split = engine.split(network)
     expected, received = (
         {name: tuple(leaf.shape) for tree in trees for name, leaf in engine.named_params(tree)}
@@ -262,13 +262,13 @@ def check_initial_state(network: Any, initial: TrainingState, env: Env, ppo: PPO
 
 
 def without_effect(config: TrainConfig, checkpoint_fn: Any, eval_env: Any, traced: bool) -> list[str]:
-    """A sentence for each thing that was asked for and has no effect in this run.
+    """Warns of settings that have no effect in this run: a sentence for each.
 
     Args:
         config: Of the run.
         checkpoint_fn: As ``train_ppo`` got it.
         eval_env: Likewise.
-        traced: Whether the environment is part of what the engine compiles.
+        traced: True if the environment is compiled with the network.
     """
     found: list[str] = []
     every = config.checkpoint_every_steps
@@ -295,7 +295,7 @@ def without_effect(config: TrainConfig, checkpoint_fn: Any, eval_env: Any, trace
 
 
 def finished(step: int, iteration: int, ppo: PPOConfig) -> str:
-    """What is said of a run that is to go on, and has nothing left to do."""
+    """Warning of a run that goes on, but has nothing left to do."""
     return (
         f"Nothing is left to train: {step:,} steps in {iteration:,} iterations are done, and "
         f"total_steps={ppo.total_steps:,} asks for {ppo.num_iterations:,} iterations. Steps are counted from the very "
@@ -304,7 +304,7 @@ def finished(step: int, iteration: int, ppo: PPOConfig) -> str:
 
 
 def _check_numbers(what: str, leaves: list[tuple[str, Any]], num_envs: int, remedy: str) -> None:
-    """One number for each environment in every leaf."""
+    """Raises unless every leaf holds one number for each environment."""
     for name, leaf in leaves:
         if tuple(leaf.shape) != (num_envs,):
             raise ValueError(
@@ -376,7 +376,7 @@ def _check_carry(what: str, before: Any, after: Any, num_envs: int) -> None:
 
 
 def _check_reset(network: Any, network_state: Any, num_envs: int) -> None:
-    """The network's ``reset_state`` must return a carry like the one it got."""
+    """Raises unless ``reset_state`` returns a carry like the one it got."""
     engine = network.engine
     try:
         after = engine.shapes(network.reset_state, engine.writable(network_state))

@@ -1,4 +1,4 @@
-"""What a training run can be told: frozen, keyword-only, checked when made."""
+"""Settings of a training run: frozen, keyword-only, checked when made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["DEFAULT_NUM_ENVS", "EvalConfig", "PPOConfig", "TrainConfig", "as_pyt
 _Class = TypeVar("_Class")
 
 DEFAULT_NUM_ENVS = 8
-"""How many copies of an environment made by name there are, if nobody says."""
+"""Default number of environments."""
 
 
 def as_python(config: Any) -> None:
@@ -87,7 +87,7 @@ class PPOConfig:
     """Adam's step size at the start."""
 
     lr_schedule: Literal["constant", "linear", "cosine", "adaptive_kl"] = "linear"
-    """How the learning rate changes from one iteration to the next: not at all, in a line to 0 (Schulman et al., 2017,
+    """Change of the learning rate over the iterations: not at all, in a line to 0 (Schulman et al., 2017,
     table 5), along half a cosine to 0 (Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5, without restarts), or
     by how far the policy moved (see ``desired_kl``). Lines and cosines end with ``total_steps``; a run continued with
     more goes on at the rate that a run of that length would have had."""
@@ -104,10 +104,10 @@ class PPOConfig:
     stays. With ``target_kl`` the one that stopped the epochs is among them, so the rate may move after a stop."""
 
     min_learning_rate: float = 1e-5
-    """What ``lr_schedule="adaptive_kl"`` does not go below; without effect, and refused, in the other schedules."""
+    """Lower bound of the rate of ``lr_schedule="adaptive_kl"``; refused in the other schedules."""
 
     max_learning_rate: float = 1e-2
-    """What ``lr_schedule="adaptive_kl"`` does not go above; likewise."""
+    """Upper bound of the rate of ``lr_schedule="adaptive_kl"``; refused in the other schedules."""
 
     adam_betas: tuple[float, float] = (0.9, 0.999)
     """Adam's decay rates of the first and second moment, in [0, 1)."""
@@ -128,8 +128,8 @@ class PPOConfig:
     al., 2021, arXiv:2006.05990, section 3.3, compare it with none)."""
 
     advantage_normalization: Literal["minibatch", "batch"] = "minibatch"
-    """Over which entries ``normalize_advantages``, which must be on, does so: each minibatch's, or all of the rollout's
-    before they are cut into minibatches."""
+    """Entries that ``normalize_advantages``, which must be on, takes together: each minibatch's, or all of the
+    rollout's before they are cut into minibatches."""
 
     combine_advantages: Literal["sum", "mean", "separate"] = "sum"
     """Rewards in a tree: add (or average) the per-key advantages to one for every action, or let each key of the
@@ -150,7 +150,7 @@ class PPOConfig:
     was made with."""
 
     entropy_schedule: Literal["constant", "linear"] = "constant"
-    """How ``entropy_weight`` changes over the iterations: not at all, or in a line to 0, as the learning rate does."""
+    """Change of ``entropy_weight`` over the iterations: not at all, or in a line to 0, as the learning rate does."""
 
     num_epochs: int = 10
     """Passes over the rollout in one update."""
@@ -177,7 +177,7 @@ class PPOConfig:
     """When an environment gives an observation or a reward that is not finite: cut and restart that episode, leave the
     step out of the loss, and count it in ``rollout/nonfinite_steps`` (the run stops nevertheless if it happens to every
     environment in one rollout, or the environment can't be restarted); or stop the run, naming environment, step and
-    leaf. An episode that begins with such a value is begun anew, and counted there too; a functional environment takes
+    leaf. An episode that begins with such a value is reset again, and counted there too; a functional environment takes
     another of its starts. A loss or gradient that is not finite always stops the run."""
 
     def __post_init__(self) -> None:
@@ -282,7 +282,7 @@ class PPOConfig:
 
 
 def _enabled_by_any_field(cls: type[_Class]) -> type[_Class]:
-    """Whoever says how to evaluate asks for evaluations."""
+    """Makes ``enabled`` true by default where any field is given."""
     init: Any = cls.__init__
 
     @functools.wraps(init)
@@ -304,7 +304,7 @@ class EvalConfig:
     """
 
     enabled: bool = False
-    """Whether to evaluate during training; by default, if any other field is given."""
+    """Evaluate during training; on by default if any other field is given."""
 
     every_steps: int = 25_000
     """Environment steps between two evaluations; one more follows the last iteration."""

@@ -28,7 +28,7 @@ _DEFAULT_LIMIT = 10_000
 # How many times the limit the rest of an episode may take, where the environment's own limit is not known.
 _PATIENCE = 10
 _FLAGS = ("training", "deterministic", "use_running_average")
-"""What ``eval`` and ``train`` set, on modules of either framework."""
+"""Attributes that ``eval`` and ``train`` set, on modules of either framework."""
 
 
 def eval_rollout(
@@ -60,8 +60,8 @@ def eval_rollout(
         finite; they count with what they had earned).
 
     Raises:
-        TypeError: If ``network`` is no StatefulModule, or its output no PPONetworkOutput.
-        ValueError: If ``num_episodes`` or ``max_episode_steps`` is below 1, or ``key`` no random key.
+        TypeError: If ``network`` is not a StatefulModule, or its output not a PPONetworkOutput.
+        ValueError: If ``num_episodes`` or ``max_episode_steps`` is below 1, or ``key`` is not a random key.
     """
     check_player("eval_rollout", env, network)
     key = as_key("eval_rollout", network.engine, key)
@@ -93,15 +93,15 @@ def eval_rollout(
 
 
 def check_player(function: str, env: Any, network: Any) -> None:
-    """Refuses what can't act.
+    """Raises unless the network is a StatefulModule.
 
     Args:
-        function: Who asks.
-        env: What it got for its environment, which may be the network.
-        network: What it got for its network.
+        function: Name of the caller.
+        env: Its environment; the network, if the two were swapped.
+        network: Its network.
 
     Raises:
-        TypeError: If ``network`` is no StatefulModule.
+        TypeError: If it is not.
     """
     if isinstance(network, StatefulModule):
         return
@@ -111,7 +111,7 @@ def check_player(function: str, env: Any, network: Any) -> None:
 
 
 def as_key(function: str, engine: Any, key: Any) -> Any:
-    """A random key of the engine, of an integer (None is 0) or of any engine's key.
+    """Makes a random key of the engine of an integer (None is 0) or of any engine's key.
 
     Raises:
         ValueError: If it is neither.
@@ -149,7 +149,7 @@ class Evaluator:
         else:
             from multippo.envs.make import make_env
 
-            # What is finished has a number of its own: a vector environment says so, a single one is one.
+            # An environment that is already made knows its number.
             finished = getattr(eval_env, "num_envs", 1 if isinstance(eval_env, gymnasium.Env) else None)
             own = make_env(eval_env, num_envs=finished or num_envs)
         if not env.functional and _simulators(own) & _simulators(env):
@@ -215,7 +215,7 @@ class _Tally:
 
     def __init__(self, quota: np.ndarray, limit: int, patience: int) -> None:
         self._left, self._limit, self._patience = quota.copy(), limit, patience
-        # In the rest of an episode that was given up.
+        # True in the rest of an episode that was given up.
         self._beyond = np.zeros(len(quota), bool)
         self._reward, self._length = np.zeros(len(quota)), np.zeros(len(quota), int)
         self._returns: list[float] = []

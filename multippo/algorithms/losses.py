@@ -21,11 +21,11 @@ WITHOUT_ENTROPY = (
     "PPOConfig.entropy_weight={!r} needs the entropy of the policy, but the network's PPONetworkOutput.entropies is "
     "None. End the action port with samplers, which report it, or return entropies; or leave entropy_weight unset."
 )
-"""What is said to a network that does not report its entropy where it must."""
+"""Error of an entropy weight for a network that does not report its entropy."""
 
 
 class LossOutput(NamedTuple):
-    """What ``ppo_loss`` returns beside the total.
+    """Metrics and statistics of a loss.
 
     Attributes:
         metrics: Scalars to log, by name.

@@ -50,7 +50,7 @@ class JsonlWriter:
     """Appends one JSON object a line; each is on its way to the disk before the call returns.
 
     Args:
-        path: The file; made if it is missing. A line in it that is not finished is ended.
+        path: The file; made if it is missing. An unfinished line in it is ended.
     """
 
     def __init__(self, path: Path) -> None:
@@ -139,7 +139,7 @@ def plot_learning_curve(records: Sequence[Mapping[str, Any]], path: Path, title:
     Args:
         records: From ``read_metrics``.
         path: The PNG file to write.
-        title: What stands above it.
+        title: Of the picture.
 
     Returns:
         Whether there was anything to draw.

@@ -21,7 +21,7 @@ __all__ = [
 
 
 def has_memory(network_state: Any) -> bool:
-    """Whether a carry holds anything but random keys, so that the order of steps matters to the network."""
+    """True if a carry holds more than random keys, so that the order of steps matters to the network."""
     import optree
 
     is_random = lambda node: isinstance(node, RandomState)  # noqa: E731
@@ -30,7 +30,7 @@ def has_memory(network_state: Any) -> bool:
 
 
 def choose_sequence_length(config: PPOConfig, num_envs: int, memory: bool) -> int:
-    """The L of ``PPOConfig.sequence_length``, or the default: 1 without memory, else the longest that splits evenly.
+    """Returns L: ``PPOConfig.sequence_length``, or 1 without memory, else the longest that splits evenly.
 
     Raises:
         ValueError: If no length splits evenly.
@@ -80,11 +80,11 @@ def make_sequences(
 
 
 def cut_rollout(xp: Any, tree: Any, valid: Any, length: int, may_skip: bool) -> Any:
-    """Leaves ``[T, B, ...]`` as ``[L, S, ...]``, in the order of ``make_sequences``.
+    """Cuts leaves ``[T, B, ...]`` to ``[L, S, ...]``, in the order of ``make_sequences``.
 
     Args:
         xp: Array namespace.
-        tree: What to cut.
+        tree: Of such leaves.
         valid: ``[T, B]`` bool.
         length: L.
         may_skip: See ``make_sequences``.
@@ -105,7 +105,7 @@ def cut_rollout(xp: Any, tree: Any, valid: Any, length: int, may_skip: bool) -> 
 
 
 def minibatch_indices(random: Any, xp: Any, key: Any, num_sequences: int, config: PPOConfig) -> Any:
-    """Which sequences each minibatch takes: ``[epochs * minibatches, S / minibatches]``, each once an epoch."""
+    """Draws the sequences of each minibatch: ``[epochs * minibatches, S / minibatches]``, each once an epoch."""
     orders = random.permutation(random.split(key, config.num_epochs), num_sequences)
     return xp.reshape(orders, (config.num_epochs * config.num_minibatches, num_sequences // config.num_minibatches))
 

@@ -25,8 +25,8 @@ def replay(network: Any, network_state: Any, transition: Transition) -> PPONetwo
         ``[T, B, ...]``. Before any update it equals ``transition.network_output`` at every valid step.
 
     Raises:
-        TypeError: If ``network`` is no StatefulModule, or ``transition`` no Transition with its engine's arrays.
-        ValueError: If the carry is one of another number of environments.
+        TypeError: If ``network`` is not a StatefulModule, or ``transition`` not a Transition with its engine's arrays.
+        ValueError: If the carry is of another number of environments.
     """
     if not isinstance(network, StatefulModule):
         raise TypeError(f"replay got a {type(network).__name__} as its network; expected a StatefulModule.")
@@ -40,7 +40,7 @@ def replay(network: Any, network_state: Any, transition: Transition) -> PPONetwo
 
 
 def _own(engine: Any, transition: Any) -> Transition:
-    """The transition, if its arrays are the engine's; made of them, if they are NumPy's."""
+    """Returns a transition in the engine's arrays: as it is, or converted from NumPy's."""
     if not isinstance(transition, Transition):
         raise TypeError(
             f"replay got a {type(transition).__name__} as its transition; expected what unroll_env returned, a "
@@ -60,8 +60,7 @@ def _own(engine: Any, transition: Any) -> Transition:
 def valid_first(xp: Any, valid: Any) -> Any:
     """The order ``[T, B]`` of steps in which those that are not valid come last.
 
-    During a step that is none the carry stands still; so the valid steps, moved together, are what the network lived
-    through.
+    The carry stands still in a step that is not valid, so the valid ones, moved together, are the network's history.
     """
     return xp.argsort(xp.astype(~valid, xp.int32), axis=0, stable=True)
 

@@ -1,4 +1,4 @@
-"""What a training run tells its caller: metrics as floats, and what was not finite."""
+"""Reports of a training run: metrics as floats, values that are not finite, warnings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
     "zero_gradient_warning",
 ]
 
-# What the network made of an observation.
+# Leaves that the network computes of an observation.
 VALUE, LIKELIHOOD, NEXT_VALUE = "value estimate", "log-likelihood", "value of the next observation"
 _PARAMETER = "parameter"
 
@@ -63,7 +63,7 @@ def with_step(log_fn: LogFn | None) -> Callable[[dict[str, float]], None] | None
 
 
 def first_not_finite(report: dict[str, Any], num_envs: int, params: list[tuple[str, Any]], xp: Any) -> tuple[str, str]:
-    """What was not finite, such as ``gradient of layers.0.kernel``, and where.
+    """Names the first value that was not finite, such as ``gradient of layers.0.kernel``, and its place.
 
     Args:
         report: An iteration's metrics in which ``nonfinite/any`` holds.
@@ -80,7 +80,7 @@ def first_not_finite(report: dict[str, Any], num_envs: int, params: list[tuple[s
         for name, place in report.items()
         if name.startswith("nonfinite/") and name != "nonfinite/any" and int(place) >= 0
     }
-    # A bad observation makes the loss bad too: what is named is what came first.
+    # A bad observation makes the loss bad too, so the first is named.
     leaf = min(found, key=lambda name: _order(name, found[name]))
     place = found[leaf]
     if leaf == "gradient":
@@ -92,13 +92,13 @@ def first_not_finite(report: dict[str, Any], num_envs: int, params: list[tuple[s
 
 
 def _order(kind: str, place: int) -> tuple[int, int, bool, str]:
-    """A sort key of what was not finite: by step, what came in before what the network made of it; loss; gradient."""
+    """Sort key of a value that is not finite: by step, inputs before the network's outputs; loss; gradient."""
     stage = ("loss", "gradient").index(kind) + 1 if kind in ("loss", "gradient") else 0
     return stage, place, kind.startswith((VALUE, LIKELIHOOD, NEXT_VALUE)), kind
 
 
 def remedy(leaf: str, nonfinite: str) -> str:
-    """What to do about a value that is not finite, with which a run has stopped."""
+    """Remedy for a value that is not finite, at which a run has stopped."""
     if leaf == "loss" or leaf.startswith("gradient"):
         return "lower the learning rate, or look for huge values in the environment."
     if leaf.startswith(f"{_PARAMETER} "):
@@ -109,12 +109,11 @@ def remedy(leaf: str, nonfinite: str) -> str:
             "positive, or numbers beyond 3.4e38 in float32; or in the environment, in huge values or a last "
             "observation that is not finite."
         )
-    looked = "look for its cause in the environment (in float32 whatever is beyond 3.4e38 is not finite)."
+    looked = "look for its cause in the environment (in float32 numbers beyond 3.4e38 are not finite)."
     if leaf.startswith("reward"):
         looked = (
-            "look for its cause in the environment (in float32 whatever is beyond 3.4e38 is not finite, and what "
-            "scale_rewards makes of rewards above some 1e18, whose squares are beyond it: make_env(reward_scale=...) "
-            "makes them smaller)."
+            "look for its cause in the environment (in float32 numbers beyond 3.4e38 are not finite, nor are rewards "
+            "above some 1e18 once scale_rewards has squared them: make_env(reward_scale=...) makes them smaller)."
         )
     if nonfinite == "stop":
         return looked + " nonfinite='restart' begins a new episode instead."
@@ -122,7 +121,7 @@ def remedy(leaf: str, nonfinite: str) -> str:
 
 
 def replay_warning(deviation: float, iteration: int) -> str:
-    """What to say of a network whose replay is not its rollout."""
+    """Warning of a network that does not repeat its rollout in replay."""
     return (
         f"Before any update the ratio of new to old likelihood was off by {deviation:.2g} in iteration {iteration}: "
         "replayed, the network does not repeat what it did in the rollout. A module draws its noise afresh, writes to "

@@ -51,7 +51,7 @@ def initial_scale(xp: Any, zeros: Any, rewards: Any) -> Any:
 def scale_rewards(xp: Any, scales: Any, transition: Transition, discount: float) -> tuple[Any, Any]:
     """Folds a rollout into the moments, and divides its rewards by the standard deviation of the discounted return.
 
-    ``G_t = r_t + discount G_{t-1}``, started anew with each episode. The divisor is ``max(std(G), |mean(G)| / 10)``:
+    ``G_t = r_t + discount G_{t-1}``, from 0 in each episode. The divisor is ``max(std(G), |mean(G)| / 10)``:
     where all returns are nearly the same, it is their size that counts, and the mean scaled return is at most 10. It
     does not depend on the unit of the rewards.
 
@@ -75,10 +75,10 @@ def scale_rewards(xp: Any, scales: Any, transition: Transition, discount: float)
 
 def _scale(xp: Any, old: RewardScale, reward: Any, transition: Transition, discount: float) -> tuple[RewardScale, Any]:
     valid, counted = transition.valid, transition.counted
-    # One that is not finite stops the run; it must not spread to the others, or the wrong step would be named.
+    # A reward that is not finite stops the run; spread to others, it would have the wrong step named.
     reward_t = xp.where(counted & xp.isfinite(reward), reward, xp.zeros_like(reward))
     going = xp.where(transition.done, xp.zeros_like(reward), xp.ones_like(reward))
-    # The sum stands still over a step that was none: it was reset by the step before.
+    # The sum stands still over a step that is not valid: the step before has reset it.
     decay = xp.where(valid[1:], discount * going[:-1], going[:-1])
     first = discount * old.discounted + reward_t[0]
     decay = xp.concat([xp.ones_like(going[:1]), decay], axis=0)
@@ -93,7 +93,7 @@ def _scale(xp: Any, old: RewardScale, reward: Any, transition: Transition, disco
     m2 = old.m2 + m2 + delta**2 * (old.count * size / total)
     kept = xp.minimum(total, xp.full_like(total, _MOST))
     moments = kept, old.mean + delta * (size / total), m2 * (kept / total)
-    # A return whose square is no number would make every later reward 0: such a rollout leaves the moments alone.
+    # A return whose square is not finite would make every later reward 0: such a rollout leaves the moments alone.
     fits = xp.isfinite(moments[1]) & xp.isfinite(moments[2])
     moments = [xp.where(fits, a, b) for a, b in zip(moments, (old.count, old.mean, old.m2), strict=True)]
     new = RewardScale(g_t[-1] * going[-1], *moments)
@@ -106,7 +106,7 @@ def _divisor(xp: Any, scale: RewardScale) -> Any:
 
 
 def divisors(xp: Any, scales: Any, rewards: Any) -> dict[str, Any]:
-    """What rewards are divided by, for the log: ``reward/scale``, or where there are several ``reward/scale/KEY``.
+    """Divisors of rewards, for the log: ``reward/scale``, or of several rewards ``reward/scale/KEY``.
 
     Args:
         xp: Array namespace.

@@ -37,7 +37,7 @@ step."""
 
 
 def is_traced(engine: Any, env: Env) -> bool:
-    """Whether the environment becomes part of the engine's compiled rollout."""
+    """True if the environment becomes part of the engine's compiled rollout."""
     return env.functional and "functional" in engine.capabilities
 
 
@@ -59,9 +59,9 @@ def unroll_env(
         keep the carry from before the call.
 
     Raises:
-        TypeError: If ``env`` is no environment of ``make_env``, ``env_state`` none of its states, or the network no
-            StatefulModule whose output is a PPONetworkOutput.
-        ValueError: If ``unroll_length`` is no integer of at least 1, or the carry one of another number of
+        TypeError: If ``env`` is not an environment of ``make_env``, ``env_state`` not one of its states, or the network
+            not a StatefulModule whose output is a PPONetworkOutput.
+        ValueError: If ``unroll_length`` is not an integer of at least 1, or the carry is of another number of
             environments.
     """
     _check_rollout(env, env_state, network)
@@ -88,7 +88,7 @@ def _check_rollout(env: Any, env_state: Any, network: Any) -> None:
 
 
 def programmes_for(kind: type, engine: Any, definition: Any, env: Env, mode: str, *more: Hashable) -> Programmes:
-    """The programmes of objects of a class that are alike: in the network's and the environment's structure too.
+    """Returns the programmes that objects of a class share, with networks and environments of equal structure.
 
     Args:
         kind: The class.
@@ -144,7 +144,7 @@ class Actor:
         return self.engine.merge(self.definition, params, variables)(state, obs).output.value_estimates
 
     def settle_untraced(self, params: Any, variables: Any, before: Any, after: Any, done: Any, valid: Any) -> Any:
-        """The carry of the next step: reset where an episode ended, held where the step was none."""
+        """The carry of the next step: reset where an episode ended, held where the step was not valid."""
         network = self.engine.merge(self.definition, params, variables)
         state = reset_where(network, done, after)
         return select(self.engine.xp, valid, state, before) if self.env.may_skip else state
@@ -218,7 +218,7 @@ def _scan(
         done = env_after.terminated | env_after.truncated
         state = actor.settle_untraced(params, variables, before, after, done, env_after.valid)
         transition = _transition(env_before.obs, output, extras, env_after, bootstrap)
-        if transition.broken is None:  # an environment of the user's own need not say
+        if transition.broken is None:  # a user's environment may leave it out
             transition = transition._replace(broken=xp.zeros(env_after.valid.shape, dtype=xp.int32))
         return (state, env_after), transition
 
@@ -281,17 +281,17 @@ def _step(
 
 
 def _note_actions(error: Exception, actions: Any, t: int) -> None:
-    """Tells of actions that no environment can take: what it says of them hides what they come from."""
+    """Adds a note to an environment's error if the actions it was given are not finite."""
     wrong = [not np.isfinite(leaf).all() for leaf in tree_leaves(actions) if np.asarray(leaf).dtype.kind == "f"]
     if any(wrong):
         error.add_note(
             f"Actions of step {t} of the rollout are not finite. An observation before it was not, and the environment "
-            "could not be begun anew, or the network makes them of finite ones."
+            "could not be reset again, or the network makes them of finite ones."
         )
 
 
 def _exchange(engine: Any, env: Env) -> tuple[Any, Any, Any]:
-    """How arrays come from the environment to the network, are kept for later, and go back."""
+    """Functions that bring arrays to the network, keep them for later, and bring them back to the environment."""
     if env.functional:
         return engine.from_jax, engine.from_jax, engine.to_jax
     return (

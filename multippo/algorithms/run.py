@@ -63,7 +63,7 @@ class Run:
         checkpoint_fn: Called with the state.
         eval_env: Where to evaluate.
         initial_state: Where to go on from.
-        made: Closes what the call has made itself.
+        made: Closes environments that the call makes.
         make_teacher: Makes the teacher of a distillation, for the environment.
     """
 
@@ -109,7 +109,7 @@ class Run:
         self._replaced_starts = self._count_unsound_starts(initial_state)
 
     def _begin(self, initial: TrainingState | None) -> None:
-        """Sets everything but the arrays to before the first iteration."""
+        """Sets all but the arrays to the state before the first iteration."""
         if initial is not None:
             check_initial_state(self.network, initial, self.env, self.ppo)
         self.key = self.engine.random.key(self.config.seed)
@@ -136,7 +136,7 @@ class Run:
         self.final_metrics: dict[str, float] = {}
 
     def go(self) -> TrainResult:
-        """Runs to the end."""
+        """Runs all iterations: rollout and update, log, evaluate, save."""
         if not self._iterations_left and not self._eval_due:
             _LOG.warning(finished(self.step, self.iteration, self.ppo))
         with self._saving_whatever_comes() as interrupt:
@@ -207,7 +207,7 @@ class Run:
         return logged, failed
 
     def _call(self, count: int, interrupt: DeferredInterrupt) -> tuple[list[dict[str, Any]], float]:
-        """Calls the trainer; its reports, and the seconds it took without those of compilation."""
+        """Calls the trainer; returns its reports, and its seconds without those of compilation."""
 
         @contextlib.contextmanager
         def rollout() -> Generator[None]:
@@ -242,7 +242,7 @@ class Run:
                 self.log_fn(metrics)
 
     def _warn_of_replay(self, deviation: float, iteration: int) -> None:
-        """Says once that the network is not what it was in the rollout: nothing else would show it."""
+        """Warns once of a network that does not repeat its rollout in replay."""
         if deviation > _REPLAY_TOLERANCE and not self._replay_warned:
             self._replay_warned = True
             _LOG.warning(replay_warning(deviation, iteration))
@@ -283,7 +283,7 @@ class Run:
         )
 
     def _save(self, state: TrainingState) -> None:
-        """Hands out the state after the last finished iteration."""
+        """Calls ``checkpoint_fn`` with a state."""
         self._saved_at = self.iteration
         self._set_next_checkpoint()
         if self.checkpoint_fn is not None:
@@ -296,7 +296,7 @@ class Run:
 
     @contextlib.contextmanager
     def _saving_whatever_comes(self) -> Generator[DeferredInterrupt]:
-        """Whatever ends a run (an environment's error, Ctrl-C in a long rollout) leaves the last finished iteration."""
+        """Saves the last finished iteration when an error or a signal ends the run."""
         with DeferredInterrupt(self._rescue) as interrupt:
             try:
                 yield interrupt

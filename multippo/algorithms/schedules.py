@@ -1,4 +1,4 @@
-"""What changes over a run by plan, learning rate and entropy weight, and the learning rate that follows the policy."""
+"""Schedules of learning rate and entropy weight, and the learning rate that follows the policy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FACTOR = 1.5
 
 
 class Coefficients(NamedTuple):
-    """What the schedules say of an iteration.
+    """Values of the schedules in an iteration.
 
     Attributes:
         learning_rate: The learning rate; under ``lr_schedule="adaptive_kl"`` the share of the current one to take.
@@ -55,7 +55,7 @@ def compiled_in(config: PPOConfig) -> PPOConfig:
 
 
 def planned_steps(config: PPOConfig, state: TrainingState | None) -> int:
-    """What a run has behind it that goes on from a state: ``TrainingState.planned_steps``, 0 without one."""
+    """Planned steps before a run: ``TrainingState.planned_steps`` of the state it goes on from, or 0."""
     if state is None:
         return 0
     known = state.planned_steps
@@ -63,7 +63,7 @@ def planned_steps(config: PPOConfig, state: TrainingState | None) -> int:
 
 
 def iterations_left(config: PPOConfig, planned_steps: int) -> int:
-    """How many iterations reach ``total_steps`` from there.
+    """Number of iterations that reach ``total_steps`` after ``planned_steps``.
 
     >>> config = PPOConfig(num_envs=1, rollout_length=4, total_steps=10, num_minibatches=1)
     >>> [iterations_left(config, steps) for steps in (0, 4, 6, 12)]
@@ -73,10 +73,7 @@ def iterations_left(config: PPOConfig, planned_steps: int) -> int:
 
 
 def coefficients_at(config: PPOConfig, iteration: float) -> Coefficients:
-    """Everything scheduled, for an iteration counted from 0.
-
-    After iterations of another size it may lie between two of this one's.
-    """
+    """All schedules at an iteration counted from 0; a fraction after iterations of another size."""
     return Coefficients(learning_rate_at(config, iteration), entropy_weight_at(config, iteration))
 
 
@@ -88,7 +85,7 @@ def learning_rate_at(config: PPOConfig, iteration: float) -> float:
     planned like that from the start. Never below 0. During a warm-up of n iterations all of it times
     ``(i + 1) / (n + 1)``.
 
-    For ``adaptive_kl``, whose rate no plan knows, the share of it that the warm-up leaves: 1 without or after one.
+    For ``adaptive_kl`` the share of the rate that the warm-up leaves: 1 without or after one.
 
     >>> config = PPOConfig(num_envs=1, rollout_length=1, total_steps=4, num_minibatches=1, learning_rate=0.8)
     >>> [round(learning_rate_at(config, i), 3) for i in range(5)]

@@ -26,7 +26,7 @@ __all__ = ["RunState", "Trainer"]
 
 
 class RunState(NamedTuple):
-    """What an iteration takes and returns. On an engine that donates buffers it must not be read after the call.
+    """State of a run between two iterations. On an engine that donates buffers it must not be read after the call.
 
     A teacher is in it in distillation only. Its parameters go through an iteration unchanged.
     """
@@ -51,7 +51,7 @@ class Trainer:
         sequence_length: L.
         iterations_per_call: How many iterations one call of ``run`` takes at most.
         mode: ``TrainConfig.compile``.
-        teacher: Whom the network learns from, in distillation; None for PPO.
+        teacher: In distillation; None for PPO.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Trainer:
     ) -> None:
         self.engine, self.network, self.env, self.config = network.engine, network, env, config
         self.sequence_length, self.teacher = sequence_length, teacher
-        # A teacher of another engine can be no part of what this one compiles.
+        # One engine can't compile a teacher of another.
         self.traced = is_traced(self.engine, env) and not (teacher is not None and teacher.abroad)
         self.iterations_per_call = iterations_per_call if self.traced else 1
         split = self.engine.split(network)
@@ -124,7 +124,7 @@ class Trainer:
             saved = initial.env_state
             env_state = saved.restore(env) if isinstance(saved, SavedEnvState) else saved
         else:
-            # Episodes a host environment starts after a resume are not those it started with.
+            # A host environment starts other episodes after a resume than at first.
             env_state = restart_unsound(env, env.reset(engine.to_numpy(random.fold_in(roots[0], iteration))))
         if initial is not None:
             engine.update_module(self.network, initial.params, initial.variables)
@@ -153,13 +153,12 @@ class Trainer:
                 known = initial.episodes.scale
                 zeroed = tree_map(lambda new, old: old if old.ndim == 0 else new, episodes.scale, known)
                 episodes = episodes._replace(scale=engine.snapshot(zeroed))
-        # Copies, since what is consumed must not be anybody else's, nor one array twice. Only a traced environment's
-        # state is consumed.
+        # Copies, since buffers are consumed, each once. Only a traced environment's state is.
         env_state = engine.snapshot(env_state) if self.traced else env_state
         return RunState(learner, engine.snapshot(network_state), env_state, episodes, teacher)
 
     def _continued(self, initial: TrainingState, rate: Any) -> LearnerState:
-        """The learner of a state, by now in the network; ``rate`` is a fresh one's."""
+        """Returns the learner of a state whose weights the network has by now; ``rate`` is a fresh learner's."""
         split = self.engine.split(self.network)
         optimizer_state = self.learner.optimizer.import_state(split.params, *initial.optimizer_state)
         if rate is not None and initial.learning_rate is not None:
@@ -339,7 +338,7 @@ class Trainer:
         key: Any,
         coefficients: Coefficients,
     ) -> tuple[LearnerState, EpisodeState, dict[str, Any]]:
-        """Everything after the rollout."""
+        """Updates on a rollout, and sums up its episodes and metrics."""
         xp, dtype = self.engine.xp, coefficients.learning_rate.dtype
         v_last = self.engine.stop_gradient(
             self.actor.value_untraced(learner.params, learner.variables, network_state, obs)

@@ -1,4 +1,4 @@
-"""What flows through training.
+"""Data of training.
 
 Legend of axes: ``T`` rollout length, ``B`` environments, ``L`` steps of a training sequence, ``S`` sequences.
 """
@@ -29,7 +29,7 @@ class Transition(NamedTuple):
         terminated: Whether the step ended its episode in a state of value zero.
         truncated: Whether the step ended its episode by a cut.
         done: Either.
-        valid: False where the step was none of the task's.
+        valid: False where an environment only reset itself.
         metrics: What the environment reported beside the reward.
         rollout_extras: The modules' snapshots, for replay.
         bootstrap_values: V of the final observation, under the carry from before the reset, where ``truncated``;
@@ -101,7 +101,7 @@ class Sequences(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingState:
-    """Everything a run is made of after some iteration. Arrays are copies that training does not change later.
+    """State of a run after an iteration. Arrays are copies that training does not change later.
 
     Attributes:
         definition: What the engine's ``merge`` needs beside the arrays.
@@ -139,14 +139,14 @@ class TrainingState:
     eval_due: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields, with a network in the place of its parts, of which pickle and copy do not find all."""
+        """The fields, with a network in place of its parts, not all of which pickle and copy find."""
         engine = engine_of_array(self.key)
         network = copy.deepcopy(engine.merge(self.definition, self.params, self.variables))
         engine.update_module(network, self.params, self.variables)
         return {**{name: value for name, value in vars(self).items() if name not in _PARTS}, "network": network}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The inverse."""
+        """Sets the fields from those of ``__getstate__``."""
         network = state["network"]
         parts = network.engine.split(network)
         vars(self).update({name: value for name, value in state.items() if name != "network"})
@@ -162,7 +162,7 @@ class TrainingState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """What ``train_ppo`` returns. The network passed in holds the trained weights.
+    """Result of ``train_ppo``. The network passed in holds the trained weights.
 
     Attributes:
         training_state: The state after the last iteration; ``initial_state`` of a continued run.

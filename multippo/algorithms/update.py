@@ -7,14 +7,14 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from multippo.algorithms.advantages import linear_recurrence
+from multippo.algorithms.advantages import estimate_targets, linear_recurrence
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.distillation.teacher import Teacher, distillation_loss
 from multippo.algorithms.losses import ppo_loss
 from multippo.algorithms.minibatches import cut_rollout, make_sequences, minibatch_indices, take_sequences
+from multippo.algorithms.replay import replay
 from multippo.algorithms.reports import LIKELIHOOD, NEXT_VALUE, VALUE
 from multippo.algorithms.schedules import Coefficients, adapt_learning_rate, compiled_in
-from multippo.algorithms.targets import current_values, estimate_targets
 from multippo.algorithms.types import EpisodeState, Sequences, Transition
 from multippo.backends.api import OptimizerConfig
 from multippo.envs.nonfinite import guarded_leaves
@@ -25,7 +25,7 @@ __all__ = ["Learner", "LearnerState", "fold_episodes", "optimizer_config"]
 
 
 class LearnerState(NamedTuple):
-    """What an update changes.
+    """Arrays that an update changes.
 
     Attributes:
         params: The trained arrays.
@@ -92,8 +92,15 @@ class Learner:
     def _value(
         self, params: Any, variables: Any, transition: Transition, starts: Any, network_state: Any, obs: Any
     ) -> tuple[Any, Any]:
+        """Values ``[T, B]`` of a rollout's observations under the current weights, and ``[B]`` after its last step.
+
+        The carry is replayed from before the rollout; the last observation is valued under the carry that the rollout
+        itself had come to, as every training sequence starts from a stored one.
+        """
         network = self.engine.merge(self.definition, params, variables)
-        return current_values(network, transition, starts, network_state, obs)
+        values = replay(network, tree_map(lambda x: x[0], starts), transition).value_estimates
+        v_last = network(network_state, obs).output.value_estimates
+        return self.engine.stop_gradient((values, v_last))
 
     def _evaluate(self, params: Any, variables: Any, sequences: Sequences, entropy_weight: Any) -> tuple[Any, Any]:
         network = self.engine.merge(self._replayed, params, variables)
@@ -192,7 +199,7 @@ class Learner:
         coefficients: Coefficients,
         poisoned: Any,
     ) -> tuple[Any, Any, dict[str, Any], Any]:
-        """All epochs of minibatches; what they come to, and the mean KL divergence of those that were looked at."""
+        """Runs all epochs; returns parameters, optimiser, metrics and the mean KL divergence."""
         engine, xp, config = self.engine, self.engine.xp, self.config
         rate, entropy_weight = coefficients
 
@@ -204,7 +211,7 @@ class Learner:
                 taken = take_sequences(xp, sequences, rows)
                 (loss, out), grads = self._loss(params, state.variables, taken, entropy_weight)
                 before, empty = stop, ~xp.any(taken.valid)
-                # Nothing hangs on what comes after a stop.
+                # Values after a stop change nothing.
                 wrong_loss = ~xp.isfinite(loss) & ~before
                 exceeds = xp.zeros_like(wrong_loss)
                 if config.target_kl is not None:
@@ -254,13 +261,13 @@ class Learner:
             leaves = [leaf for _, leaf in self.engine.named_params(grads)]
             return first_true(xp, xp.stack([~xp.all(xp.isfinite(leaf)) for leaf in leaves]))
 
-        # The norm has told already in nearly every case; only a bad one is searched for its leaf.
+        # Only gradients of a norm that is not finite are searched.
         return self.engine.cond(~xp.isfinite(norm), search, lambda: none)
 
     def _not_finite(self, transition: Transition, v_last: Any) -> dict[str, Any]:
         """For each leaf of a rollout, the first row of ``[T * B]`` that is not finite, or -1.
 
-        Final observations, and the one after the last step, are not stored; their values tell of them.
+        Final observations, and the one after the last step, are not stored; their values report them.
         """
         xp, found = self.engine.xp, {}
         for kind, tree in (("observation", transition.obs), ("reward", transition.rewards)):
@@ -329,7 +336,7 @@ def _plus_first(xp: Any, x: Any, first: Any) -> Any:
 
 
 def masked_mean(xp: Any, x: Any, mask: Any) -> Any:
-    """Mean of the entries of ``[N]`` where ``mask`` holds, whatever the others are; 0 where there is none."""
+    """Mean of the entries of ``[N]`` where ``mask`` holds, though others may be NaN; 0 if it holds nowhere."""
     count = xp.sum(xp.astype(mask, x.dtype))
     return xp.sum(xp.where(mask, x, xp.zeros_like(x))) / xp.maximum(count, xp.ones_like(count))
 

@@ -1,4 +1,4 @@
-"""An episode that begins with a number that is not finite is begun anew, and counted; a strict run names it."""
+"""An episode that begins with a number that is not finite is reset again, and counted; a strict run names it."""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ def test_states_to_go_on_from(torch_engine):
         training.train(env, network, initial_state=run.result)
     with mp.use_backend("jax"):
         other = TableNet([0.0] * 4)
-    with pytest.raises(TypeError, match="which are none of the jax engine's"):
+    with pytest.raises(TypeError, match="not the jax engine's"):
         training.train(env, other, initial_state=run.state)
     message = refusal(TableNet([0.0] * 4, num_actions=3), initial_state=run.state)
     assert "parameter logits has shape (4, 2), this network's (4, 3)" in message

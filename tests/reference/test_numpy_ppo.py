@@ -14,8 +14,8 @@ import pytest
 import support
 
 import multippo as mp
+from multippo.algorithms.advantages import estimate_targets
 from multippo.algorithms.schedules import Coefficients
-from multippo.algorithms.targets import estimate_targets
 from multippo.algorithms.update import Learner, LearnerState
 from multippo.random import host
 from multippo.trees import tree_map

@@ -70,7 +70,7 @@ class Checkpoint:
         network_state, episodes, key, teacher_carry = self._read_carry(network)
         env_state: Any = None
         if manifest.environment:
-            self._read(ENVIRONMENT)  # so that what is damaged is found before the network is changed
+            self._read(ENVIRONMENT)  # finds damage before the network is changed
             env_state = SavedEnvState(lambda like: self._read(ENVIRONMENT, like, "part of the environment's state"))
             env_state = env_state if env is None else env_state.restore(env)
         load_portable(network, weights)
@@ -105,7 +105,12 @@ class Checkpoint:
     def _read_moments(self, network: Any, own: Mapping[str, np.ndarray]) -> list[dict[Any, np.ndarray]]:
         trained = {name: leaf for name, leaf in network.engine.leaves(network).items() if leaf.trained}
         like = {f"{moment}/{name}": own[name] for moment in MOMENTS for name in trained}
-        arrays = self._read(OPTIMIZER, like, "moment")
+        # Earlier versions stored no moments of frozen parameters on torch; they are zeros.
+        frozen = {name for name, _ in network.engine.named_params(network.engine.split(network).variables)} & {*trained}
+        known = self._read(OPTIMIZER) if frozen else like
+        absent = {name for name in like.keys() - known.keys() if name.partition("/")[2] in frozen}
+        arrays = self._read(OPTIMIZER, {name: like[name] for name in like if name not in absent}, "moment")
+        arrays |= {name: np.zeros_like(like[name]) for name in absent}
         # In the parameter's own order of memory: a fused optimiser walks both at once.
         return [
             {
@@ -132,7 +137,7 @@ class Checkpoint:
         for name in sums:
             like[name] = ArrayType(() if name.rpartition(".")[2] in _SCALARS else (num_envs,), float_dtype)
         arrays = self._read(CARRY, like, "carry")
-        # Of the type of the leaf, which NumPy may not have.
+        # In the leaf's own type, which NumPy may lack.
         restored = [engine.xp.astype(engine.asarray(arrays[name]), leaf.dtype) for name, leaf in carry.items()]
         return (
             optree.tree_unflatten(optree.tree_structure(example), restored),
@@ -179,7 +184,7 @@ def load_checkpoint(
 
 
 def check_network(function: str, network: Any) -> None:
-    """TypeError if a function called ``function`` was given something else than a network."""
+    """Raises a TypeError in the name of ``function`` unless ``network`` is a StatefulModule."""
     if not isinstance(network, StatefulModule):
         raise TypeError(
             f"{function} needs a StatefulModule as its network, built like the one in training; got a "

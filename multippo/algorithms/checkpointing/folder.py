@@ -1,4 +1,4 @@
-"""Where a run's checkpoints go, and which of them stay."""
+"""``CheckpointFolder``: saves a run's checkpoints and removes old ones."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ OnSaveError = Literal["stop", "continue"]
 
 
 class CheckpointFolder:
-    """Saves a run's checkpoints as ``step_…`` in a directory, and removes those that need not stay.
+    """Saves a run's checkpoints as ``step_…`` in a directory, and removes old ones.
 
     ``train_ppo(..., checkpoint_fn=folder.save)``. A checkpoint is removed only after the next one is complete, and in
-    one step: a reader finds all of it or nothing, whenever the process is killed. What a killed process has left is
+    one step: a reader finds all of it or nothing, whenever the process is killed. Leftovers of a killed process are
     cleared at the first save, so no two processes may save to one directory. Checkpoints found in it count as the run's
     own, so that a resumed run knows what was best before; those that can't be read are left alone.
 
@@ -92,7 +92,7 @@ class CheckpointFolder:
             try:
                 self._save(training_state, step)
             except OSError as error:
-                # Without a number it is no failure of the disk, but something else in the checkpoint's place.
+                # An error without a number is not the disk's: something else is in the checkpoint's place.
                 if error.errno is None or not self._continues:
                     raise
                 self.error = error
@@ -117,7 +117,7 @@ class CheckpointFolder:
         self._remove()
 
     def _remove(self) -> None:
-        """Removes what need not stay."""
+        """Removes checkpoints that are neither among the last nor among the best."""
         if self.saved is None or (self._keep_last is None and self._keep_best is None):
             return
         found = read_steps(self.path)

@@ -27,7 +27,7 @@ _Sha256 = Annotated[str, Limit(re.compile("[0-9a-f]{64}").fullmatch, "64 hexadec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What is known about a checkpoint without its arrays. The types of its fields are those of the file.
+    """Description of a checkpoint without its arrays. The types of its fields are those of the file.
 
     Attributes:
         step: Environment steps taken.
@@ -36,7 +36,7 @@ class Manifest:
         num_envs: Environments trained in.
         optimizer_count: Steps of the optimiser.
         learning_rate: Of the next iteration, where no schedule but the run itself decides on it.
-        environment: Whether the environment's state is in it.
+        environment: True if the environment's state is in it.
         episodes: Structure of ``TrainingState.episodes``, see ``descriptions``.
         config: What was stored as config, as JSON has it.
         extra: What was stored beside it.
@@ -73,7 +73,7 @@ def write_manifest(manifest: Manifest) -> str:
     head = {"format": FORMAT, "format_version": FORMAT_VERSION, "multippo_version": __version__}
     try:
         text = json.dumps({**head, **dataclasses.asdict(manifest)}, indent=2) + "\n"
-        parse_json(text)  # what it would refuse is not written: NaN, the keys 1 and "1", a number beyond 64 bits
+        parse_json(text)  # refuses NaN, the keys 1 and "1", a number beyond 64 bits
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"config and extra of a checkpoint must be what JSON can hold: {error}.") from error
     if len(text) > LIMIT:

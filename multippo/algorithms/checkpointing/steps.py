@@ -24,12 +24,12 @@ _STEP = re.compile(r"step_(\d{1,19})")
 
 
 def step_directory(directory: Path, step: int) -> Path:
-    """Where the checkpoint of a step is in a directory of checkpoints."""
+    """The directory of a step's checkpoint in a directory of checkpoints."""
     return directory / f"step_{step:012d}"
 
 
 def step_entries(directory: str | os.PathLike[str]) -> list[Path]:
-    """Whatever is called ``step_…`` in a directory, the highest step first: damaged checkpoints, files, links too."""
+    """All entries ``step_…`` of a directory, the highest step first: damaged checkpoints, files and links too."""
     found: list[tuple[int, Path]] = []
     directory = Path(directory)
     for entry in directory.iterdir() if directory.is_dir() else ():
@@ -59,7 +59,7 @@ def read_steps(directory: str | os.PathLike[str]) -> list[tuple[Path, Manifest]]
 
 
 def best_first(checkpoints: Iterable[tuple[Path, Manifest]]) -> list[Path]:
-    """Those saved right after an evaluation, by its mean return; of equal ones the higher step, given first, leads."""
+    """Checkpoints saved right after an evaluation, by its mean return; of equal ones the higher step leads."""
     evaluated = [(path, about.eval_return) for path, about in checkpoints if about.eval_return is not None]
     return [path for path, _ in sorted(evaluated, key=lambda entry: -entry[1])]
 

@@ -34,14 +34,14 @@ _MOST_SHOWN = 100
 
 
 class ArrayType(NamedTuple):
-    """Shape and type of an array, where there is no array to show them."""
+    """Shape and type of an array that is yet to be read."""
 
     shape: tuple[int, ...]
     dtype: Any
 
 
 def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
-    """Writes arrays, whatever their strides, number of axes or byte order.
+    """Writes arrays of any strides, number of axes and byte order.
 
     Returns:
         The file's SHA-256, in hexadecimal digits.
@@ -49,7 +49,7 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
     Raises:
         TypeError: If one holds no numbers.
     """
-    # Not save_file, which makes a file that nobody but its owner may read.
+    # Not save_file, whose files only their owner may read.
     content = save({name: _storable(name, array) for name, array in arrays.items()})
     with create(path) as file:
         file.write(content)

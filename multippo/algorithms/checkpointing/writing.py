@@ -102,7 +102,7 @@ def _finite(number: float | None) -> float | None:
 
 def _moments(state: TrainingState, network: Any) -> dict[str, np.ndarray]:
     return {
-        # Of a parameter that is frozen there are none; zeros are what it begins with.
+        # A frozen parameter has none, and begins with zeros once it is trained.
         f"{moment}/{name}": leaf.to_portable(np.asarray(values[leaf.native_path]))
         if leaf.native_path in values
         else np.zeros_like(leaf.read())
@@ -122,7 +122,7 @@ def _carry(state: TrainingState, engine: Any) -> dict[str, np.ndarray]:
 
 
 def _environment(env_state: Any) -> dict[str, np.ndarray] | None:
-    """A functional environment's state. A host one keeps its own to itself: ``internal`` is an empty tuple."""
+    """State of a functional environment; None of a host environment, whose ``internal`` is empty."""
     if isinstance(env_state, SavedEnvState):
         return dict(env_state.read(None))
     return None if env_state is None or env_state.internal == () else read_env_state(env_state)
@@ -132,7 +132,7 @@ def _refuse_other_things(path: Path) -> None:
     if not os.path.lexists(path):
         return
     if path.is_symlink() or not path.is_dir():
-        raise FileExistsError(f"{path} is no directory; a checkpoint can't be written there. Choose another path.")
+        raise FileExistsError(f"{path} is not a directory; a checkpoint can't be written there. Choose another path.")
     entries = {entry.name for entry in path.iterdir()}
     if entries and not (MANIFEST in entries and entries <= _FILES):
         raise FileExistsError(

@@ -1,4 +1,4 @@
-"""What a distillation can be told: frozen, keyword-only, checked when made."""
+"""Settings of a distillation: frozen, keyword-only, checked when made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DistillationConfig:
     """
 
     loss: Literal["nll", "kl"] = "nll"
-    """What is minimised. "nll": ``-log p_student(a | obs)`` of the action a that is the mode of the teacher's
+    """Loss. "nll": ``-log p_student(a | obs)`` of the action a that is the mode of the teacher's
     distribution: a Gaussian's mean, the most likely of discrete actions (the paper's equation 1). "kl":
     ``KL(p_teacher || p_student)`` in closed form (equation 3, with temperature 1), which teaches the whole
     distribution, its spread too; the one to choose for discrete actions."""
@@ -38,7 +38,7 @@ class DistillationConfig:
     """Adam's step size at the start."""
 
     lr_schedule: Literal["constant", "linear", "cosine"] = "linear"
-    """How the learning rate changes from one iteration to the next."""
+    """Change of the learning rate over the iterations."""
 
     learning_rate_warmup: int = 0
     """Iterations at the start over which the learning rate rises."""
@@ -65,7 +65,7 @@ class DistillationConfig:
     """Steps of one training sequence, a divisor of ``rollout_length``; None: see ``PPOConfig``."""
 
     nonfinite: Literal["restart", "stop"] = "restart"
-    """What to do when an environment gives a value that is not finite."""
+    """Reaction to a value of an environment that is not finite, see ``PPOConfig``."""
 
     def __post_init__(self) -> None:
         as_python(self)
@@ -78,7 +78,7 @@ class DistillationConfig:
         object.__setattr__(self, "adam_betas", self.as_ppo().adam_betas)
 
     def as_ppo(self) -> PPOConfig:
-        """What rollouts, minibatches and optimiser, which are PPO's, are told; rewards have no part in it.
+        """Settings of rollouts, minibatches and optimiser, which are PPO's; rewards have no part in them.
 
         Raises:
             ValueError: If a field has a value that is not possible.
@@ -111,7 +111,7 @@ class DistillationTrainConfig:
     """Call ``checkpoint_fn`` after every evaluation, too, see ``TrainConfig``."""
 
     log_every_steps: int = 0
-    """How many environment steps run inside one compiled call where everything can be compiled, see ``TrainConfig``."""
+    """Environment steps in one compiled call where everything can be compiled, see ``TrainConfig``."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.distillation, DistillationConfig):
@@ -119,7 +119,7 @@ class DistillationTrainConfig:
         self.as_train()
 
     def as_train(self) -> TrainConfig:
-        """The same for the loop, which is PPO's.
+        """Settings of the loop, which is PPO's.
 
         Raises:
             ValueError: If a field has a value that is not possible.

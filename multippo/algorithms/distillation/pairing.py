@@ -1,4 +1,4 @@
-"""Which sampler of a teacher teaches which of a student, where the two are built differently."""
+"""Pairing of a teacher's samplers with those of a student that is built differently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REMEDY = (
 
 
 class Route(NamedTuple):
-    """From what a teacher emits, and what the student did, to what the student is given in replay.
+    """Way of a teacher's samples into the snapshots that the student is given in replay.
 
     Attributes:
         pairs: Position of the student's sample among the leaves of its snapshots, and of the teacher's lesson among
@@ -70,7 +70,7 @@ def plan_route(teacher_extras: Any, student_extras: Any, loss: str) -> Route:
     if pairs is None:
         raise ValueError(
             f"The teacher's samplers are at {_paths(teachers)} of its snapshots, the student's at {_paths(students)}; "
-            f"which teaches which can't be told. {_REMEDY}"
+            f"they can't be paired. {_REMEDY}"
         )
     for student, teacher in pairs:
         _check_pair(teacher, student)
@@ -87,7 +87,7 @@ def _places(tree: Any) -> list[_Place]:
 
 
 def _pairs(teachers: list[_Place], students: list[_Place]) -> list[tuple[_Place, _Place]] | None:
-    """(student, teacher), or None."""
+    """Pairs of a student's and a teacher's sampler; None if no key pairs them."""
     if len(teachers) == len(students) == 1:
         return [(students[0], teachers[0])]
     for key in (lambda p: p.path, lambda p: p.names, lambda p: p.names[-1:]):

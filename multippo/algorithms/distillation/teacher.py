@@ -1,4 +1,4 @@
-"""The teacher of a distillation: what it would have done in a student's rollout.
+"""The teacher of a distillation, which shows its actions on a student's observations.
 
 A teacher has no part in the rollout. It is run over the stored observations afterwards, all steps at once where its
 layers allow, with a carry of its own; so it may as well live on another engine.
@@ -33,7 +33,7 @@ TargetFn = Callable[[Any, Any], Any]
 
 
 class TeacherState(NamedTuple):
-    """What a teacher is made of during a run, in its engine's arrays.
+    """Arrays of a teacher during a run, of its engine.
 
     Attributes:
         params: Never written.
@@ -157,7 +157,7 @@ class Teacher:
             ) from error
 
     def teach(self, state: TeacherState, transition: Transition) -> tuple[TeacherState, Transition]:
-        """Looks at a rollout of the student.
+        """Runs the teacher over a rollout of the student.
 
         Args:
             state: The teacher, with its carry before the rollout.
@@ -176,7 +176,7 @@ class Teacher:
         return carry, self._to_student(lessons)
 
     def _look_untraced(self, params: Any, variables: Any, carry: Any, seen: Any) -> tuple[Any, Any]:
-        """The carry after the rollout, and what the teacher emitted in it."""
+        """The teacher's carry after the rollout, and its snapshots in it."""
         obs, done, valid = seen
         engine, xp = self.engine, self.engine.xp
         with engine.no_grad():
@@ -184,7 +184,7 @@ class Teacher:
             if not self._stepwise:
                 out = network.unroll(carry, obs, done)
                 after, lessons = out.next_state, out.rollout_extras
-            else:  # the carry stands still in a step that is none
+            else:  # the carry stands still in a step that is not valid
 
                 def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
                     x, done_t, valid_t = inputs
@@ -197,7 +197,7 @@ class Teacher:
         return engine.snapshot(after), engine.stop_gradient(engine.snapshot(lessons))
 
     def _targets(self, lessons: Any, student_extras: Any) -> Any:
-        """What the student's modules are given in replay."""
+        """The snapshots that the student's modules are given in replay."""
         if self._target_fn is not None:
             return self._target_fn(lessons, student_extras)
         assert self._route is not None
@@ -213,7 +213,7 @@ class Teacher:
 
     @staticmethod
     def _carried_over(tree: Any, source: Any, target: Any) -> Any:
-        """By way of NumPy, once for a rollout; numbers in the types of the engine they come to."""
+        """A tree as arrays of another engine and in its types, copied through NumPy."""
         zeros = target.zeros((1,))
         own = {"f": target.to_numpy(zeros).dtype, "i": target.to_numpy(target.xp.argmax(zeros, axis=0)).dtype}
 
@@ -233,7 +233,7 @@ def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[An
     teacher has a distribution, which is taken as it is.
 
     Args:
-        network: The student, measured (see ``networks.measuring``); evaluated by its ``unroll``.
+        network: The student, measured (see ``networks.samplers.comparable_samplers``); evaluated by its ``unroll``.
         sequences: ``[L, S, ...]``; ``rollout_extras`` are the teacher's.
         loss: "nll" or "kl".
 
@@ -258,7 +258,7 @@ def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[An
 
 
 def _compares(extras: Any) -> bool:
-    """Whether the samplers were given distributions to compare theirs with."""
+    """True if samplers were given distributions to compare theirs with."""
     return any(is_lesson(node) for node in optree.tree_leaves(extras, is_leaf=is_lesson))
 
 
@@ -271,7 +271,7 @@ def _with_time(tree: Any) -> Any:
 
 
 def _snapshots(network: Any, carry: Any, obs: Any) -> Any:
-    """What a network emits on an observation."""
+    """The snapshots that a network emits on an observation."""
     engine = network.engine
     definition, params, variables = engine.split(network)
     programmes = programmes_of(_snapshots, engine, engine.float_dtype, engine.structure(definition))
@@ -292,7 +292,7 @@ def _samples(extras: Any) -> Any:
 
 
 def _check_targets(targets: Any, own: Any) -> None:
-    """What ``target_fn`` returned is like the student's snapshots ``[B, ...]``, lessons in place of samples apart."""
+    """Raises unless the result of ``target_fn`` is like the student's snapshots ``[B, ...]``, lessons for samples."""
     samples = _samples(targets)
     if tree_structure(samples) != tree_structure(own):
         raise ValueError(

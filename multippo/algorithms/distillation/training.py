@@ -1,4 +1,4 @@
-"""``train_distillation``: a student learns to do what a trained teacher would do."""
+"""``train_distillation``: trains a student to act as a teacher does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def train_distillation(
     """Trains a student to act as a frozen teacher does (Rusu et al., 2015, arXiv:1511.06295).
 
     Each iteration the *student* acts for T steps in each of B environments, so it learns in the states that it comes
-    to itself; the paper learns from a store of the teacher's own games. The teacher, in its deterministic mode, is
+    to itself; the paper learns from stored games of the teacher. The teacher, in its deterministic mode, is
     shown the same observations, with a carry of its own that is reset where an episode ends and goes on from one
     rollout to the next. Then the student descends, in epochs of minibatches over (environment, sequence) as in PPO,
 
@@ -49,7 +49,7 @@ def train_distillation(
     Its statistics move as in PPO, after the updates.
 
     The teacher's samples reach the student's samplers by their places in the two networks: where each has one sampler,
-    there is no question; several are paired by the keys on the way to them, such as those of the action space. Paired
+    they are a pair; several are paired by the keys on the way to them, such as those of the action space. Paired
     samplers must be of one class and size; all else about the networks may differ, their engines too. Where this does
     not suit, ``target_fn`` decides.
 
@@ -74,8 +74,8 @@ def train_distillation(
             like ``student_extras`` with the samplers' entries replaced by the teacher's. Both are what the networks'
             modules emitted in the rollout, trees like their carries with leaves ``[T, B, ...]`` in the student's
             arrays. With ``loss="kl"`` the teacher's samplers emit a ``Lesson`` instead of an array, which is to be
-            moved as a whole. A target in the wrong place can't be told from one in the right place unless shapes
-            differ: let it check what it relies on.
+            moved as a whole. A target in a wrong place of the right shape goes unnoticed: let the function check
+            what it relies on.
 
     Returns:
         The last state and metrics.

@@ -51,6 +51,22 @@ def test_arrays_that_do_not_fit_are_named_and_change_nothing(file: str, change: 
         support.assert_trees_close(mp.to_portable(network), before, 0.0)
 
 
+def test_moments_that_an_earlier_version_left_out_are_zeros_if_the_parameter_is_frozen(tmp_path: Path):
+    with mp.use_backend("torch"):
+        saved(tmp_path / "a")
+        manifest = tmp_path / "a/checkpoint.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "sha256": None}))
+        path = tmp_path / "a/optimizer.safetensors"
+        save_file({name: value for name, value in load_file(path).items() if "/values" not in name}, path)
+        with pytest.raises(ValueError, match="moments missing in it: first/values, second/values"):
+            mp.load_checkpoint(tmp_path / "a", table_net())
+        network = table_net()
+        network.values.requires_grad_(False)
+        first, second, _ = training.portable_moments(network, mp.load_checkpoint(tmp_path / "a", network))
+        assert not first["values"].any() and not second["values"].any()
+        assert first["logits"].any() and second["logits"].any()
+
+
 def test_an_environment_of_another_size_is_refused(engine: Any, tmp_path: Path):
     saved(tmp_path / "a")
     state = mp.load_checkpoint(tmp_path / "a", table_net())

@@ -55,7 +55,7 @@ def test_several_are_paired_by_path_then_by_names_then_by_the_last_name():
     ],
 )
 def test_what_can_not_be_told_is_refused(teacher, student):
-    with pytest.raises(ValueError, match=r"which teaches which can't be told. Pass target_fn"):
+    with pytest.raises(ValueError, match=r"they can't be paired. Pass target_fn"):
         plan_route(teacher, student, "nll")
 
 
