@@ -34,13 +34,9 @@ from multippo.networks.lift import Lift
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.recurrent import GRU, LSTM, RNN
 from multippo.networks.residual import Residual
-from multippo.networks.sampling_layers import (
-    BernoulliSampler,
-    CategoricalSampler,
-    MultiCategoricalSampler,
-    NormalSampler,
-    NormalTanhSampler,
-)
+from multippo.networks.samplers.binary import BernoulliSampler
+from multippo.networks.samplers.categorical import CategoricalSampler, MultiCategoricalSampler
+from multippo.networks.samplers.gaussian import NormalSampler, NormalTanhSampler
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.networks.variational import AR1VariationalBottleneck, VariationalBottleneck
 from multippo.networks.weights.imported import load_flax_state, load_torch_state

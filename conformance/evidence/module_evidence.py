@@ -10,7 +10,7 @@ import numpy as np
 
 import multippo as mp
 from multippo.networks.core.unrolling import step_unroll
-from multippo.networks.core.updating import needs_only_valid
+from multippo.networks.types import needs_only_valid
 from multippo.random import host
 from multippo.trees import select, tree_leaves, tree_map
 

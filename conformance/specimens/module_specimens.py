@@ -10,6 +10,7 @@ import numpy as np
 
 import multippo as mp
 from multippo.backends.registry import active_engine
+from multippo.networks.samplers.base import ActionSampler
 from multippo.random import host
 
 from .scripted_environment import NUM_ENVS, NUM_STEPS
@@ -200,7 +201,7 @@ _drawing = functools.partial(ModuleSpecimen, carries=True, emits=True)
 _learning = functools.partial(ModuleSpecimen, emits=True, learns_statistics=True)
 _complete = functools.partial(ModuleSpecimen, carries=True, emits=True, learns_statistics=True)
 
-MODULES: tuple[ModuleSpecimen, ...] = (
+_CHOSEN: tuple[ModuleSpecimen, ...] = (
     _stateless("Dense", lambda: mp.Dense(_F, 4, mp.Rngs(1), "gelu"), _flat, differentiated=True),
     _recurrent("LSTM", lambda: mp.LSTM(_F, 4, mp.Rngs(1)), _flat, differentiated=True),
     _recurrent(
@@ -276,3 +277,16 @@ MODULES: tuple[ModuleSpecimen, ...] = (
     _complete("PopulationGraph of recurrent, noisy and normalising modules", _graph_of_modules, _flat),
     _complete("user-defined modules", _user_defined, _flat),
 )
+
+
+def plain_samplers() -> list[str]:
+    """Public samplers without a specimen above."""
+    public = [name for name, one in vars(mp).items() if isinstance(one, type) and issubclass(one, ActionSampler)]
+    return [name for name in public if not any(name in specimen.name for specimen in _CHOSEN)]
+
+
+def _plain(name: str) -> ModuleSpecimen:
+    return _drawing(name, lambda: getattr(mp, name)(mp.Rngs(1), 0.1), normal_inputs((4,)))
+
+
+MODULES = (*_CHOSEN, *map(_plain, plain_samplers()))

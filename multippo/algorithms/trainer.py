@@ -19,7 +19,7 @@ from multippo.envs.api import Env, EnvState
 from multippo.envs.functional.saving import SavedEnvState
 from multippo.envs.nonfinite import restart_unsound
 from multippo.networks.core.random_state import reseed
-from multippo.networks.core.updating import needs_only_valid
+from multippo.networks.types import needs_only_valid
 from multippo.trees import named_leaves, tree_map, tree_structure
 
 __all__ = ["RunState", "Trainer"]

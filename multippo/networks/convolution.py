@@ -9,12 +9,14 @@ import numpy as np
 from multippo.arguments import check_flag, check_size, describe
 from multippo.networks.activations import Activation, activate, resolve_activation
 from multippo.networks.initializers import Initializer, drawn, lecun_normal
-from multippo.networks.padding import Padding, output_size
 from multippo.networks.tree_layers import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = ["Conv"]
+__all__ = ["Conv", "output_size", "pad_sizes"]
+
+Padding = str | tuple[int, int]
+"""Of two axes: "valid", "same", or zeros on each side of the rows and of the columns."""
 
 
 class Conv(StatefulModule):
@@ -122,3 +124,21 @@ def _padding(value: Any) -> Padding:
             f"Conv(padding={value!r}) is not possible: expected 'valid', 'same', or one or two integers of at least 0."
         )
     return int(sizes[0]), int(sizes[1])
+
+
+def pad_sizes(size: int, kernel: int, stride: int, padding: str | int) -> tuple[int, int]:
+    """Zeros before and after one axis of ``size``.
+
+    "same" makes ``ceil(size / stride)`` positions; of an odd number of zeros the larger half comes after.
+    """
+    if not isinstance(padding, str):
+        return padding, padding
+    if padding == "valid":
+        return 0, 0
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
+def output_size(size: int, kernel: int, stride: int, padding: str | int) -> int:
+    """Positions of the kernel on one axis: ``floor((size + zeros - kernel) / stride) + 1``; 0 or less if none."""
+    return (size + sum(pad_sizes(size, kernel, stride, padding)) - kernel) // stride + 1

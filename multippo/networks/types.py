@@ -20,17 +20,19 @@ Three phases, distinguished by ``rollout_extras`` alone:
 from __future__ import annotations
 
 import abc
+import functools
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from multippo.networks.core.binding import StatefulMeta
 from multippo.networks.core.carry_checks import with_batch_size
-from multippo.networks.core.updating import takes_valid, with_mask
+from multippo.trees import tree_map
 
 if TYPE_CHECKING:
     from multippo.backends.api import Engine
 
-__all__ = ["PPONetworkOutput", "StatefulModule", "StatefulModuleOutput"]
+__all__ = ["PPONetworkOutput", "StatefulModule", "StatefulModuleOutput", "needs_only_valid"]
 
 
 class StatefulModuleOutput(NamedTuple):
@@ -146,8 +148,8 @@ class StatefulModule(metaclass=StatefulMeta):
             cls.unroll = StatefulModule.unroll
         if inspect.isfunction(own.get("initialize_state")):
             cls.initialize_state = with_batch_size(own["initialize_state"])
-        if "update_statistics" in own and not takes_valid(own["update_statistics"]):
-            cls.update_statistics = with_mask(own["update_statistics"])
+        if "update_statistics" in own and not _takes_valid(own["update_statistics"]):
+            cls.update_statistics = _with_mask(own["update_statistics"])
 
     @abc.abstractmethod
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
@@ -223,3 +225,34 @@ class StatefulModule(metaclass=StatefulMeta):
     def zeros(self, shape: tuple[int, ...]) -> Any:
         """Zeros in the engine's floating-point type and on its device."""
         return self.engine.zeros(shape)
+
+
+def _takes_valid(update: Callable[..., None]) -> bool:
+    """True if an ``update_statistics``, as its author wrote it, takes ``valid``."""
+    parameters = inspect.signature(update).parameters.values()
+    return any(p.name == "valid" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+
+
+def _with_mask(update: Callable[..., None]) -> Callable[..., None]:
+    """An ``update_statistics(self, rollout_extras)`` as one that takes ``valid``, and is given the valid entries only.
+
+    So parents can hand ``valid`` to any module. Without a valid entry it is not called, since the mean of none is NaN.
+    """
+
+    @functools.wraps(update)
+    def masked(self: Any, rollout_extras: Any, valid: Any = None) -> None:
+        if valid is None:
+            update(self, rollout_extras)
+        elif bool(self.xp.any(valid)):
+            # Boolean indexing: its shape depends on the data, so this path runs outside compiled code.
+            update(self, tree_map(lambda x: x[valid][:, None], rollout_extras))
+
+    return masked
+
+
+def needs_only_valid(module: Any) -> bool:
+    """True if a module in the tree takes no mask, so that statistics can't be updated inside compiled code."""
+    if not hasattr(type(module), "update_statistics"):
+        return False
+    own = not _takes_valid(type(module).update_statistics)
+    return own or any(needs_only_valid(child) for _, child in module.engine.children(module))

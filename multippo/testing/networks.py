@@ -10,7 +10,7 @@ import numpy as np
 
 from multippo.networks.core import random_state
 from multippo.networks.core.variables import Param
-from multippo.networks.sampling_layers import CategoricalSampler
+from multippo.networks.samplers.categorical import CategoricalSampler
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs
 

@@ -7,7 +7,7 @@ import pytest
 from support import assert_trees_close, each_engine, fill_randomly, gradients, to_numpy, total
 
 import multippo as mp
-from multippo.networks.padding import output_size, pad_sizes
+from multippo.networks.convolution import output_size, pad_sizes
 
 PADDINGS = ("valid", "same", 1, (2, 0))
 

@@ -6,9 +6,11 @@ import pickle
 from typing import Any
 
 import numpy as np
-from support import gradients
+import pytest
+from support import gradients, to_numpy
 
 import multippo as mp
+from multippo.networks.types import needs_only_valid
 from multippo.testing import Clock
 
 
@@ -106,3 +108,143 @@ def test_a_reset_in_place_in_a_rollout(engine):
     np.testing.assert_array_equal(engine.to_numpy(seen.network_output.value_estimates), np.ones((3, 2)))
     # The second environment is amid its second episode; the first has just ended its third.
     np.testing.assert_array_equal(engine.to_numpy(state["sum"]), [0.0, 1.0])
+
+
+class Plain(mp.StatefulModule):
+    """Takes no mask."""
+
+    def __init__(self):
+        self.total = mp.Variable(np.zeros(2))
+
+    def __call__(self, state, x, rollout_extras=None):
+        return mp.StatefulModuleOutput(state, x, rollout_extras=x)
+
+    def update_statistics(self, rollout_extras):
+        self.total[...] = self.total[...] + self.xp.sum(rollout_extras["x"], axis=(0, 1))
+
+
+class Keyword(Plain):
+    """Takes anything by keyword."""
+
+    def update_statistics(self, rollout_extras, **kwargs):
+        assert list(kwargs) == ["valid"]
+        self.total[...] = self.total[...] + 100
+
+
+def test_a_module_without_a_mask_sees_the_valid_entries_only(engine):
+    module = Plain()
+    x = engine.asarray(np.arange(12, dtype=np.float32).reshape(3, 2, 2))
+    valid = engine.asarray(np.asarray([[True, False], [False, False], [True, True]]))
+    module.update_statistics({"x": x}, valid)
+    # Rows (0, 1), (8, 9) and (10, 11).
+    assert to_numpy(module.total[...]).tolist() == [18.0, 21.0]
+    module.update_statistics({"x": x}, None)
+    assert to_numpy(module.total[...]).tolist() == [18.0 + 30.0, 21.0 + 36.0]
+
+
+def test_a_module_that_takes_keywords_is_given_the_mask(engine):
+    module = Keyword()
+    mp.Sequential([module]).update_statistics([None], engine.asarray(np.ones((1, 1), bool)))
+    assert to_numpy(module.total[...]).tolist() == [100.0, 100.0]
+
+
+def test_one_module_without_a_mask_anywhere_is_found(engine):
+    with_mask = mp.Sequential([mp.Normalizer(2), mp.Dense(2, 2, mp.Rngs(0)), mp.LSTM(2, 2, mp.Rngs(0))])
+    without = mp.Sequential([mp.Parallel(a=mp.Sequential([Plain()]), b=mp.Dense(2, 2, mp.Rngs(0)))])
+    assert not needs_only_valid(with_mask) and needs_only_valid(without) and needs_only_valid(Plain())
+    assert not needs_only_valid(Keyword())
+
+
+def test_a_module_held_by_a_users_own_class_is_found(engine):
+    class Own(mp.StatefulModule):
+        def __init__(self):
+            self.inner = {"a": [Plain()]}
+
+        def __call__(self, state, x, rollout_extras=None): ...
+
+    assert needs_only_valid(Own())
+
+
+def test_a_container_of_ones_own_hands_the_mask_to_any_child(engine):
+    class Own(mp.StatefulModule):
+        def __init__(self):
+            self.plain, self.masked = Plain(), mp.Normalizer(2)
+
+        def __call__(self, state, x, rollout_extras=None): ...
+
+        def update_statistics(self, rollout_extras, valid=None):
+            self.plain.update_statistics(rollout_extras, valid)
+            self.plain.update_statistics(rollout_extras, valid=valid)
+            self.masked.update_statistics(rollout_extras["x"], valid)
+
+    class Derived(Plain):
+        def update_statistics(self, rollout_extras, valid=None):
+            super().update_statistics(rollout_extras, valid)
+
+    x = {"x": engine.asarray(np.arange(4, dtype=np.float32).reshape(2, 1, 2))}
+    valid = engine.asarray(np.asarray([[False], [True]]))
+    own, derived = Own(), Derived()
+    own.update_statistics(x, valid)
+    derived.update_statistics(x, valid)
+    # The second of two rows, (2, 3): twice, once in the count, once.
+    assert to_numpy(own.plain.total[...]).tolist() == [4.0, 6.0]
+    assert own.masked.count == 1
+    assert to_numpy(derived.total[...]).tolist() == [2.0, 3.0]
+
+
+def test_nothing_is_called_where_no_entry_counts(engine):
+    class Mean(Plain):
+        def update_statistics(self, rollout_extras):
+            self.total[...] = self.xp.mean(rollout_extras["x"], axis=(0, 1))
+
+    module = mp.Sequential([Mean()])
+    x = engine.asarray(np.ones((2, 1, 2), np.float32))
+    module.update_statistics([{"x": x}], engine.asarray(np.zeros((2, 1), bool)))
+    assert to_numpy(module[0].total[...]).tolist() == [0.0, 0.0]
+    module.update_statistics([{"x": x}], engine.asarray(np.asarray([[False], [True]])))
+    assert to_numpy(module[0].total[...]).tolist() == [1.0, 1.0]
+
+
+class Decays(Plain):
+    """Writes a Param where only a Variable may be written."""
+
+    def __init__(self, write):
+        super().__init__()
+        self.weight, self.write = mp.Param(np.ones(2)), write
+
+    def update_statistics(self, rollout_extras, valid=None):
+        self.total[...] = self.total[...] + 1
+        if self.write:
+            self.weight[...] = self.weight[...] * 0.9
+
+
+def test_an_update_that_writes_a_param_is_refused(engine):
+    x, never = {"x": engine.zeros((2, 1, 2))}, engine.asarray(np.asarray(False))
+
+    def updated(write, run):
+        split = engine.split(mp.Sequential([mp.Dense(2, 2, mp.Rngs(0)), Decays(write)]))
+        update = run(lambda *arguments: engine.update_statistics(split.definition, *arguments, [None, x], None, never))
+        engine.snapshot(update(split.params, split.variables))
+
+    # As in training, and by itself.
+    for run in (engine.jit, lambda function: function):
+        updated(False, run)
+        with pytest.raises(TypeError, match=r"in Sequential wrote the Param 'layers\.1\.weight'; it may"):
+            updated(True, run)
+
+
+def test_the_reference_refuses_it_too():
+    with mp.use_backend("numpy") as engine:
+        split, x = engine.split(Decays(True)), {"x": engine.zeros((2, 1, 2))}
+        with pytest.raises(TypeError, match=r"in Decays wrote the Param 'weight'; it may"):
+            engine.update_statistics(*split, x, None, np.asarray(False))
+
+
+def test_an_update_that_puts_a_new_param_is_refused(engine):
+    class Replaces(Decays):
+        def update_statistics(self, rollout_extras, valid=None):
+            self.weight = mp.Param(np.zeros(2))
+
+    split, never = engine.split(Replaces(True)), engine.asarray(np.asarray(False))
+    with pytest.raises(TypeError, match=r"update_statistics in Replaces wrote the Param 'weight'; it may"):
+        engine.update_statistics(*split, None, None, never)

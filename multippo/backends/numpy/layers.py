@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from multippo.backends.numpy.modules import Module, NumpyParam, NumpyVariable, named_variables
-from multippo.networks.padding import pad_sizes
+from multippo.networks.convolution import pad_sizes
 
 __all__ = ["ACTIVATIONS", "GRU", "LSTM", "Conv", "LayerNorm", "Linear", "lift"]
 

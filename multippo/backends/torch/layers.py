@@ -13,7 +13,7 @@ from torch.nn import functional
 from multippo.backends.torch import products
 from multippo.backends.torch.segments import segmented_gru, segmented_lstm
 from multippo.backends.torch.stepped import gru_step, lstm_step, stepped_gru, stepped_lstm
-from multippo.networks.padding import pad_sizes
+from multippo.networks.convolution import pad_sizes
 
 __all__ = [
     "ACTIVATIONS",

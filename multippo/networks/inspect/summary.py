@@ -9,7 +9,7 @@ from typing import Any
 
 from multippo.networks.core.parent import Parent
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.weights.given_arrays import numbers
+from multippo.networks.weights.portable import numbers
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
 __all__ = ["ModuleRow", "NetworkSummary", "summary"]

@@ -1,17 +1,1 @@
 """Action samplers: from a distribution's parameters to an action and its log-likelihood."""
-
-from __future__ import annotations
-
-from multippo.networks.samplers.base import ActionSampler
-from multippo.networks.samplers.binary import BernoulliSampler
-from multippo.networks.samplers.categorical import CategoricalSampler, MultiCategoricalSampler
-from multippo.networks.samplers.gaussian import NormalSampler, NormalTanhSampler
-
-__all__ = [
-    "ActionSampler",
-    "BernoulliSampler",
-    "CategoricalSampler",
-    "MultiCategoricalSampler",
-    "NormalSampler",
-    "NormalTanhSampler",
-]

@@ -14,8 +14,13 @@ from typing import Any
 import numpy as np
 
 from multippo.arguments import did_you_mean
-from multippo.networks.weights.given_arrays import numbers
-from multippo.networks.weights.portable import load_portable, refuse_other_module, refuse_other_state, to_portable
+from multippo.networks.weights.portable import (
+    load_portable,
+    numbers,
+    refuse_other_module,
+    refuse_other_state,
+    to_portable,
+)
 
 __all__ = ["load_flax_state", "load_torch_state"]
 
