@@ -20,6 +20,7 @@ __all__ = [
     "tree_leaves",
     "tree_map",
     "tree_structure",
+    "tree_sum",
 ]
 
 
@@ -36,6 +37,12 @@ def tree_leaves(tree: Any) -> list[Any]:
 def tree_structure(tree: Any) -> Any:
     """The structure alone; comparable."""
     return optree.tree_structure(tree)
+
+
+def tree_sum(tree: Any) -> Any:
+    """The sum of all leaves, in order, without a zero in front."""
+    first, *rest = optree.tree_leaves(tree)
+    return sum(rest, first)
 
 
 def named_leaves(tree: Any) -> list[tuple[str, Any]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, NamedTuple
 
-from multippo.algorithms.config import DEFAULT_NUM_ENVS
-from multippo.algorithms.evaluation import as_key, check_player, evaluation_mode
+from multippo.algorithms.evaluation import as_key, check_player, evaluation_mode, made_env
 from multippo.algorithms.replay import gather_time, valid_first
 from multippo.algorithms.rollout import unroll_env
 from multippo.arguments import check_flag, check_size
@@ -65,10 +63,7 @@ def record_activations_rollout(
     key = as_key("record_activations_rollout", network.engine, key)
     num_steps = check_size("", "num_steps", num_steps)
     if not isinstance(env, Env):
-        from multippo.envs.make import make_env
-
-        made = make_env(env, num_envs or (DEFAULT_NUM_ENVS if isinstance(env, str) else None))
-        with contextlib.closing(made) if isinstance(env, str) else contextlib.nullcontext():
+        with made_env(env, num_envs) as made:
             return record_activations_rollout(made, network, num_steps, key, deterministic=deterministic)
     if num_envs not in (None, env.num_envs):
         raise ValueError(f"num_envs={num_envs!r} is not possible: the environment passed in has {env.num_envs}.")

@@ -9,9 +9,16 @@ import optree
 
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.types import Transition
-from multippo.trees import tree_leaves
+from multippo.trees import tree_leaves, tree_sum
 
-__all__ = ["estimate_targets", "generalized_advantages", "linear_recurrence", "standardized", "standardized_tree"]
+__all__ = [
+    "estimate_targets",
+    "generalized_advantages",
+    "linear_recurrence",
+    "mean_over",
+    "standardized",
+    "standardized_tree",
+]
 
 
 def linear_recurrence(xp: Any, decay: Any, x: Any, *, reverse: bool = False) -> Any:
@@ -87,6 +94,14 @@ def generalized_advantages(
     return advantage_t, advantage_t + v_t
 
 
+def mean_over(xp: Any, mask: Any, dtype: Any) -> Callable[[Any], Any]:
+    """Returns the mean of an array of ``dtype`` over the entries where ``mask`` holds; 0 if it holds nowhere."""
+    count = xp.sum(xp.astype(mask, dtype))
+    count = xp.maximum(count, xp.ones_like(count))
+    # ``where`` and not a product: an entry that does not count may be NaN.
+    return lambda x: xp.sum(xp.where(mask, x, xp.zeros_like(x))) / count
+
+
 def standardized(xp: Any, x: Any, mean: Callable[[Any], Any]) -> Any:
     """``(x - mean) / (std + 1e-8)`` with the population's standard deviation; equal values become 0.
 
@@ -113,7 +128,7 @@ def standardized_tree(xp: Any, advantages: list[Any], mean: Callable[[Any], Any]
     """
     if combine == "separate":
         return [standardized(xp, advantage, mean) for advantage in advantages]
-    total = standardized(xp, sum(advantages[1:], advantages[0]), mean)
+    total = standardized(xp, tree_sum(advantages), mean)
     part = 1.0 if combine == "mean" else 1.0 / len(advantages)
     return [total * part for _ in advantages]
 
@@ -155,12 +170,6 @@ def estimate_targets(xp: Any, config: PPOConfig, transition: Transition, values:
     ]
     advantages, returns = ([pair[i] for pair in pairs] for i in (0, 1))
     if config.normalize_advantages and config.advantage_normalization == "batch":
-        counted = transition.counted
-        weight = xp.astype(counted, advantages[0].dtype)
-        total = xp.maximum(xp.sum(weight), xp.ones_like(xp.sum(weight)))
-
-        def mean(x: Any) -> Any:
-            return xp.sum(xp.where(counted, x, xp.zeros_like(x))) / total
-
+        mean = mean_over(xp, transition.counted, advantages[0].dtype)
         advantages = standardized_tree(xp, advantages, mean, config.combine_advantages)
     return optree.tree_unflatten(treedef, advantages), optree.tree_unflatten(treedef, returns)

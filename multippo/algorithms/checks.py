@@ -8,7 +8,7 @@ import logging
 from typing import Any
 
 from multippo.algorithms.action_checks import check_actions
-from multippo.algorithms.config import DEFAULT_NUM_ENVS, PPOConfig, TrainConfig
+from multippo.algorithms.config import PPOConfig, TrainConfig
 from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.arguments import describe, is_the_librarys
@@ -20,7 +20,6 @@ from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulMo
 from multippo.trees import named_leaves, tree_leaves, tree_structure
 
 __all__ = [
-    "as_env",
     "check_acts",
     "check_call",
     "check_initial_state",
@@ -33,17 +32,6 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger("multippo")
-
-
-def as_env(env: Any, num_envs: int | None) -> Env:
-    """Returns an ``Env``, as it is or made by ``make_env``."""
-    if isinstance(env, Env):
-        return env
-    from multippo.envs.make import make_env
-
-    if num_envs is None and isinstance(env, str):
-        num_envs = DEFAULT_NUM_ENVS
-    return make_env(env, num_envs)
 
 
 def with_num_envs(ppo: PPOConfig, num_envs: int) -> PPOConfig:

@@ -21,7 +21,16 @@ from multippo.networks.samplers.base import ActionSampler
 from multippo.networks.types import StatefulModule
 from multippo.trees import tree_leaves, tree_map
 
-__all__ = ["Evaluator", "as_key", "check_player", "eval_rollout", "evaluation_mode", "training_mode"]
+__all__ = [
+    "Evaluator",
+    "as_key",
+    "check_player",
+    "eval_rollout",
+    "evaluation_mode",
+    "made_env",
+    "training_mode",
+    "widest_layer",
+]
 
 _CHUNK = 64
 _DEFAULT_LIMIT = 10_000
@@ -70,26 +79,37 @@ def eval_rollout(
         deterministic=deterministic,
         max_episode_steps=max_episode_steps,
     )
-    if not isinstance(env, Env):
-        from multippo.envs.make import make_env
+    own = min(config.num_episodes, DEFAULT_NUM_ENVS) if isinstance(env, str) else None
+    with made_env(env, own) as env:
+        if num_episodes is None:
+            config = dataclasses.replace(config, num_episodes=env.num_envs)
+        split = network.engine.split(network)
+        with network.engine.training(env.num_envs, widest_layer(network.engine, split.params)):
+            return _Player(network, env, config, "off").play(split.params, split.variables, key)
 
-        made = make_env(env, min(config.num_episodes, DEFAULT_NUM_ENVS) if isinstance(env, str) else None)
-        with contextlib.closing(made) if isinstance(env, str) else contextlib.nullcontext():
-            return eval_rollout(
-                made,
-                network,
-                num_episodes=num_episodes,
-                key=key,
-                deterministic=deterministic,
-                max_episode_steps=max_episode_steps,
-            )
-    if num_episodes is None:
-        config = dataclasses.replace(config, num_episodes=env.num_envs)
-    split = network.engine.split(network)
-    leaves = network.engine.named_params(split.params)
-    widest = max((size for _, leaf in leaves for size in leaf.shape), default=1)
-    with network.engine.training(env.num_envs, widest):
-        return _Player(network, env, config, "off").play(split.params, split.variables, key)
+
+@contextlib.contextmanager
+def made_env(env: Any, num_envs: int | None) -> Generator[Env]:
+    """An ``Env`` inside a ``with`` block: as it is, or made by ``make_env`` and, if by name, closed after.
+
+    Args:
+        env: An ``Env``, or what ``make_env`` takes.
+        num_envs: For ``make_env``; None is ``DEFAULT_NUM_ENVS`` for a name.
+    """
+    if isinstance(env, Env):
+        yield env
+        return
+    from multippo.envs.make import make_env
+
+    by_name = isinstance(env, str)
+    made = make_env(env, DEFAULT_NUM_ENVS if by_name and num_envs is None else num_envs)
+    with contextlib.closing(made) if by_name else contextlib.nullcontext():
+        yield made
+
+
+def widest_layer(engine: Any, params: Any) -> int:
+    """Size of the largest axis of any parameter."""
+    return max((size for _, leaf in engine.named_params(params) for size in leaf.shape), default=1)
 
 
 def check_player(function: str, env: Any, network: Any) -> None:
@@ -138,6 +158,10 @@ class Evaluator:
         env: The training environment; never stepped here.
         eval_env: Where to play instead of an environment like ``env``.
         config: For ``eval`` and ``compile``.
+
+    Attributes:
+        play: Plays the episodes with the given parameters, variables and key; see ``eval_rollout``.
+        close: Closes the environment.
     """
 
     def __init__(self, network: Any, env: Env, eval_env: Any, config: TrainConfig) -> None:
@@ -158,11 +182,7 @@ class Evaluator:
                 "Make another."
             )
         self.close = own.close
-        self._player = _Player(network, own, config.eval, config.compile)
-
-    def run(self, params: Any, variables: Any, key: Any) -> dict[str, float]:
-        """Plays the configured episodes with the given weights; see ``eval_rollout``."""
-        return self._player.play(params, variables, key)
+        self.play = _Player(network, own, config.eval, config.compile).play
 
 
 def _simulators(env: Any) -> set[int]:

@@ -6,14 +6,14 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from multippo.algorithms.advantages import standardized
+from multippo.algorithms.advantages import mean_over, standardized
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.types import Sequences
 from multippo.networks.core.outputs import ACTIVATION_KEY, per_environment
 from multippo.networks.kinks import clip
-from multippo.trees import tree_leaves, tree_map
+from multippo.trees import tree_leaves, tree_map, tree_sum
 
-__all__ = ["WITHOUT_ENTROPY", "LossOutput", "mean_metrics", "mean_over", "ppo_loss"]
+__all__ = ["WITHOUT_ENTROPY", "LossOutput", "mean_metrics", "ppo_loss"]
 
 _MAX_LOG_RATIO = 20.0
 
@@ -67,7 +67,7 @@ def ppo_loss(
     out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)
     valid = sequences.valid
     weight = xp.astype(valid, tree_leaves(sequences.advantages)[0].dtype)
-    mean = mean_over(xp, valid, weight)
+    mean = mean_over(xp, valid, weight.dtype)
     actor, ratio_stats = _actor_loss(xp, out.output.loglikelihoods, sequences, mean, config)
     critic, value_stats = _critic_loss(xp, out.output.value_estimates, sequences, mean, config)
     zero = xp.zeros_like(weight)
@@ -75,7 +75,7 @@ def ppo_loss(
     loss = actor + config.critic_loss_weight * critic + regularization
     metrics: dict[str, Any] = {}
     if out.output.entropies is not None:
-        metrics["entropy/mean"] = mean(_sum(tree_leaves(out.output.entropies)))
+        metrics["entropy/mean"] = mean(tree_sum(out.output.entropies))
     if config.entropy_weight is not None:
         if out.output.entropies is None:
             raise ValueError(WITHOUT_ENTROPY.format(config.entropy_weight))
@@ -99,19 +99,19 @@ def _actor_loss(xp: Any, log_likelihoods: Any, sequences: Sequences, mean: Any, 
     news, olds = tree_leaves(log_likelihoods), tree_leaves(sequences.loglikelihoods)
     advantages = tree_leaves(sequences.advantages)
     if config.combine_advantages != "separate":
-        news, olds = [_sum(news)], [_sum(olds)]
+        news, olds = [tree_sum(news)], [tree_sum(olds)]
         count = len(advantages) if config.combine_advantages == "mean" else 1
-        advantages = [_sum(advantages) / count]
+        advantages = [tree_sum(advantages) / count]
     terms = [
         _surrogate(xp, new, old, advantage, sequences.valid, mean, config)
         for new, old, advantage in zip(news, olds, advantages, strict=True)
     ]
     stats = {
-        "clip_fraction": _sum([term["clip_fraction"] for term in terms]) / len(terms),
-        "kl": _sum([term["kl"] for term in terms]),
+        "clip_fraction": tree_sum([term["clip_fraction"] for term in terms]) / len(terms),
+        "kl": tree_sum([term["kl"] for term in terms]),
         "max_deviation": functools.reduce(xp.maximum, [term["max_deviation"] for term in terms]),
     }
-    return _sum([term["loss"] for term in terms]), stats
+    return tree_sum([term["loss"] for term in terms]), stats
 
 
 def _surrogate(xp: Any, new: Any, old: Any, advantage: Any, valid: Any, mean: Any, config: PPOConfig) -> dict[str, Any]:
@@ -150,19 +150,8 @@ def _critic_loss(
     olds, stats = sequences.value_estimates, {}
     if reach is not None:
         shares = tree_leaves(tree_map(outside, values, olds))
-        stats["value/clip_fraction"] = _sum(shares) / len(shares)
-    return _sum(tree_leaves(tree_map(loss, values, olds, sequences.returns))), stats
-
-
-def _sum(values: list[Any]) -> Any:
-    return sum(values[1:], values[0])
-
-
-def mean_over(xp: Any, valid: Any, weight: Any) -> Callable[[Any], Any]:
-    """The mean ``[L, S]`` to scalar over the entries where ``valid`` holds; ``weight`` is that as numbers."""
-    total = xp.maximum(xp.sum(weight), xp.ones_like(xp.sum(weight)))
-    # ``where`` and not a product: an entry that does not count may hold anything.
-    return lambda x: xp.sum(xp.where(valid, x, xp.zeros_like(x))) / total
+        stats["value/clip_fraction"] = tree_sum(shares) / len(shares)
+    return tree_sum(tree_map(loss, values, olds, sequences.returns)), stats
 
 
 def mean_metrics(metrics: Any, zero: Any, mean: Callable[[Any], Any], prefix: str = "network") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.replay import gather_time, valid_first
 from multippo.algorithms.types import Sequences, Transition
 from multippo.networks.core.random_state import RandomState
-from multippo.trees import select, tree_leaves, tree_map
+from multippo.trees import select, tree_map
 
 __all__ = [
     "choose_sequence_length",
@@ -115,8 +115,3 @@ def take_sequences(xp: Any, sequences: Sequences, index: Any) -> Sequences:
     state = tree_map(lambda x: xp.take(x, index, axis=0), sequences.network_state)
     rest = tree_map(lambda x: xp.take(x, index, axis=1), sequences._replace(network_state=None))
     return rest._replace(network_state=state)
-
-
-def num_sequences(sequences: Sequences) -> int:
-    """S."""
-    return int(tree_leaves(sequences.valid)[0].shape[1])

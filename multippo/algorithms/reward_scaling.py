@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from multippo.algorithms.advantages import linear_recurrence
 from multippo.algorithms.types import Transition
-from multippo.trees import named_leaves, tree_leaves, tree_map
+from multippo.trees import named_leaves, tree_leaves, tree_map, tree_sum
 
 __all__ = ["RewardScale", "clip_rewards", "divisors", "initial_scale", "scale_rewards"]
 
@@ -146,4 +146,4 @@ def clip_rewards(xp: Any, transition: Transition, reach: float) -> tuple[Any, An
         return xp.sum(outside) / xp.maximum(total, xp.ones_like(total))
 
     shares = [share(reward) for reward in tree_leaves(transition.rewards)]
-    return tree_map(clip, transition.rewards), sum(shares[1:], shares[0]) / len(shares)
+    return tree_map(clip, transition.rewards), tree_sum(shares) / len(shares)

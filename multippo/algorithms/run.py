@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from multippo.algorithms.checks import (
-    as_env,
     check_call,
     check_initial_state,
     finished,
@@ -20,7 +19,7 @@ from multippo.algorithms.checks import (
 )
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.distillation.teacher import Teacher
-from multippo.algorithms.evaluation import Evaluator, training_mode
+from multippo.algorithms.evaluation import Evaluator, made_env, training_mode, widest_layer
 from multippo.algorithms.metrics import EVAL_RETURN
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.reports import (
@@ -83,13 +82,13 @@ class Run:
         self.engine, self.network = network.engine, network
         self._compiled_before = self.engine.compile_seconds()
         made.enter_context(self.engine.activated())
-        self.env = as_env(env, config.ppo.num_envs)
-        if isinstance(env, str):
-            made.callback(self.env.close)
+        self.env = made.enter_context(made_env(env, config.ppo.num_envs))
         self.ppo = with_num_envs(config.ppo, self.env.num_envs)
         self.config = dataclasses.replace(config, ppo=self.ppo)
         # After the environment is made, whose constructor may set modes of the framework.
-        made.enter_context(self.engine.training(*self._work()))
+        rows = self.ppo.steps_per_iteration // self.ppo.num_minibatches
+        widest = widest_layer(self.engine, self.engine.split(network).params)
+        made.enter_context(self.engine.training(rows, widest))
         made.enter_context(training_mode(network))
         self.log_fn, self.checkpoint_fn = with_step(log_fn), checkpoint_fn
         carry = network.initialize_state(self.env.num_envs)
@@ -234,24 +233,21 @@ class Run:
         for metrics in logged:
             if "iteration" in metrics:  # not of an evaluation
                 self.final_metrics = metrics
-                self._warn_of_replay(metrics.get("ratio/first_max_dev", 0.0), int(metrics["iteration"]))
+                deviation = metrics.get("ratio/first_max_dev", 0.0)
+                if deviation > _REPLAY_TOLERANCE and not self._replay_warned:
+                    self._replay_warned = True
+                    _LOG.warning(replay_warning(deviation, int(metrics["iteration"])))
                 if metrics["iteration"] == self._began_at + 1 and (text := zero_gradient_warning(metrics)) is not None:
                     _LOG.warning(text)
             if self.log_fn is not None:
                 self._show_weights()
                 self.log_fn(metrics)
 
-    def _warn_of_replay(self, deviation: float, iteration: int) -> None:
-        """Warns once of a network that does not repeat its rollout in replay."""
-        if deviation > _REPLAY_TOLERANCE and not self._replay_warned:
-            self._replay_warned = True
-            _LOG.warning(replay_warning(deviation, iteration))
-
     def _evaluate(self) -> dict[str, float]:
         assert self.evaluator is not None
         learner = self.state.learner
         key = self.engine.random.fold_in(self._eval_root, 2**31 + self.iteration)
-        found = self.evaluator.run(learner.params, learner.variables, key)
+        found = self.evaluator.play(learner.params, learner.variables, key)
         metrics = {"step": float(self.step), **found}
         self.eval_history.append(metrics)
         self.final_metrics = {**self.final_metrics, **found}
@@ -315,13 +311,6 @@ class Run:
         state = self._kept if self._consumed else self._training_state(lambda tree: tree)
         if state is not None and state.iteration > 0 and self.checkpoint_fn is not None:
             self.checkpoint_fn(state, state.step)
-
-    def _work(self) -> tuple[int, int]:
-        """Samples in one gradient step, and features of the widest layer."""
-        params = self.engine.split(self.network).params
-        shapes = [tuple(leaf.shape) for _, leaf in self.engine.named_params(params)]
-        rows = self.ppo.steps_per_iteration // self.ppo.num_minibatches
-        return rows, max((size for shape in shapes for size in shape), default=1)
 
     # -- values that are not finite
 

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from multippo.algorithms.advantages import mean_over
 from multippo.algorithms.checks import check_network
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.distillation.teacher import Teacher, TeacherState
@@ -363,11 +364,10 @@ class Trainer:
         metrics.update(changed)
         if transition.broken is not None:
             metrics["rollout/nonfinite_steps"] = xp.sum(xp.astype(transition.broken != 0, xp.int32))
-        weight = xp.astype(transition.counted, dtype)
-        total = xp.maximum(xp.sum(weight), xp.ones_like(xp.sum(weight)))
+        mean = mean_over(xp, transition.counted, dtype)
         per_step = {f"env/{name}": value for name, value in transition.metrics.items()}
         # Of several rewards, what is logged of episodes is the sum.
         per_step |= {f"rollout/reward/{name}": reward for name, reward in named_leaves(transition.rewards) if name}
         for name, value in per_step.items():
-            metrics[name] = xp.sum(xp.astype(value, dtype) * weight) / total
+            metrics[name] = mean(xp.astype(value, dtype))
         return learner, episodes, metrics

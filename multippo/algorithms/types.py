@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from multippo.backends.registry import engine_of_array
@@ -99,7 +98,7 @@ class Sequences(NamedTuple):
     returns: Any
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingState:
     """State of a run after an iteration. Arrays are copies that training does not change later.
 
@@ -122,18 +121,18 @@ class TrainingState:
         eval_due: Whether one is still to be made after them, which a signal has prevented.
     """
 
-    definition: Any
-    params: Any
-    variables: Any
-    optimizer_state: Any
-    network_state: Any
-    env_state: Any
-    episodes: EpisodeState
-    key: Any
+    definition: Any = dataclasses.field(repr=False)
+    params: Any = dataclasses.field(repr=False)
+    variables: Any = dataclasses.field(repr=False)
+    optimizer_state: Any = dataclasses.field(repr=False)
+    network_state: Any = dataclasses.field(repr=False)
+    env_state: Any = dataclasses.field(repr=False)
+    episodes: EpisodeState = dataclasses.field(repr=False)
+    key: Any = dataclasses.field(repr=False)
     iteration: int
     step: int
     learning_rate: float | None = None
-    teacher_carry: list[Any] | None = None
+    teacher_carry: list[Any] | None = dataclasses.field(default=None, repr=False)
     planned_steps: int | None = None
     eval_return: float | None = None
     eval_due: bool = False
@@ -151,13 +150,6 @@ class TrainingState:
         parts = network.engine.split(network)
         vars(self).update({name: value for name, value in state.items() if name != "network"})
         vars(self).update(zip(_PARTS, (parts[0], *network.engine.snapshot(parts[1:])), strict=True))
-
-    def __repr__(self) -> str:
-        """Counters, and of each tree how many arrays it has and the shapes of the first ones."""
-        shown = ("iteration", "step", "learning_rate")
-        parts = [f"{name}={getattr(self, name)!r}" for name in shown]
-        rest = [field.name for field in dataclasses.fields(self) if field.name not in (*shown, "definition")]
-        return f"TrainingState({', '.join([*parts, *(f'{name}={_short(getattr(self, name))}' for name in rest)])})"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,32 +171,3 @@ class TrainResult:
     eval_history: list[dict[str, float]]
     total_steps: int
     total_iterations: int
-
-
-_MOST_SHOWN = 3
-
-
-def _short(tree: Any) -> str:
-    found = list(_arrays(tree, ""))
-    if not found:
-        return repr(tree) if tree is None or isinstance(tree, int | float) else f"<{type(tree).__name__}>"
-    names = [f"{name} {list(leaf.shape)}".strip() for name, leaf in found[:_MOST_SHOWN]]
-    more = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
-    return f"<{len(found)} array{'s' * (len(found) > 1)}: {', '.join([*names, *more])}>"
-
-
-def _arrays(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The arrays of a tree with their paths, in whichever nodes a framework or a simulator keeps them."""
-    if hasattr(tree, "shape"):
-        yield path, tree
-        return
-    if isinstance(tree, Mapping):
-        entries: Any = tree.items()
-    elif hasattr(tree, "_asdict"):
-        entries = tree._asdict().items()
-    elif isinstance(tree, list | tuple):
-        entries = enumerate(tree)
-    else:
-        entries = vars(tree).items() if dataclasses.is_dataclass(tree) else ()
-    for name, entry in entries:
-        yield from _arrays(entry, f"{path}.{name}" if path else str(name))

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from multippo.algorithms.advantages import estimate_targets, linear_recurrence
+from multippo.algorithms.advantages import estimate_targets, linear_recurrence, mean_over
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.distillation.teacher import Teacher, distillation_loss
 from multippo.algorithms.losses import ppo_loss
@@ -19,7 +19,7 @@ from multippo.algorithms.types import EpisodeState, Sequences, Transition
 from multippo.backends.api import OptimizerConfig
 from multippo.envs.nonfinite import guarded_leaves
 from multippo.programmes import Programmes
-from multippo.trees import named_leaves, tree_leaves, tree_map
+from multippo.trees import named_leaves, tree_leaves, tree_map, tree_sum
 
 __all__ = ["Learner", "LearnerState", "fold_episodes", "optimizer_config"]
 
@@ -240,7 +240,7 @@ class Learner:
         )
         report = tree_map(lambda x: xp.reshape(x, (index.shape[0],)), report)
         used, exceeds, kls = report["used"], report["exceeds"], report["kl"]
-        metrics = {name: masked_mean(xp, value, used) for name, value in report["metrics"].items()}
+        metrics = {name: mean_over(xp, used, value.dtype)(value) for name, value in report["metrics"].items()}
         if report["deviation"] is not None:
             metrics["ratio/first_max_dev"] = report["deviation"][0]
             metrics["ratio/last_max_dev"] = report["deviation"][-1]
@@ -250,7 +250,7 @@ class Learner:
             metrics["kl/stop"] = xp.sum(xp.where(exceeds, kls, xp.zeros_like(kls)))
         metrics["nonfinite/loss"] = first_true(xp, report["wrong_loss"])
         metrics["nonfinite/gradient"] = xp.max(report["wrong_leaf"])
-        return params, optimizer_state, metrics, None if kls is None else masked_mean(xp, kls, used | exceeds)
+        return params, optimizer_state, metrics, None if kls is None else mean_over(xp, used | exceeds, kls.dtype)(kls)
 
     def _wrong_leaf(self, grads: Any, norm: Any) -> Any:
         """Position, in the engine's order of parameters, of the first gradient that is not finite; or -1."""
@@ -316,7 +316,7 @@ def fold_episodes(xp: Any, episodes: EpisodeState, transition: Transition) -> tu
     leaves = [
         xp.where(valid, xp.astype(r, dtype), xp.zeros_like(episodes.reward)) for r in tree_leaves(transition.rewards)
     ]
-    reward, length = sum(leaves[1:], leaves[0]), xp.astype(valid, dtype)
+    reward, length = tree_sum(leaves), xp.astype(valid, dtype)
     # A step adds to the sum of the step before, unless that one ended its episode.
     going = xp.astype(~transition.done, dtype)
     decay = xp.concat([xp.ones_like(going[:1]), going[:-1]], axis=0)
@@ -333,12 +333,6 @@ def fold_episodes(xp: Any, episodes: EpisodeState, transition: Transition) -> tu
 
 def _plus_first(xp: Any, x: Any, first: Any) -> Any:
     return xp.concat([(x[0] + first)[None], x[1:]], axis=0)
-
-
-def masked_mean(xp: Any, x: Any, mask: Any) -> Any:
-    """Mean of the entries of ``[N]`` where ``mask`` holds, though others may be NaN; 0 if it holds nowhere."""
-    count = xp.sum(xp.astype(mask, x.dtype))
-    return xp.sum(xp.where(mask, x, xp.zeros_like(x))) / xp.maximum(count, xp.ones_like(count))
 
 
 def first_true(xp: Any, flags: Any) -> Any:

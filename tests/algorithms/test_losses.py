@@ -11,8 +11,9 @@ import pytest
 import support
 
 import multippo as mp
+from multippo.algorithms.advantages import mean_over
 from multippo.algorithms.config import PPOConfig
-from multippo.algorithms.losses import mean_metrics, mean_over, ppo_loss
+from multippo.algorithms.losses import mean_metrics, ppo_loss
 from multippo.algorithms.types import Sequences
 from multippo.trees import tree_leaves, tree_map
 
@@ -250,7 +251,7 @@ def test_metrics_by_hand(engine):
     # L = 2, S = 3; the last entry does not count.
     valid = np.array([[True, True, True], [True, True, False]])
     weight, put = engine.asarray(valid.astype(np.float32)), engine.asarray
-    mean = mean_over(engine.xp, put(valid), weight)
+    mean = mean_over(engine.xp, put(valid), weight.dtype)
     steps, entries = np.array([1.0, 2.0], np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)
     metrics = {"number": 0.5, "scalar": put(np.float32(3.0)), "in": {"steps": put(steps), "entries": put(entries)}}
     found = mean_metrics({**metrics, "activations": put(np.ones((2, 3, 7), np.float32))}, weight * 0, mean)

@@ -51,17 +51,13 @@ def go(env: Any, network: Any, **fields: Any) -> training.Run:
 # -- what is said
 
 
-@pytest.mark.parametrize("name", ["jax", "torch"])
-def test_a_state_prints_counters_and_shapes(name):
-    run = base(name, KINDS[name])[1]
-    text = repr(run.state)
-    assert text.startswith(
-        f"TrainingState(iteration={ITERATIONS}, step={ITERATIONS * STEPS}, learning_rate=None, params=<4"
+def test_a_state_prints_its_counters():
+    run = base("torch", KINDS["torch"])[1]
+    assert repr(run.state) == (
+        f"TrainingState(iteration={ITERATIONS}, step={ITERATIONS * STEPS}, learning_rate=None, "
+        f"planned_steps={ITERATIONS * STEPS}, eval_return=None, eval_due=False)"
     )
-    assert "episodes=<" in text
-    assert "reward [2]" in text
-    assert len(text) < 1500
-    assert "\n" not in text + repr(run.result)
+    assert "\n" not in repr(run.result)
 
 
 def test_with_rollouts_of_another_length_it_goes_on_to_the_steps_asked_for():

@@ -94,13 +94,10 @@ class Checkpoint:
         )
 
     def _read(self, file: str, like: Mapping[str, Any] | None = None, what: str = "array") -> dict[str, np.ndarray]:
-        return read_tensors(self.path / file, like, what=what, sha256=self._sha256(file))
-
-    def _sha256(self, file: str) -> str | None:
         sums = self.manifest.sha256
         if sums is not None and file not in sums:
             raise DamagedCheckpointError(f"{self.path / MANIFEST} is damaged: sha256 says nothing of {file}.")
-        return None if sums is None else sums[file]
+        return read_tensors(self.path / file, like, what=what, sha256=None if sums is None else sums[file])
 
     def _read_moments(self, network: Any, own: Mapping[str, np.ndarray]) -> list[dict[Any, np.ndarray]]:
         trained = {name: leaf for name, leaf in network.engine.leaves(network).items() if leaf.trained}

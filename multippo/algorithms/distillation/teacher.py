@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
+from multippo.algorithms.advantages import mean_over
 from multippo.algorithms.checks import run_once
 from multippo.algorithms.distillation.pairing import Route, plan_route
 from multippo.algorithms.evaluation import evaluation_mode
-from multippo.algorithms.losses import LossOutput, mean_metrics, mean_over
+from multippo.algorithms.losses import LossOutput, mean_metrics
 from multippo.algorithms.minibatches import has_memory
 from multippo.algorithms.types import Sequences, Transition
 from multippo.networks.core.error_paths import message_of, where_it_failed
@@ -24,7 +25,7 @@ from multippo.networks.core.random_state import reseed
 from multippo.networks.core.unrolling import reset_where
 from multippo.networks.samplers.comparable_samplers import is_lesson, measured
 from multippo.programmes import identity, programmes_of
-from multippo.trees import named_leaves, select, tree_leaves, tree_map, tree_structure
+from multippo.trees import named_leaves, select, tree_leaves, tree_map, tree_structure, tree_sum
 
 __all__ = ["TargetFn", "Teacher", "TeacherState", "distillation_loss"]
 
@@ -242,9 +243,9 @@ def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[An
     """
     xp = network.xp
     out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)
-    likelihoods = _sum(tree_leaves(out.output.loglikelihoods))
+    likelihoods = tree_sum(out.output.loglikelihoods)
     weight = xp.astype(sequences.valid, likelihoods.dtype)
-    zero, mean = xp.zeros_like(weight), mean_over(xp, sequences.valid, weight)
+    zero, mean = xp.zeros_like(weight), mean_over(xp, sequences.valid, weight.dtype)
     distillation = -mean(likelihoods)
     regularization = mean(per_environment("regularization_loss", out.regularization_loss, zero))
     total = distillation + regularization
@@ -252,7 +253,7 @@ def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[An
     if loss == "kl":
         metrics["kl/teacher"] = distillation
     elif _compares(sequences.rollout_extras) and out.output.entropies is not None:
-        metrics["kl/teacher"] = mean(_sum(tree_leaves(out.output.entropies)))
+        metrics["kl/teacher"] = mean(tree_sum(out.output.entropies))
     metrics |= mean_metrics(out.metrics, zero, mean)
     return total, LossOutput(metrics)
 
@@ -260,10 +261,6 @@ def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[An
 def _compares(extras: Any) -> bool:
     """True if samplers were given distributions to compare theirs with."""
     return any(is_lesson(node) for node in optree.tree_leaves(extras, is_leaf=is_lesson))
-
-
-def _sum(values: list[Any]) -> Any:
-    return sum(values[1:], values[0])
 
 
 def _with_time(tree: Any) -> Any:
