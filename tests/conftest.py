@@ -98,6 +98,9 @@ def without_code_generation(monkeypatch: pytest.MonkeyPatch) -> None:
 
     import torch
 
+    from multippo.programmes import clear_programmes
+
+    clear_programmes()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
 
 

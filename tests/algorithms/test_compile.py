@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
 from typing import Any
@@ -52,15 +51,6 @@ def check_compiled() -> None:
     support.assert_trees_close(mp.to_portable(network), mp.to_portable(expected_network), 1e-5)
     for metric in ("losses/total", "kl/approx", "gradient/norm"):
         np.testing.assert_allclose(done.column(metric), expected.column(metric), rtol=1e-3, atol=1e-5)
-
-
-@pytest.fixture
-def without_code_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dynamo and autograd's tracing as always, but no C++ compiler, which takes most of the time."""
-    import torch
-
-    clear_programmes()
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
 
 
 def test_metrics_are_no_part_of_the_compiled_backward_pass(torch_engine, monkeypatch):
