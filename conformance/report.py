@@ -112,7 +112,7 @@ def _row(level: int, name: str, backend: str, group: Sequence[Result]) -> tuple[
 
 
 def _closeness(result: Result) -> tuple[bool, float]:
-    """How near to failing, or how far beyond; at level 3 the weakest catch comes first."""
+    """Sort key of a result: nearest to failing, or farthest beyond, first; at level 3 the weakest catch."""
     share = result.worst / result.tolerance if result.tolerance else result.worst
     return (not result.passed, -share if result.level == 3 else share)
 

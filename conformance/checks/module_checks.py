@@ -17,11 +17,11 @@ from ..evidence.module_evidence import ModuleEvidence, Unrolled
 from .check import Check
 
 _CONSTANTS = ("base_key", "leak_logit")
-"""Variables that are no statistics: a random key, a time constant that is not trained."""
+"""Variables that are not statistics: a random key, a time constant that is not trained."""
 
 
 def unrolls_apart(fast: Unrolled, slow: Unrolled) -> Deviation:
-    """How far an unroll is from the steps one by one.
+    """Deviation of an unroll from the steps one by one.
 
     A metric that is a scalar may be a mean over all that came in at once, which for a module without a carry is the
     whole unroll.
@@ -77,7 +77,7 @@ def _extras_used(evidence: ModuleEvidence) -> Deviation:
 
 
 def _reads(changed: Unrolled, plain: Unrolled) -> bool:
-    """Whether anything differs but the snapshots that are handed on."""
+    """True if anything but the snapshots handed on differs."""
 
     def rest(unrolled: Unrolled) -> Any:
         return {**unrolled.over_time, "rollout_extras": None}, unrolled.next_state

@@ -1,4 +1,4 @@
-"""What a module holds beside its arrays, and whether something wrote to it."""
+"""Attributes of a module beside its arrays, and writes to them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _FRAMEWORKS = frozenset({"builtins", "flax", "functools", "jax", "jaxlib", "mult
 """Packages whose objects keep books of their own, or are Variables, which may change."""
 
 _DEPTH = 3
-"""How far into objects of a user's own classes, one in the other, is looked."""
+"""Depth to which nested objects of a user's classes are compared."""
 
 
 def plain_attributes(module: Any) -> dict[str, Any]:
-    """What a module and its children hold, by path, in a form that compares as unequal once it was written to."""
+    """Attributes of a module and its children by path, in a form that is unequal after a write."""
     found: dict[str, Any] = {}
 
     def walk(node: Any, path: str) -> None:
@@ -72,7 +72,7 @@ def _as_it_is(value: Any, depth: int = _DEPTH) -> Any:
 
 
 def _writes(value: Any) -> int:
-    """How often torch has written to a tensor in place; 0 for all else."""
+    """Number of torch's writes to a tensor in place; 0 for all else."""
     try:
         return int(value._version)
     except (AttributeError, RuntimeError, TypeError):

@@ -63,7 +63,7 @@ def portable_deviation(got: Mapping[str, Any], expected: Mapping[str, Any], *, r
 
 
 def worst_of(deviations: Any) -> Deviation:
-    """The largest of some deviations; 0 where there are none."""
+    """The largest of some deviations; 0 of an empty list."""
     return max(deviations, key=lambda deviation: deviation.worst, default=Deviation(0.0))
 
 

@@ -23,7 +23,7 @@ from .module_evidence import ModuleEvidence, Unrolled, total_of
 _LIBRARY = "multippo.networks."
 
 Inspect = Callable[[Any], str | None]
-"""Names the fault in what a call returned, in words; None if there is none."""
+"""Names the fault in the result of a call; None without one."""
 
 
 def named_parts(module: Any) -> Iterator[tuple[str, Any]]:
@@ -88,11 +88,11 @@ class ModuleProbe(ModuleEvidence):
         return self.replayed(self.extras) if self.stepped.emits else self.rollout[0]
 
     def starts_anew(self) -> Deviation:
-        """How far a second first carry is from the first one."""
+        """Deviation of a second first carry from the first one."""
         return compare(self.initialized(self.num_envs), self.fresh_state(), axes=("env",))
 
     def traced_anew(self) -> Deviation:
-        """How far the first step is from what it was, if the call is traced once more."""
+        """Deviation of the first step from itself when the call is traced once more."""
         state, x = self.warm_state, self.at_step(0)
         first = self.call(state, x)
         del self._call
@@ -160,7 +160,7 @@ class ModuleProbe(ModuleEvidence):
     # -- noise drawn ahead
 
     def drawn_ahead(self) -> Deviation:
-        """How far the next steps are from what they would be without ``draw_ahead``."""
+        """Deviation of the next steps from those without ``draw_ahead``."""
         state, extras = self.warm_state, tree_map(lambda x: x[0], self.extras)
         plain = self._steps_from(state)
         tried: list[Any] = []
@@ -241,7 +241,7 @@ def still_statistics(module: Any, unmoved: set[str], is_real: Callable[[str], bo
     Args:
         module: The outermost one.
         unmoved: Portable names of the Variables that an update left as they were.
-        is_real: True for Variables of real numbers; random keys are none.
+        is_real: True for Variables of real numbers, which random keys are not.
     """
     names = set(mp.to_portable(module))
     for path, part in named_parts(module):

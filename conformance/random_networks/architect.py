@@ -18,7 +18,7 @@ Made = tuple[Description, Any]
 _NAMES = ("b", "a", "keys", "a.b", "0")
 """Out of alphabetical order, one with a dot, one a dict's method, one a number."""
 _DEPTH = 4
-"""How deep networks are nested at most, as ``composition.depth`` measures it."""
+"""Largest depth of networks, as ``composition.depth`` measures it."""
 _ACTIVATIONS = (None, "tanh", "relu", "swish", "gelu", "sigmoid")
 _WEIGHTS = (0.0, 0.1)
 
@@ -97,7 +97,7 @@ def _holds_samples(shape: Any) -> bool:
 
 
 def _are_told_apart(shape: Any) -> bool:
-    """Whether no two leaves go by one name, which a Normalizer refuses: as ``{"a": {"b": ...}, "a.b": ...}`` do."""
+    """True unless two leaves have one name, which a Normalizer refuses: as in ``{"a": {"b": ...}, "a.b": ...}``."""
     names = list(_names(shape))
     return len(set(names)) == len(names)
 

@@ -91,7 +91,7 @@ def parts(description: Description) -> Iterator[Description]:
 def depth(description: Description) -> int:
     """Levels of modules in one another: 1 for a layer; one more than the deepest of its own for a container or a graph.
 
-    What only joins a module to its place is no level of its own, and is measured as that module is:
+    A wrapper that only joins a module to its place is not a level, and is measured as the module:
 
     * a ``Sequential`` of two that has a ``Dense`` before a sampler or a bottleneck, a ``Flattener`` before a graph, or
       behind any module a ``Flattener`` of everything or a ``Dense`` without activation;
@@ -113,7 +113,7 @@ def _is_module(item: Description) -> bool:
 
 
 def _joined(description: Description) -> Description | None:
-    """The one of two modules that the other, and a Sequential, only join to its place; None where there is no such."""
+    """The one of two modules that the other, and a Sequential, only join to its place; None without one."""
     if description[0] != "Sequential" or len(description) != 3:
         return None
     _, first, second = description

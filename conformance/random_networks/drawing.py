@@ -62,7 +62,7 @@ def simplest(
 
 
 class _HasFaultError(Exception):
-    """What hypothesis is looking for."""
+    """A network with the fault that hypothesis looks for."""
 
 
 def _run(test: Callable[[Composition], None], number: int, wrong: str | None, phases: tuple[Phase, ...]) -> None:

@@ -231,7 +231,7 @@ _CHOSEN: tuple[ModuleSpecimen, ...] = (
         lambda: mp.NormalTanhSampler(mp.Rngs(1), 0.1, min_std=0.01, std_scale=0.8),
         normal_inputs((6,)),
     ),
-    # tanh of samples around 6 is 1 to five digits: whoever inverts it in replay is off.
+    # tanh of samples around 6 is 1 to five digits: a replay that inverts it is off.
     _drawing(
         "NormalTanhSampler, saturated",
         lambda: mp.NormalTanhSampler(mp.Rngs(1)),

@@ -30,7 +30,7 @@ class IgnoresResets(mp.LSTM):
         return self.xp.zeros_like(done)
 
     def _earlier(self, done: Any) -> Any:
-        """Whether the step before ended an episode."""
+        """True if the step before ended an episode."""
         return self.xp.concat([self.xp.zeros_like(done[:1]), done[:-1]], axis=0)
 
 

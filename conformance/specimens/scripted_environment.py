@@ -20,7 +20,7 @@ SCRIPT = (
     "C..........T",  # at the first and the last step: two in a row across rollouts
     "..C..T..C..T",  # every third step
 )
-"""What each environment does at each step of a rollout, over and over: T terminated, C cut."""
+"""Events of each environment at each step of a rollout, over and over: T terminated, C cut."""
 
 _ROLLOUTS = 5
 """Rollouts that a TracedEnv has to play back."""
@@ -136,7 +136,7 @@ class ScriptedEnv(Env):
             else:
                 fits = fits and array.dtype.kind in "iu" and bool(np.all((array >= 0) & (array < _num_choices(space))))
             if not fits:
-                raise ValueError(f"An action of shape {array.shape}, type {array.dtype} is none of {space}: {array}.")
+                raise ValueError(f"An action of shape {array.shape}, type {array.dtype} is not in {space}: {array}.")
 
 
 class TracedEnv(Env):

@@ -1,7 +1,7 @@
 """Named arrays in safetensors files, read only where name, shape and kind are the expected ones.
 
 Kinds of numbers that NumPy itself does not know (bfloat16, 8-bit floats) are stored as float32, which holds each of
-their values exactly; whoever reads them casts to the type of its own array.
+their values exactly; readers cast to the type of their own array.
 """
 
 from __future__ import annotations

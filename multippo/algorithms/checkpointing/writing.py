@@ -41,7 +41,7 @@ def save_checkpoint(
         path: The directory to write.
         training_state: What ``train_ppo`` hands to ``checkpoint_fn``, or ``TrainResult.training_state``.
         network: The network it belongs to. It is not written to, and may be in training meanwhile.
-        config: Stored for whoever reads the checkpoint; loading does not use it.
+        config: Stored for readers of the checkpoint; loading does not use it.
         extra: More to store, as JSON has it.
 
     Returns:
