@@ -165,7 +165,16 @@ class Sequential(Container):
         return len(self.keys)
 
 
-class Parallel(Container):
+class _Named(Container):
+    """Base of containers whose children have names."""
+
+    def __init__(
+        self, modules: Mapping[str, StatefulModule] | None = None, /, *more: Any, **keywords: StatefulModule
+    ) -> None:
+        self._adopt(named_children(type(self).__name__, modules, more, keywords), "components")
+
+
+class Parallel(_Named):
     """Runs named modules on the same input; the output is a dict of their outputs.
 
     Args:
@@ -173,16 +182,11 @@ class Parallel(Container):
         **keywords: The same, as keyword arguments.
     """
 
-    def __init__(
-        self, modules: Mapping[str, StatefulModule] | None = None, /, *more: Any, **keywords: StatefulModule
-    ) -> None:
-        self._adopt(named_children("Parallel", modules, more, keywords), "components")
-
     def _route(self, children: Pass, x: Any) -> Any:
         return {key: children.run(key, x) for key in self.keys}
 
 
-class Merge(Container):
+class Merge(_Named):
     """Runs named modules on the same input, each of which yields a dict, and joins these to one dict.
 
     Like ``Parallel`` without the level of names: for heads that come from separate networks.
@@ -191,11 +195,6 @@ class Merge(Container):
         modules: Dict of modules, for names that are not identifiers.
         **keywords: The same, as keyword arguments.
     """
-
-    def __init__(
-        self, modules: Mapping[str, StatefulModule] | None = None, /, *more: Any, **keywords: StatefulModule
-    ) -> None:
-        self._adopt(named_children("Merge", modules, more, keywords), "components")
 
     def _route(self, children: Pass, x: Any) -> Any:
         merged: dict[Any, Any] = {}
@@ -217,7 +216,7 @@ class Merge(Container):
         return merged
 
 
-class Concat(Container):
+class Concat(_Named):
     """Runs each named module on the entry of its name in a dict input, and joins the outputs on the last axis.
 
     Outputs are joined in the order in which the modules were given.
@@ -226,11 +225,6 @@ class Concat(Container):
         modules: Dict of modules, for names that are not identifiers.
         **keywords: The same, as keyword arguments.
     """
-
-    def __init__(
-        self, modules: Mapping[str, StatefulModule] | None = None, /, *more: Any, **keywords: StatefulModule
-    ) -> None:
-        self._adopt(named_children("Concat", modules, more, keywords), "components")
 
     def _route(self, children: Pass, x: Any) -> Any:
         check_entries("Concat", self.keys, x)
@@ -244,7 +238,7 @@ class Concat(Container):
         return self.xp.concat(outputs, axis=-1)
 
 
-class Map(Container):
+class Map(_Named):
     """Runs each named module on the entry of its name in a dict input; the output is a dict of their outputs.
 
     Entries without a module go no further. One sampler for each key of a Dict action space, or one encoder for each
@@ -254,11 +248,6 @@ class Map(Container):
         modules: Dict of modules, for names that are not identifiers.
         **keywords: The same, as keyword arguments.
     """
-
-    def __init__(
-        self, modules: Mapping[str, StatefulModule] | None = None, /, *more: Any, **keywords: StatefulModule
-    ) -> None:
-        self._adopt(named_children("Map", modules, more, keywords), "components")
 
     def _route(self, children: Pass, x: Any) -> Any:
         check_entries("Map", self.keys, x)

@@ -5,11 +5,10 @@ The carry of each is a dict of ``[B, hidden]`` arrays, its output the ``h`` in i
 
 from __future__ import annotations
 
-import abc
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,7 +24,38 @@ from multippo.rngs import Rngs, check_rngs
 __all__ = ["GRU", "LSTM", "RNN"]
 
 
-class LSTM(StatefulModule):
+class _Recurrent(StatefulModule):
+    """Base of the recurrent layers: the carry is a dict of ``[B, hidden]``, zeros or trained where an episode starts.
+
+    Attributes:
+        entries: Keys of the carry.
+    """
+
+    entries: ClassVar[tuple[str, ...]] = ("h",)
+    scans_in_replay = True
+
+    def _adopt_initial(self, hidden_features: int, trainable: bool) -> None:
+        self.trainable_initial_state = check_flag(type(self).__name__, "trainable_initial_state", trainable)
+        for entry in self.entries if trainable else ():
+            setattr(self, f"initial_{entry}", Param(np.zeros(hidden_features)))
+
+    def _empty(self, batch_size: int) -> Any:
+        """Zeros ``[B, hidden]`` of the weights' type."""
+        return self.core.carry(batch_size)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def initialize_state(self, batch_size: int) -> Any:
+        """The carry of an episode's start."""
+        return self.reset_state(dict.fromkeys(self.entries, self._empty(batch_size)))
+
+    def reset_state(self, prev_state: Any) -> Any:
+        """Zeros, or the trained initial state."""
+        if not self.trainable_initial_state:
+            return {entry: self.xp.zeros_like(prev_state[entry]) for entry in self.entries}
+        initial = {entry: getattr(self, f"initial_{entry}")[...] for entry in self.entries}
+        return {entry: self.xp.broadcast_to(row, prev_state[entry].shape) for entry, row in initial.items()}
+
+
+class LSTM(_Recurrent):
     """Long short-term memory (Hochreiter and Schmidhuber, 1997; forget gate of Gers et al., 2000).
 
     With gates i, f, g, o cut from ``z = x @ input_kernel + h @ recurrent_kernel + bias`` in this order:
@@ -45,7 +75,7 @@ class LSTM(StatefulModule):
         TypeError: If ``rngs`` is not an ``Rngs``, or ``trainable_initial_state`` neither True nor False.
     """
 
-    scans_in_replay = True
+    entries = ("h", "c")
 
     def __init__(
         self,
@@ -65,10 +95,7 @@ class LSTM(StatefulModule):
         bias = np.zeros(4 * hidden)
         bias[hidden : 2 * hidden] = check_number("LSTM", "forget_bias", forget_bias)
         self.core = self.engine.lstm(input_kernel, recurrent_kernel, bias)
-        self.trainable_initial_state = check_flag("LSTM", "trainable_initial_state", trainable_initial_state)
-        if trainable_initial_state:
-            self.initial_h = Param(np.zeros(hidden))
-            self.initial_c = Param(np.zeros(hidden))
+        self._adopt_initial(hidden, trainable_initial_state)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, in]`` to ``[B, hidden]``."""
@@ -85,49 +112,8 @@ class LSTM(StatefulModule):
         hs, h, c = self.core.unroll(xs, h, c, done, fresh["h"], fresh["c"])
         return StatefulModuleOutput({"h": h, "c": c}, hs)
 
-    def initialize_state(self, batch_size: int) -> Any:
-        """The carry of an episode's start."""
-        zeros = self.core.carry(batch_size)
-        return self.reset_state({"h": zeros, "c": zeros})
 
-    def reset_state(self, prev_state: Any) -> Any:
-        """Zeros, or the trained initial state."""
-        xp, (h, c) = self.xp, (prev_state["h"], prev_state["c"])
-        if not self.trainable_initial_state:
-            return {"h": xp.zeros_like(h), "c": xp.zeros_like(c)}
-        return {
-            "h": xp.broadcast_to(self.initial_h[...], h.shape),
-            "c": xp.broadcast_to(self.initial_c[...], c.shape),
-        }
-
-
-class _HiddenState(StatefulModule):
-    """Base of GRU and RNN: the carry ``{"h": [B, hidden]}``, zeros or trained where an episode starts."""
-
-    scans_in_replay = True
-
-    def _adopt_initial(self, hidden_features: int, trainable: bool) -> None:
-        self.trainable_initial_state = check_flag(type(self).__name__, "trainable_initial_state", trainable)
-        if trainable:
-            self.initial_h = Param(np.zeros(hidden_features))
-
-    @abc.abstractmethod
-    def _empty(self, batch_size: int) -> Any:
-        """Zeros ``[B, hidden]`` of the weights' type."""
-
-    def initialize_state(self, batch_size: int) -> Any:
-        """The carry of an episode's start."""
-        return self.reset_state({"h": self._empty(batch_size)})
-
-    def reset_state(self, prev_state: Any) -> Any:
-        """Zeros, or the trained initial state."""
-        h = prev_state["h"]
-        if not self.trainable_initial_state:
-            return {"h": self.xp.zeros_like(h)}
-        return {"h": self.xp.broadcast_to(self.initial_h[...], h.shape)}
-
-
-class GRU(_HiddenState):
+class GRU(_Recurrent):
     """Gated recurrent unit (Cho et al., 2014, arXiv:1406.1078), the reset gate applied after the recurrent product.
 
     With gates r, z, n cut in this order from ``a = x @ input_kernel + bias`` and ``b = h @ recurrent_kernel``:
@@ -174,11 +160,8 @@ class GRU(_HiddenState):
         hs, h = self.core.unroll(xs, h, done, self.reset_state(state)["h"])
         return StatefulModuleOutput({"h": h}, hs)
 
-    def _empty(self, batch_size: int) -> Any:
-        return self.core.carry(batch_size)
 
-
-class RNN(_HiddenState):
+class RNN(_Recurrent):
     """Simple recurrent network (Elman, 1990), with a leak if there is a time constant.
 
     ``h' = (1 - 1/tau) h + (1/tau) f(x @ input_kernel + h @ recurrent_kernel + bias)``: the Euler step, of one

@@ -23,6 +23,7 @@ __all__ = [
     "note_place",
     "path_of",
     "paths_of",
+    "step_to",
     "thrower",
     "where_it_failed",
 ]
@@ -41,7 +42,7 @@ def paths_of(network: Any) -> Iterator[tuple[str, Any]]:
         if id(module) not in seen:
             seen.add(id(module))
             yield path, module
-            ahead += reversed([(path + _step(name), child) for name, child in engine.children(module)])
+            ahead += reversed([(path + step_to(name), child) for name, child in engine.children(module)])
 
 
 def path_of(network: Any, module: Any) -> str | None:
@@ -49,7 +50,7 @@ def path_of(network: Any, module: Any) -> str | None:
     return next((path for path, held in paths_of(network) if held is module), None)
 
 
-def _step(name: str) -> str:
+def step_to(name: str) -> str:
     """A child's name as Python writes it: ``.layers[0]``, ``.components['left arm']``, ``.body``."""
     attribute, _, index = name.partition(".")
     return f".{attribute}[{index if index.isdigit() else repr(index)}]" if index else f".{attribute}"
@@ -85,7 +86,7 @@ def _steps(parent: Any, child: Any, key: Any) -> list[str]:
     of_key = [name for name in names if key is not None and str(key) in (name, name.partition(".")[2])]
     attributes = [name.partition(".")[0] for name in names]
     same = [name for name, attribute in zip(names, attributes, strict=True) if attribute == attributes[0]]
-    return [_step(name) for name in of_key[:1] or same]
+    return [step_to(name) for name in of_key[:1] or same]
 
 
 def note_place(network: Any, error: Exception) -> None:

@@ -134,8 +134,8 @@ class Builder(Parent):
 
         Raises:
             RuntimeError: After ``finalize``.
-            ValueError: If a population is unknown, there is such a connection already, the delay no integer of at least
-                0, the transform of other sizes, or a module is to be used in both directions.
+            ValueError: If a population is unknown, there is such a connection already, the delay negative or not an
+                integer, the transform of other sizes, or a module is to be used in both directions.
             TypeError: If the transform is something else.
         """
         self._open("connect")

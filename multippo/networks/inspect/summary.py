@@ -7,6 +7,7 @@ import functools
 import math
 from typing import Any
 
+from multippo.networks.core.error_paths import step_to
 from multippo.networks.core.parent import Parent
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.weights.portable import numbers
@@ -117,7 +118,7 @@ def _rows(module: Any, path: str, outputs: dict[int, Any], stepped: bool) -> lis
     for name, child in engine.children(module):
         if isinstance(child, StatefulModule):
             inside = stepped or name in looped if parent else steps
-            below += _rows(child, _join(path, _bracketed(name)), outputs, inside)
+            below += _rows(child, (path + step_to(name)).lstrip("."), outputs, inside)
     kinds = {row.replay for row in below} if parent else set[str]()
     kinds |= {"scan"} if steps else (set[str]() if kinds else {"parallel"})
     sizes = {True: 0, False: 0}
@@ -133,16 +134,6 @@ def _rows(module: Any, path: str, outputs: dict[int, Any], stepped: bool) -> lis
         replay=kinds.pop() if len(kinds) == 1 else "mixed",
     )
     return [own, *below]
-
-
-def _bracketed(name: str) -> str:
-    """A child's name in its engine's words, ``layers.1``, as Python has it: ``layers[1]``."""
-    attribute, _, key = name.partition(".")
-    return attribute + (f"[{key if key.isdigit() else repr(key)}]" if key else "")
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _cells(row: ModuleRow) -> tuple[str, ...]:

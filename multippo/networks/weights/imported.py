@@ -264,10 +264,7 @@ def _torch_lstm(theirs: _Arrays) -> _Arrays:
 
 def _torch_gru(theirs: _Arrays) -> _Arrays:
     kernels, of_input, of_carry = _torch_recurrent(theirs)
-    hidden = kernels["recurrent_kernel"].shape[0]
-    # The candidate's recurrent bias stands inside the product with r; those of r and z add to the others.
-    outer = np.concatenate([of_carry[: 2 * hidden], np.zeros(hidden)])
-    return {**kernels, "bias": _sum(of_input, outer), "recurrent_bias": of_carry[2 * hidden :]}
+    return _gru(kernels, of_input, of_carry)
 
 
 # -- flax
@@ -334,16 +331,9 @@ def _flax_lstm(theirs: _Arrays) -> _Arrays:
 
 def _flax_gru(theirs: _Arrays) -> _Arrays:
     found = _flax_recurrent(theirs, "rzn")
-    hidden = found["h.kernel"].shape[0]
-    none = np.zeros(3 * hidden)
-    of_carry = found.get("h.bias", none)
-    outer = np.concatenate([of_carry[: 2 * hidden], np.zeros(hidden)])
-    return {
-        "input_kernel": found["i.kernel"],
-        "recurrent_kernel": found["h.kernel"],
-        "bias": _sum(found.get("i.bias", none), outer),
-        "recurrent_bias": of_carry[2 * hidden :],
-    }
+    none = np.zeros(found["h.kernel"].shape[1])
+    kernels = {"input_kernel": found["i.kernel"], "recurrent_kernel": found["h.kernel"]}
+    return _gru(kernels, found.get("i.bias", none), found.get("h.bias", none))
 
 
 def _flax_rnn(theirs: _Arrays) -> _Arrays:
@@ -365,6 +355,13 @@ def _statistics(theirs: _Arrays) -> _Arrays:
     mean, variance = (value[0] if value.ndim > 1 and value.shape[0] == 1 else value for value in (mean, variance))
     count = round(count.item())
     return {"mean": mean, "M2": variance.astype(np.float64) * count, "counter": np.array(divmod(count, 2**30))}
+
+
+def _gru(kernels: _Arrays, of_input: np.ndarray, of_carry: np.ndarray) -> _Arrays:
+    hidden = kernels["recurrent_kernel"].shape[0]
+    # The candidate's recurrent bias stands inside the product with r; those of r and z add to the others.
+    outer = np.concatenate([of_carry[: 2 * hidden], np.zeros(hidden)])
+    return {**kernels, "bias": _sum(of_input, outer), "recurrent_bias": of_carry[2 * hidden :]}
 
 
 def _sum(of_input: np.ndarray, of_carry: np.ndarray) -> np.ndarray:
