@@ -31,6 +31,7 @@ class Task:
 
 PENDULUM = (
     "Pendulum-v1",
+    "--gae-lambda=0.95",
     "--total-steps=100000",
     "--num-envs=4",
     "--rollout-length=256",
@@ -40,6 +41,7 @@ PENDULUM = (
 )
 PENDULUM_NOVEL_LSTM = (
     "multippo/PendulumNoVel-v0",
+    "--gae-lambda=0.95",
     "--network=lstm",
     "--total-steps=600000",
     "--num-envs=16",
@@ -52,6 +54,7 @@ PENDULUM_NOVEL_LSTM = (
 )
 INVERTED_PENDULUM = (
     "brax/inverted_pendulum",
+    "--gae-lambda=0.95",
     "--total-steps=300000",
     "--num-envs=64",
     "--rollout-length=32",
@@ -59,9 +62,10 @@ INVERTED_PENDULUM = (
     "--num-minibatches=8",
     "--learning-rate=1e-3",
 )
-BRAX = ("--total-steps=1000000", *INVERTED_PENDULUM[2:])
+BRAX = ("--total-steps=1000000", *(flag for flag in INVERTED_PENDULUM[1:] if not flag.startswith("--total-steps")))
 REACHER = (
     "brax/reacher",
+    "--gae-lambda=0.95",
     "--total-steps=1000000",
     "--num-envs=64",
     # All episodes are as long as one another and begin at once: a short rollout would see one part of them only.
@@ -74,6 +78,7 @@ REACHER = (
 INVERTED_DOUBLE_PENDULUM = ("brax/inverted_double_pendulum", *BRAX)
 ACROBOT = (
     "Acrobot-v1",
+    "--gae-lambda=0.95",
     "--total-steps=300000",
     "--num-envs=16",
     "--rollout-length=128",
@@ -101,15 +106,17 @@ MUJOCO = (
     "--learning-rate=3e-4",
 )
 HALF_CHEETAH = ("HalfCheetah-v5", *MUJOCO, "--discounting-factor=0.98", "--gae-lambda=0.92")
-HOPPER = ("Hopper-v5", *MUJOCO)
+HOPPER = ("Hopper-v5", *MUJOCO, "--gae-lambda=0.95")
 
 TASKS = {
     "cartpole": Task(arguments=("CartPole-v1",), goal=475, seeds=(0, 1, 2)),
     "cartpole-novel-lstm": Task(
-        arguments=("multippo/CartPoleNoVel-v0", "--network=lstm", "--total-steps=200000"), goal=475
+        arguments=("multippo/CartPoleNoVel-v0", "--network=lstm", "--total-steps=200000", "--gae-lambda=0.95"), goal=475
     ),
     "cartpole-novel-mlp": Task(
-        arguments=("multippo/CartPoleNoVel-v0", "--network=mlp", "--total-steps=200000"), goal=300, at_least=False
+        arguments=("multippo/CartPoleNoVel-v0", "--network=mlp", "--total-steps=200000", "--gae-lambda=0.95"),
+        goal=300,
+        at_least=False,
     ),
     "pendulum": Task(arguments=PENDULUM, goal=-170, seeds=(0, 1, 2)),
     "pendulum-novel-lstm": Task(arguments=PENDULUM_NOVEL_LSTM, goal=-220, seeds=(0, 1, 2)),

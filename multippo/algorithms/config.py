@@ -67,8 +67,9 @@ class PPOConfig:
     discounting_factor: float = 0.99
     """gamma, in [0, 1]."""
 
-    gae_lambda: float = 0.95
-    """lambda of generalised advantage estimation (Schulman et al., 2016, arXiv:1506.02438), in [0, 1]."""
+    gae_lambda: float = 0.98
+    """lambda of generalised advantage estimation (Schulman et al., 2016, arXiv:1506.02438), in [0, 1]. The larger, the
+    further ahead a consequence may lie, and the noisier the estimate; 0.95 is common for dense rewards."""
 
     recompute_advantages: bool = False
     """Estimate advantages and value targets anew before each epoch, with the critic as it is by then (Andrychowicz et
