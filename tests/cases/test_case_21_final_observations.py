@@ -12,7 +12,7 @@ import probing
 import pytest
 import support
 import training
-from gymnasium.vector import SyncVectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorWrapper
 
 import multippo as mp
 from multippo.testing import TableNet
@@ -136,8 +136,12 @@ def final_observations(env: Any) -> list[float]:
     return finals
 
 
-def test_one_buffer_in_turn_and_in_workers():
+def test_one_buffer_in_turn_and_in_workers(caplog: Any):
     for mode in probing.modes.values():
         assert final_observations(mp.make_env(SyncVectorEnv([OneBuffer], autoreset_mode=mode)))[0] == 2
-    # gymnasium's own workers send it when the reset has overwritten it, for good; check_env says so.
+    # Ours copy. gymnasium's send the observation after the reset has overwritten it, where nobody can restore it.
     assert final_observations(mp.make_env([OneBuffer], vectorization="async")) == [2, 2]
+    assert not caplog.records
+    env = AsyncVectorEnv([OneBuffer], context="forkserver", autoreset_mode=probing.modes["same_step"])
+    assert final_observations(mp.make_env(env)) == [0, 0]
+    assert ["its reset has overwritten the observation" in record.getMessage() for record in caplog.records] == [True]

@@ -112,6 +112,31 @@ def refuse_ignored_mask(name: str, which: np.ndarray, before: Any, after: Any) -
         )
 
 
+def report_overwritten(name: str, done: np.ndarray, final: Any, obs: Any) -> None:
+    """Warns if every episode that has ended shows the next episode's first observation as its last.
+
+    Workers that the user has started send an episode's last observation after the reset, which has overwritten it if
+    the environment writes into one array again and again.
+
+    Args:
+        name: The environment's.
+        done: ``[B]`` bool, where an episode has ended; at least one.
+        final: Converted final observations.
+        obs: Converted observations, the next episode's first where one has ended.
+    """
+    rows = np.flatnonzero(done)
+    pairs = zip(tree_leaves(take_rows(final, rows)), tree_leaves(take_rows(obs, rows)), strict=True)
+    if all(last.tobytes() == first.tobytes() for last, first in pairs):
+        _LOG.warning(
+            "%s reports as the last observation of its environments %s exactly the first one of the next episode. If "
+            "episodes do not end as they begin, the environment returns one array again and again and its reset has "
+            "overwritten the observation: return copies from reset and step, or pass make_env the functions that make "
+            "the environments, with vectorization='async' for worker processes.",
+            name,
+            rows.tolist(),
+        )
+
+
 def keep_final_observations(base: SyncVectorEnv) -> None:
     """Makes a ``SyncVectorEnv`` in mode SAME_STEP report copies of its episodes' last observations.
 

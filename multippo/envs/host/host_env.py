@@ -24,9 +24,10 @@ from multippo.envs.host.autoreset import (
     final_observations,
     keep_final_observations,
     refuse_ignored_mask,
+    report_overwritten,
 )
 from multippo.envs.host.members import Member
-from multippo.envs.host.workers import WORKER_TIMEOUT_S, Workers, watch
+from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, Workers, watch
 from multippo.envs.keys import host_seed
 from multippo.envs.observations import make_observation_map, put_rows, take_rows
 from multippo.envs.return_checks import check_numbers
@@ -36,7 +37,8 @@ class GymnasiumEnv(Env):
     """A gymnasium vector environment in any autoreset mode.
 
     ``obs`` and ``final_obs`` are arrays of this adapter's own, never the environment's buffers; they are one and the
-    same array where no episode has ended. Rewards are cast, an end that is both a termination and a truncation counts
+    same array where no episode has ended; those that seem to be overwritten before they arrive are reported once.
+    Rewards are cast, an end that is both a termination and a truncation counts
     as a termination, and an exception of the environment passes through unchanged.
 
     Args:
@@ -91,6 +93,8 @@ class GymnasiumEnv(Env):
             self._refuse_one_for_many(base)
             if self._same_step and not all(isinstance(env, Member) for env in base.envs):
                 keep_final_observations(base)
+        # Of a subclass are those whose workers the user has started.
+        self._may_overwrite = not isinstance(base, SyncVectorEnv) and type(base) is not WatchedVectorEnv
         self._changes_observations = _changes_observations(vector_env)
         self.restarts = mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         is_async = isinstance(base, AsyncVectorEnv)
@@ -212,6 +216,9 @@ class GymnasiumEnv(Env):
             rows, fresh = self._reset_some(ended)
             return state._replace(obs=put_rows(state.obs, rows, fresh))
         final = final_observations(self._observations, infos, ended, state.obs)
+        if self._may_overwrite:
+            self._may_overwrite = False
+            report_overwritten(self.id, ended, final, state.obs)
         return state._replace(final_obs=final)
 
     def _without_resets(self, state: EnvState, ended: np.ndarray) -> EnvState:
