@@ -9,7 +9,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable, Generator, Set
+from collections.abc import Callable, Generator
 from typing import Any
 
 from multippo.backends.api import Engine
@@ -245,7 +245,8 @@ def _load(name: str) -> Engine:
     engine = _make(name)
     if unsupplied := _unsupplied(engine):
         raise TypeError(f"The {name} backend does not supply {', '.join(unsupplied)}; see multippo/backends/api.py.")
-    _check_description(name, engine)
+    if engine.name != name:
+        raise TypeError(f"The {name} backend has an engine with the name {engine.name!r}; expected name = {name!r}.")
     # Pickled, and copied, by name: in another process, too, there is one engine of a name on a device.
     copyreg.pickle(type(engine), lambda one: (_loaded_again, (one.name, one.device_name())))
     return engine
@@ -320,21 +321,6 @@ def _called(factory: Callable[[], Any], what: str) -> Engine:
 
 def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _check_description(name: str, engine: Engine) -> None:
-    """Raises a TypeError unless an engine's name and capabilities are of the right kind."""
-    if engine.name != name:
-        raise TypeError(
-            f"The {name} backend has an engine with the name {engine.name!r}; expected name = {name!r}, which its "
-            "arrays and errors have."
-        )
-    capabilities: Any = engine.capabilities
-    if not isinstance(capabilities, Set) or not all(isinstance(capability, str) for capability in capabilities):
-        raise TypeError(
-            f"The {name} backend has capabilities = {capabilities!r}; expected a set of strings, such as "
-            "frozenset({'train'})."
-        )
 
 
 def _unsupplied(engine: Any) -> list[str]:

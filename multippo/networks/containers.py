@@ -107,7 +107,7 @@ def named_children(
     """Children given either as one positional dict or as keyword arguments.
 
     Args:
-        kind: What the error calls the container.
+        kind: Name of the container in errors.
         modules: The positional argument, or None.
         more: Further ones, of which there must be none.
         keywords: The keyword arguments.

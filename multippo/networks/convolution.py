@@ -32,7 +32,7 @@ class Conv(StatefulModule):
         in_channels: Channels of the input.
         out_channels: Channels of the output.
         kernel_size: Height and width of the kernel, or one number for both.
-        rngs: Where the initial kernel is drawn from.
+        rngs: Source of the initial kernel.
         stride: Steps of the kernel down and across, or one number for both.
         padding: "valid" for none, so that ``H' = floor((H - kernel) / stride) + 1``; "same" for zeros around the image
             that make ``H' = ceil(H / stride)``, of an odd number the larger half at the bottom and at the right; or

@@ -1,4 +1,4 @@
-"""``Delay``: what came in some steps ago."""
+"""``Delay``: the input of some steps ago."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multippo.trees import named_leaves, tree_leaves, tree_map
 __all__ = ["Delay"]
 
 _OWN_TYPES = ("float32", "float64")
-"""Of which the engine's own floating-point type takes the place."""
+"""Types of leaves that are kept in the engine's own floating-point type."""
 
 _EXPECTED = "an example of one environment's input, a tree of arrays without a batch axis, such as np.zeros(3)"
 
@@ -31,7 +31,7 @@ class Delay(StatefulModule):
         sample_input: Example of one environment's input: a tree of arrays without the batch axis, of which only
             structure, shapes and types are kept.
         k_steps: k. With 0 the output is the input.
-        initial_value: What comes out before the episode's first input does: a number, or a tree like
+        initial_value: Output before the episode's first input comes out: a number, or a tree like
             ``sample_input`` of numbers, or of arrays that broadcast to its leaves.
 
     Raises:
@@ -171,8 +171,8 @@ def _initial_values(initial_value: Any, structure: Any, leaves: tuple[Any, ...],
             values = structure.flatten_up_to(initial_value)
         except ValueError as error:
             raise ValueError(
-                f"Delay(initial_value={initial_value!r}) has not the structure of sample_input; expected a number, or "
-                f"a tree with the leaves {[name for name, _, _ in leaves]}."
+                f"Delay(initial_value={initial_value!r}) has another structure than sample_input; expected a number, "
+                f"or a tree with the leaves {[name for name, _, _ in leaves]}."
             ) from error
     return tuple(_frozen(value, own_type, *leaf) for value, leaf in zip(values, leaves, strict=True))
 

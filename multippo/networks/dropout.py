@@ -26,7 +26,7 @@ class Dropout(StatefulModule):
 
     Args:
         rate: Probability of a 0, in [0, 1).
-        rngs: Where the key comes from.
+        rngs: Source of the key.
 
     Raises:
         ValueError: If ``rate`` is out of range.

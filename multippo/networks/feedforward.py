@@ -22,7 +22,7 @@ class Dense(StatefulModule):
     Args:
         in_features: Features of the input.
         out_features: Features of the output.
-        rngs: Where the initial kernel is drawn from.
+        rngs: Source of the initial kernel.
         activation: A name such as "tanh", a callable of the engine's arrays, or None for a linear layer.
         kernel_init: Initialiser of the kernel ``[in, out]``.
         bias_init: Initialiser of the bias ``[out]``.

@@ -58,11 +58,7 @@ class Lift(StatefulModule):
 
 
 def _check_function(engine: Any, function: Any) -> None:
-    """Raises for a function of another framework than the engine's.
-
-    Raises:
-        TypeError: If it is one.
-    """
+    """Raises a TypeError for a function of another framework than the engine's."""
     inner, theirs = unwrapped(function), framework_of(function)
     # NumPy's functions work on arrays of some others.
     if theirs in ("jax", "torch") and theirs != framework_of(engine.zeros((1,))):

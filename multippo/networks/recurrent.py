@@ -65,7 +65,7 @@ class LSTM(_Recurrent):
     Args:
         in_features: Features of the input.
         hidden_features: Units.
-        rngs: Where the initial kernels are drawn from: normal for the input, orthogonal per gate for the recurrence.
+        rngs: Source of the initial kernels: normal for the input, orthogonal per gate for the recurrence.
         trainable_initial_state: Learn the carry an episode starts from, instead of zeros. Its gradient comes from the
             episodes that start inside a training sequence.
         forget_bias: Initial bias of the forget gate (Jozefowicz et al., 2015).
@@ -125,7 +125,7 @@ class GRU(_Recurrent):
     Args:
         in_features: Features of the input.
         hidden_features: Units.
-        rngs: Where the initial kernels are drawn from: normal for the input, orthogonal per gate for the recurrence.
+        rngs: Source of the initial kernels: normal for the input, orthogonal per gate for the recurrence.
         trainable_initial_state: Learn the carry an episode starts from, instead of zeros. Its gradient comes from the
             episodes that start inside a training sequence.
 
@@ -172,7 +172,7 @@ class RNN(_Recurrent):
     Args:
         in_features: Features of the input.
         hidden_features: Units.
-        rngs: Where the initial kernels are drawn from: normal for the input, orthogonal for the recurrence.
+        rngs: Source of the initial kernels: normal for the input, orthogonal for the recurrence.
         activation: f: a name such as "tanh", a callable of the engine's arrays, or None for a linear network.
         time_constant: tau in environment steps, at least 1: one number, or one for each unit; None for 1.
         trainable_time_constant: Learn tau, for each unit its own. What is trained is ``leak_logit``, with

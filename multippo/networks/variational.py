@@ -83,7 +83,7 @@ class VariationalBottleneck(_Bottleneck):
 
     Args:
         latent_size: L, numbers in the code.
-        rngs: Where the key comes from.
+        rngs: Source of the key.
         kl_weight: Weight of the divergence in the loss.
         min_std: Added to the softplus; a standard deviation below 1e-6 is taken as 1e-6.
 
@@ -150,7 +150,7 @@ class AR1VariationalBottleneck(_Bottleneck):
 
     Args:
         latent_size: L, numbers in the code.
-        rngs: Where the key comes from.
+        rngs: Source of the key.
         kl_weight: Weight of the divergence in the loss.
         min_std: Added to the softplus; a standard deviation below 1e-6 is taken as 1e-6.
         ar1_weight: Weight of the mean squared change in the loss.

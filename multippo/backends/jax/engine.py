@@ -93,7 +93,7 @@ class JaxEngine(Engine):
         return jax.tree.map(lambda new, old: jnp.where(skip, old, new), updated, variables)
 
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
-        # Values alone: what is frozen is the module's own affair.
+        # Values alone: the module keeps its own frozen parameters.
         nnx.update(module, *(nnx.to_pure_dict(state) for state in self.snapshot((params, variables))))
 
     def freeze(self, module: Any, frozen: bool) -> None:
@@ -339,7 +339,7 @@ def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
 
 
 def _by_name(function: Any) -> Any:
-    """The name that a compiled function goes by in its module, if it does: pickle can't take one by its content."""
+    """Name of a compiled function in its module, by which pickle finds it, since it can't take its content."""
     found = getattr(sys.modules.get(function.__module__), function.__qualname__, None)
     return function.__qualname__ if found is function else function.__reduce__()
 
@@ -349,7 +349,7 @@ copyreg.pickle(type(_copies), _by_name)
 
 @contextlib.contextmanager
 def _selecting_by_where(name: str) -> Generator[None]:
-    """Says in words what an update can't do while it is compiled."""
+    """Explains the error of an update that selects entries by an index while it is compiled."""
     try:
         yield
     except jax.errors.NonConcreteBooleanIndexError as error:
@@ -386,7 +386,7 @@ def _leaf(variable: Any, native: tuple[Any, ...], place: Callable[[Any], Any]) -
 
 
 def _plain_key(key: Any) -> Any:
-    """The words of a typed key of threefry; any other array as it is."""
+    """Words of a typed threefry key; any other array as it is."""
     if not _is_key(key):
         return key
     if (kind := str(jax.random.key_impl(key))) != "threefry2x32":

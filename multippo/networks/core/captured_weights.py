@@ -17,7 +17,7 @@ from multippo.networks.types import StatefulModule
 __all__ = ["captured_weights"]
 
 _DEPTH = 6
-"""Functions, containers and objects inside one another that are looked through."""
+"""Levels of functions, containers and objects that are searched."""
 
 
 def captured_weights(network: Any) -> list[str]:

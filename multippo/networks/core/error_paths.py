@@ -142,13 +142,13 @@ _OF_INPUTS = (
     ValueError,
     np.exceptions.AxisError,
 )
-"""Errors that frameworks raise for inputs that do not fit. Classes derived from them say something else."""
+"""Errors that frameworks raise for inputs that do not fit. Derived classes are about something else."""
 
 _FRAMEWORKS = ("torch", "jax", "jaxlib", "flax", "numpy", "array_api_compat", "array_api_extra")
 
 
 def call_foreign(kind: str, function: Callable[[Any], Any], x: Any) -> Any:
-    """Returns ``function(x)``; its errors say what it was given.
+    """Returns ``function(x)``; an error about its input names the layer and the input.
 
     Args:
         kind: The layer that calls, for the error.

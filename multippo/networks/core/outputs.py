@@ -47,7 +47,7 @@ recorders: list[list[Draw]] = []
 
 @contextlib.contextmanager
 def drawing() -> Generator[list[Draw]]:
-    """Gives a list to which every sampler that is called inside adds its action."""
+    """Yields a list to which every sampler called inside the block adds its action."""
     draws: list[Draw] = []
     recorders.append(draws)
     try:

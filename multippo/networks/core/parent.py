@@ -46,7 +46,7 @@ class Parent(StatefulModule):
             raise ValueError(self._unfitting(tree, what)) from None
 
     def _join(self, by_key: dict[Any, Any]) -> Any:
-        """The opposite of ``_split``, given the entries in the order of ``keys``."""
+        """Inverse of ``_split``, for entries in the order of ``keys``."""
         return list(by_key.values()) if self.is_list else by_key
 
     def _unfitting(self, tree: Any, what: str) -> str:

@@ -64,7 +64,7 @@ def action_layers(
 
     Args:
         action: Space of one action, or a number of continuous actions.
-        rngs: Where the samplers' keys come from.
+        rngs: Source of the samplers' keys.
         options: Of the samplers.
         mask: The space of the mask, or None: as many numbers as there are logits, and for a Dict of actions a Dict with
             an entry for each key that has a mask.

@@ -43,7 +43,7 @@ def make_mlp_layers(
 
     Args:
         sizes: At least two sizes.
-        rngs: Where initial kernels are drawn from.
+        rngs: Source of initial kernels.
         activation: Of every layer, by name or as a callable.
         activation_last_layer: Whether the last layer has it too.
         kernel_init: Initialiser of the kernels; orthogonal with gain sqrt(2) by default.
@@ -119,7 +119,7 @@ def make_mlp_actor_critic(
             chosen, at most 1024, as in a MultiDiscrete.
         actor_hidden_sizes: Hidden layers of the actor.
         critic_hidden_sizes: Hidden layers of the critic.
-        rngs: Where initial weights and the samplers' keys are drawn from; ``Rngs(0)`` by default.
+        rngs: Source of initial weights and the samplers' keys; ``Rngs(0)`` by default.
         activation: Of the hidden layers.
         normalize_obs: Put a ``Normalizer`` in front.
         entropy_weight: Weight of the entropy bonus.
@@ -191,7 +191,7 @@ def make_recurrent_actor_critic(
         observation: See ``make_mlp_actor_critic``.
         action: See ``make_mlp_actor_critic``.
         hidden_features: Units of a recurrent layer.
-        rngs: Where initial weights and the samplers' keys are drawn from; ``Rngs(0)`` by default.
+        rngs: Source of initial weights and the samplers' keys; ``Rngs(0)`` by default.
         cell: Which recurrent layer: "lstm" or "gru".
         encoder_sizes: Dense layers before the recurrent layer.
         actor_hidden_sizes: Dense layers between the recurrent layer and the action parameters.

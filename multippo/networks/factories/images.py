@@ -54,7 +54,7 @@ def make_cnn_actor_critic(
         observation: A Box of shape ``(height, width, channels)``, of ``uint8`` or of floating-point numbers, which are
             taken as they are.
         action: See ``make_mlp_actor_critic``.
-        rngs: Where initial weights and the samplers' keys are drawn from; ``Rngs(0)`` by default.
+        rngs: Source of initial weights and the samplers' keys; ``Rngs(0)`` by default.
         channels: Output channels of each convolution.
         kernel_sizes: Height and width of each kernel.
         strides: Stride of each convolution.

@@ -21,7 +21,7 @@ __all__ = ["PopulationGraph"]
 class PopulationGraph(Builder):
     """A network given as a graph: named populations, connections between them with delays, and named outputs.
 
-    In each step every population p sums what comes in, and puts out::
+    In each step every population p sums its inputs, and puts out::
 
         x_p[t] = observation[input_from_p][t] + sum_c transform_c(y_source(c)[t - delay_c])    over connections c to p
         y_p[t] = activation_p(compute_p(x_p[t]))
@@ -62,7 +62,7 @@ class PopulationGraph(Builder):
     )
 
     Args:
-        rngs: Where the initial weights of default transforms are drawn from, in the order of the calls of ``connect``.
+        rngs: Source of the initial weights of default transforms, in the order of the calls of ``connect``.
 
     Attributes:
         record_activations: Set to True to have every population's output in the metrics, as ``activations`` by name,
@@ -86,7 +86,7 @@ class PopulationGraph(Builder):
 
     @property
     def stepped_children(self) -> frozenset[Any]:
-        """The populations that what they put out comes back to, and the connections between them."""
+        """The populations whose output comes back to them, and the connections between them."""
         loops = [component for component in self._ready().components if component.feedback]
         populations = {f"populations.{name}" for component in loops for name in component.populations}
         edges = {edge for component in loops for step in component.steps for edge in step.incoming}
@@ -160,7 +160,7 @@ class PopulationGraph(Builder):
         return {name: populations[name].observe(x, len(plan.inputs) == 1) for name in plan.inputs}
 
     def _finish(self, children: Pass, outputs: dict[str, Any]) -> StatefulModuleOutput:
-        """Runs the heads, and collects."""
+        """Runs the heads, and returns the graph's output."""
         heads = self._held("outputs").items()
         result = children.finish({name: children.run(f"outputs.{name}", outputs[head.source]) for name, head in heads})
         if not self.record_activations:

@@ -24,7 +24,7 @@ def advance(
 
     Args:
         steps: Their turns.
-        given: What is in a population's sum already; None or no entry for nothing.
+        given: Terms already in a population's sum; None or no entry for nothing.
         outputs: Outputs ``[B, ...]`` by population; those of earlier ones are read, these ones' added.
         recall: The output of a population some steps ago.
         children: Runs one module of the graph.
@@ -47,7 +47,7 @@ def add(total: Any, term: Any) -> Any:
 class Loop:
     """The populations of a component and the connections between them, with the methods that ``step_unroll`` calls.
 
-    Input and output are dicts by population: what comes from outside the component, and what is put out. Carry and
+    Input and output are dicts by population: terms from outside the component, and the populations' outputs. Carry and
     snapshots are dicts by the graph's own keys.
     """
 

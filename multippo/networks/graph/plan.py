@@ -41,7 +41,7 @@ class Component(NamedTuple):
 
     Attributes:
         steps: Its populations, in the order of the connections without delay.
-        feedback: Whether what a population puts out comes back to it, so that time has to be taken step by step.
+        feedback: True if a population's output comes back to it, so that time has to be taken step by step.
     """
 
     steps: tuple[Step, ...]

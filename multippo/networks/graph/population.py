@@ -27,11 +27,11 @@ class Population(Wrapper):
     episode's first; K is the longest of those delays, and all of them read the one buffer.
 
     Attributes:
-        name: What the graph calls it.
-        input_size: Features of what it sums.
-        output_size: Features of what it puts out.
+        name: Its name in the graph.
+        input_size: Features of its input, a sum.
+        output_size: Features of its output.
         input_from: Which entry of the observation is added to its input; None for none.
-        activation_name: Its activation, for people.
+        activation_name: Name of its activation.
         max_outgoing_delay: K; set by ``PopulationGraph.finalize``.
     """
 

@@ -1,7 +1,7 @@
-"""Recording what every unit of a network does, for analysis.
+"""Recordings of the output of every unit of a network.
 
-``with_recording`` makes a copy of a network that computes the same and has what every layer puts out in its metrics;
-``extract_activations`` takes it out of there. The network itself is left as it is, and nothing in it knows of this.
+``with_recording`` makes a copy of a network that computes the same and has every layer's output in its metrics;
+``extract_activations`` takes it from there. The network itself is left as it is, and nothing in it knows of this.
 
 >>> import numpy as np
 >>> import multippo as mp

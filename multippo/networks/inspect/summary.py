@@ -21,7 +21,7 @@ class ModuleRow:
     """One module of a network.
 
     Attributes:
-        path: Where it is, such as ``layers[1].action``; empty for the network itself.
+        path: Its path, such as ``layers[1].action``; empty for the network itself.
         kind: Its class.
         output: Shapes of its output without the batch axis, by leaf; None where no sample was given, or it was not run.
         num_params: Trained numbers in it and below it.
@@ -143,7 +143,7 @@ def _cells(row: ModuleRow) -> tuple[str, ...]:
 
 
 def _outputs(net: Any, sample_input: Any) -> dict[int, dict[str, tuple[int, ...]]]:
-    """Shapes of what every module puts out, by the module's id."""
+    """Shapes of every module's output, by the module's id."""
     engine, found = net.engine, dict[int, dict[str, tuple[int, ...]]]()
     copies: dict[int, Any] = {}
 

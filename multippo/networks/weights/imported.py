@@ -249,7 +249,7 @@ def _torch_layer_norm(theirs: _Arrays) -> _Arrays:
 
 
 def _torch_recurrent(theirs: _Arrays) -> tuple[_Arrays, np.ndarray, np.ndarray]:
-    """The kernels, and the biases of input and carry; a layer's arrays are called as a cell's, with ``_l0`` behind."""
+    """Kernels, and biases of input and carry; a layer's arrays have the names of a cell's with ``_l0`` behind."""
     for name in [name for name in theirs if name.endswith("_l0")]:
         theirs[name.removesuffix("_l0")] = theirs.pop(name)
     kernels = {"input_kernel": theirs.pop("weight_ih").T, "recurrent_kernel": theirs.pop("weight_hh").T}
@@ -350,7 +350,7 @@ def _flax_rnn(theirs: _Arrays) -> _Arrays:
 def _statistics(theirs: _Arrays) -> _Arrays:
     plain = {name.lstrip("_"): theirs.pop(name) for name in list(theirs)}
     mean, variance, count = (plain.pop(name) for name in ("mean", "var", "count"))
-    # Some keep a deviation as well, which says nothing new; some a leading axis of one.
+    # Some states have a redundant deviation as well, some a leading axis of one.
     theirs.update({name: value for name, value in plain.items() if name != "std"})
     mean, variance = (value[0] if value.ndim > 1 and value.shape[0] == 1 else value for value in (mean, variance))
     count = round(count.item())
@@ -365,7 +365,7 @@ def _gru(kernels: _Arrays, of_input: np.ndarray, of_carry: np.ndarray) -> _Array
 
 
 def _sum(of_input: np.ndarray, of_carry: np.ndarray) -> np.ndarray:
-    """The one bias for two; a shorter one is not spread over the longer."""
+    """Sum of two biases; raises unless they have one shape."""
     if of_input.shape != of_carry.shape:
         raise ValueError(f"the biases of input and carry have shapes {of_input.shape} and {of_carry.shape}")
     return of_input + of_carry
