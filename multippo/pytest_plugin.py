@@ -16,33 +16,19 @@ __all__ = ["pytest_addoption", "pytest_configure", "pytest_terminal_summary"]
 def pytest_addoption(parser: Any) -> None:
     """Adds ``--backend``, ``--networks`` and ``--networks-seed``, unless another plugin has an option of the name."""
     group = parser.getgroup("multippo", "multippo's conformance suite")
-    for name, what in (
-        (
-            "--networks",
-            "how many random networks (which need hypothesis) to check, such as 500; default: a few with every module",
-        ),
-        ("--networks-seed", "number of the first random network; default: 0, or those few"),
-    ):
-        try:
-            group.addoption(name, type=int, default=None, metavar="N", help=what)
-        except ValueError:  # taken
-            continue
-    with contextlib.suppress(ValueError):  # taken
-        group.addoption(
-            "--quick",
-            action="store_true",
-            help="check levels 1 and 2 in float32 alone: no float64 where float32 exists, random network or mutant",
-        )
-    try:
-        group.addoption(
-            "--backend",
-            action="append",
-            default=None,
-            metavar="NAME",
-            help="engine to check, more than once for several; default: every one that is installed",
-        )
-    except ValueError:  # taken; the suite reads whatever it holds
-        return
+    networks = "how many random networks (which need hypothesis) to check, such as 500; default: few, with every module"
+    quick = "check levels 1 and 2 in float32 alone: no float64 where float32 exists, random network or mutant"
+    engines = "engine to check, more than once for several; default: every one that is installed"
+    first = "number of the first random network; default: 0, or those few"
+    options: dict[str, dict[str, Any]] = {
+        "--networks": {"type": int, "metavar": "N", "help": networks},
+        "--networks-seed": {"type": int, "metavar": "N", "help": first},
+        "--quick": {"action": "store_true", "help": quick},
+        "--backend": {"action": "append", "metavar": "NAME", "help": engines},
+    }
+    for name, fields in options.items():
+        with contextlib.suppress(ValueError):  # taken; the suite reads its value
+            group.addoption(name, **fields)
 
 
 def pytest_configure(config: Any) -> None:

@@ -14,9 +14,15 @@ from multippo.algorithms.types import TrainingState
 from multippo.arguments import describe, is_the_librarys
 from multippo.envs.api import Env, EnvState
 from multippo.networks.core.captured_weights import captured_weights
-from multippo.networks.core.error_paths import all_modules, message_of, path_of, where_it_failed
+from multippo.networks.core.error_paths import (
+    all_modules,
+    message_of,
+    path_of,
+    refuse_other_module,
+    where_it_failed,
+)
 from multippo.networks.core.outputs import check_scalars, drawing
-from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
+from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
 from multippo.trees import named_leaves, tree_leaves, tree_structure
 
 __all__ = [
@@ -55,8 +61,7 @@ def check_call(network: Any, config: Any, log_fn: Any, checkpoint_fn: Any) -> No
         TypeError: If one is of the wrong type, or a callback takes another number of arguments.
         ValueError: If the engine has no gradients.
     """
-    if not isinstance(network, StatefulModule):
-        raise TypeError(f"train_ppo needs a StatefulModule as its network; got a {type(network).__name__}.")
+    refuse_other_module("train_ppo", network, "network")
     if not isinstance(config, TrainConfig):
         raise TypeError(f"train_ppo needs a TrainConfig; got a {type(config).__name__}.")
     _check_callback("log_fn", log_fn, "the metrics, or of the metrics and the step", (1, 2))

@@ -11,7 +11,7 @@ import numpy as np
 
 from multippo.arguments import is_integer, is_number, known_keywords, require
 
-__all__ = ["DEFAULT_NUM_ENVS", "EvalConfig", "PPOConfig", "TrainConfig", "as_python"]
+__all__ = ["DEFAULT_NUM_ENVS", "EvalConfig", "PPOConfig", "TrainConfig", "as_python", "check_choice"]
 
 _Class = TypeVar("_Class")
 
@@ -38,7 +38,7 @@ def _positive_int(config: Any, *fields: str, most: float = math.inf) -> None:
         require(is_integer(value, 1) and value <= most, field, value, f"an integer of at least 1{limit}")
 
 
-def _one_of(config: Any, field: str) -> None:
+def check_choice(config: Any, field: str) -> None:
     """Checks a field of a Literal type by its annotation."""
     value, choices = getattr(config, field), get_args(get_type_hints(type(config))[field])
     require(isinstance(value, str) and value in choices, field, value, f"one of {', '.join(map(repr, choices))}")
@@ -200,7 +200,7 @@ class PPOConfig:
             value = getattr(self, field)
             require(value is None or (is_number(value) and value > 0), field, value, "a finite number above 0, or None")
         for field in ("lr_schedule", "combine_advantages", "advantage_normalization", "entropy_schedule", "nonfinite"):
-            _one_of(self, field)
+            check_choice(self, field)
         for field in ("normalize_advantages", "recompute_advantages", "scale_rewards"):
             value = getattr(self, field)
             require(isinstance(value, bool), field, value, "True or False")
@@ -235,8 +235,8 @@ class PPOConfig:
 
     def _check_learning_rate(self) -> None:
         warmup = self.learning_rate_warmup
-        ok = isinstance(warmup, int) and not isinstance(warmup, bool) and warmup >= 0
-        require(ok, "learning_rate_warmup", warmup, "an integer of at least 0, a number of iterations")
+        expected = "an integer of at least 0, a number of iterations"
+        require(is_integer(warmup, 0), "learning_rate_warmup", warmup, expected)
         low, high = self.min_learning_rate, self.max_learning_rate
         require(low <= high, "min_learning_rate", low, f"at most max_learning_rate={high!r}")
         if self.lr_schedule == "adaptive_kl":
@@ -366,12 +366,12 @@ class TrainConfig:
         as_python(self)
         require(isinstance(self.ppo, PPOConfig), "ppo", self.ppo, "a PPOConfig")
         require(isinstance(self.eval, EvalConfig), "eval", self.eval, "an EvalConfig")
-        ok = isinstance(self.seed, int) and not isinstance(self.seed, bool) and 0 <= self.seed < 2**63
-        require(ok, "seed", self.seed, "an integer in [0, 2**63)")
-        _one_of(self, "compile")
+        require(is_integer(self.seed, 0) and self.seed < 2**63, "seed", self.seed, "an integer in [0, 2**63)")
+        check_choice(self, "compile")
         if self.checkpoint_every_steps is not None:
             _positive_int(self, "checkpoint_every_steps")
         at_evals = self.checkpoint_at_evals
         require(isinstance(at_evals, bool), "checkpoint_at_evals", at_evals, "True or False")
-        ok = isinstance(self.log_every_steps, int) and self.log_every_steps >= 0
-        require(ok, "log_every_steps", self.log_every_steps, "an integer of at least 0")
+        require(
+            is_integer(self.log_every_steps, 0), "log_every_steps", self.log_every_steps, "an integer of at least 0"
+        )

@@ -15,7 +15,7 @@ from multippo.algorithms.rollout import Rollouts
 from multippo.envs.api import Env
 from multippo.envs.keys import key_words
 from multippo.envs.nonfinite import restart_unsound
-from multippo.networks.core.error_paths import all_modules
+from multippo.networks.core.error_paths import all_modules, refuse_other_module
 from multippo.networks.core.random_state import reseed
 from multippo.networks.samplers.base import ActionSampler
 from multippo.networks.types import StatefulModule
@@ -123,11 +123,9 @@ def check_player(function: str, env: Any, network: Any) -> None:
     Raises:
         TypeError: If it is not.
     """
-    if isinstance(network, StatefulModule):
-        return
     swapped = isinstance(env, StatefulModule)
     hint = f" The environment comes first: {function}(env, network)." if swapped else ""
-    raise TypeError(f"{function} needs a StatefulModule as its network; got a {type(network).__name__}.{hint}")
+    refuse_other_module(function, network, "network", hint)
 
 
 def as_key(function: str, engine: Any, key: Any) -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 from multippo.algorithms.types import Transition
 from multippo.backends.registry import array_kind
 from multippo.networks.core.carry_checks import check_batch
-from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
+from multippo.networks.core.error_paths import refuse_other_module
+from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
 from multippo.trees import tree_map
 
 __all__ = ["gather_time", "replay", "valid_first"]
@@ -28,8 +29,7 @@ def replay(network: Any, network_state: Any, transition: Transition) -> PPONetwo
         TypeError: If ``network`` is not a StatefulModule, or ``transition`` not a Transition with its engine's arrays.
         ValueError: If the carry is of another number of environments.
     """
-    if not isinstance(network, StatefulModule):
-        raise TypeError(f"replay got a {type(network).__name__} as its network; expected a StatefulModule.")
+    refuse_other_module("replay", network, "network")
     transition = _own(network.engine, transition)
     check_batch("replay", network_state, transition.done.shape[1])
     xp = network.xp

@@ -23,9 +23,10 @@ from multippo.envs.api import Env, EnvState
 from multippo.envs.nonfinite import restart_broken
 from multippo.envs.structure import stepped_structure, structure
 from multippo.networks.core.carry_checks import check_batch
+from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.core.random_state import forget_drawn
 from multippo.networks.core.unrolling import reset_where
-from multippo.networks.types import PPONetworkOutput, StatefulModule
+from multippo.networks.types import PPONetworkOutput
 from multippo.programmes import Programmes, identity, programmes_of
 from multippo.trees import select, tree_leaves, tree_map
 
@@ -64,7 +65,14 @@ def unroll_env(
         ValueError: If ``unroll_length`` is not an integer of at least 1, or the carry is of another number of
             environments.
     """
-    _check_rollout(env, env_state, network)
+    if not isinstance(env, Env):
+        raise TypeError(f"unroll_env got a {type(env).__name__} as its env; expected environments from make_env(...).")
+    if not isinstance(env_state, EnvState):
+        raise TypeError(
+            f"unroll_env got a {type(env_state).__name__} as its env_state; expected what env.reset(key), or the last "
+            "unroll_env, returned."
+        )
+    refuse_other_module("unroll_env", network, "network")
     unroll_length = check_size("unroll_env", "unroll_length", unroll_length)
     check_batch("unroll_env", network_state, env.num_envs)
     engine = network.engine
@@ -73,18 +81,6 @@ def unroll_env(
         rollouts = Rollouts(engine, env, definition, unroll_length, "off")
         state, env_state, transition, _ = rollouts.play(params, variables, network_state, env.refresh(env_state, key))
     return state, env_state, transition
-
-
-def _check_rollout(env: Any, env_state: Any, network: Any) -> None:
-    if not isinstance(env, Env):
-        raise TypeError(f"unroll_env got a {type(env).__name__} as its env; expected environments from make_env(...).")
-    if not isinstance(env_state, EnvState):
-        raise TypeError(
-            f"unroll_env got a {type(env_state).__name__} as its env_state; expected what env.reset(key), or the last "
-            "unroll_env, returned."
-        )
-    if not isinstance(network, StatefulModule):
-        raise TypeError(f"unroll_env got a {type(network).__name__} as its network; expected a StatefulModule.")
 
 
 def programmes_for(kind: type, engine: Any, definition: Any, env: Env, mode: str, *more: Hashable) -> Programmes:

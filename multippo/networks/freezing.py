@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from multippo.networks.weights.portable import refuse_other_module
+from multippo.networks.core.error_paths import refuse_other_module
 
 __all__ = ["freeze", "unfreeze"]
 

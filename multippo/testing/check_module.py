@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from multippo.networks.core.captured_weights import captured_weights
-from multippo.networks.types import StatefulModule
+from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.weights.portable import load_portable, to_portable
 from multippo.testing.module_calls import (
     check_sample,
@@ -109,8 +109,7 @@ def check_module(module: Any, sample_input: Any) -> ModuleReport:
     >>> print(check_module(mp.LSTM(3, 2, mp.Rngs(0)), np.zeros(3)))
     Nothing is wrong with it.
     """
-    if not isinstance(module, StatefulModule):
-        raise TypeError(f"check_module got a {type(module).__name__}; expected a StatefulModule.")
+    refuse_other_module("check_module", module)
     check_sample(sample_input)
     before = to_portable(module)
     try:

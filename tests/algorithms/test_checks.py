@@ -103,7 +103,7 @@ def layers(*sizes: tuple[int, int]) -> Any:
 
 NO_NETWORK = "at Sequential.layers[0]: Dense(activation=<lambda>) failed on an array of shape (2, 4)"
 REFUSED: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
-    "no module": (object, ["needs a StatefulModule as its network; got a object"], {"kind": TypeError}),
+    "no module": (object, ["got a object as its network; expected a StatefulModule"], {"kind": TypeError}),
     "no actor-critic": (lambda: layers((4, 2))[0], ["needs a PPONetworkOutput", "PPOAdapter"], {"kind": TypeError}),
     "no entropy": (
         lambda: Changed(lambda out: out._replace(entropies=None)),

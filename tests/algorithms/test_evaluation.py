@@ -208,11 +208,11 @@ def test_numbers_of_episodes_that_are_none(torch_engine, env):
 
 def test_a_network_in_the_place_of_the_environment(engine):
     network, env = TableNet([0.0] * 4), Clock(3, num_envs=2)
-    with pytest.raises(TypeError, match=r"^eval_rollout needs a .* got a Clock. The environment comes first: eval_rol"):
+    with pytest.raises(TypeError, match=r"^eval_rollout got a Clock .* The environment comes first: eval_rol"):
         play(network, env)
-    with pytest.raises(TypeError, match=r"^eval_rollout needs a StatefulModule as its network; got a object.$"):
+    with pytest.raises(TypeError, match=r"^eval_rollout got a object as its network; expected a StatefulModule.$"):
         play(env, object())
-    message = r"^record_activations_rollout needs a .* got a Clock. The environment comes first: record_activations_rol"
+    message = r"^record_activations_rollout got a Clock .* The environment comes first: record_activations_rol"
     with pytest.raises(TypeError, match=message):
         mp.record_activations_rollout(network, env, 3)
 

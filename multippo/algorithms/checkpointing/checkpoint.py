@@ -19,10 +19,10 @@ from multippo.algorithms.types import TrainingState
 from multippo.envs.api import Env
 from multippo.envs.functional.saving import SavedEnvState
 from multippo.errors import DamagedCheckpointError
-from multippo.networks.types import StatefulModule
+from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.weights.portable import load_portable, to_portable
 
-__all__ = ["CARRY", "ENVIRONMENT", "MOMENTS", "OPTIMIZER", "WEIGHTS", "Checkpoint", "check_network", "load_checkpoint"]
+__all__ = ["CARRY", "ENVIRONMENT", "MOMENTS", "OPTIMIZER", "WEIGHTS", "Checkpoint", "load_checkpoint"]
 
 WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT = (
     f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")
@@ -167,7 +167,7 @@ def load_checkpoint(
         ValueError: If it is of a later format, or does not fit.
     """
     if network is not None:
-        check_network("load_checkpoint", network)
+        refuse_other_module("load_checkpoint", network, "network")
     if env is not None and not isinstance(env, Env):
         raise TypeError(f"load_checkpoint(env=...) is a {type(env).__name__}; expected an environment of make_env's.")
     if not isinstance(path, str | os.PathLike):
@@ -178,15 +178,6 @@ def load_checkpoint(
     directory = _find(Path(path))
     checkpoint = Checkpoint(path=directory, manifest=read_manifest(directory))
     return checkpoint if network is None else checkpoint.restore(network, env)
-
-
-def check_network(function: str, network: Any) -> None:
-    """Raises a TypeError in the name of ``function`` unless ``network`` is a StatefulModule."""
-    if not isinstance(network, StatefulModule):
-        raise TypeError(
-            f"{function} needs a StatefulModule as its network, built like the one in training; got a "
-            f"{type(network).__name__}."
-        )
 
 
 def _find(path: Path) -> Path:

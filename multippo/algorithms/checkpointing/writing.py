@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.algorithms.checkpointing.checkpoint import CARRY, ENVIRONMENT, MOMENTS, OPTIMIZER, WEIGHTS, check_network
+from multippo.algorithms.checkpointing.checkpoint import CARRY, ENVIRONMENT, MOMENTS, OPTIMIZER, WEIGHTS
 from multippo.algorithms.checkpointing.descriptions import describe, leaves_by_path
 from multippo.algorithms.checkpointing.manifest import MANIFEST, Manifest, write_manifest
 from multippo.algorithms.checkpointing.tensor_files import write_tensors
@@ -19,6 +19,7 @@ from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.types import TrainingState
 from multippo.atomic_files import create, replace_directory
 from multippo.envs.functional.saving import SavedEnvState, read_env_state
+from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.core.random_state import forget_drawn
 from multippo.networks.weights.portable import portable_split
 
@@ -57,7 +58,7 @@ def save_checkpoint(
             f"save_checkpoint(path, training_state, network) got a {type(training_state).__name__} as training_state; "
             "expected what checkpoint_fn is given, or the training_state of train_ppo's result."
         )
-    check_network("save_checkpoint", network)
+    refuse_other_module("save_checkpoint", network, "network")
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"save_checkpoint got a {type(path).__name__} as its path; expected a directory to write.")
     path = Path(os.path.abspath(path))

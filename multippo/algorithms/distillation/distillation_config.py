@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig, as_python
-from multippo.arguments import known_keywords
+from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig, as_python, check_choice
+from multippo.arguments import known_keywords, require
 
 __all__ = ["DistillationConfig", "DistillationTrainConfig"]
 
@@ -69,12 +69,8 @@ class DistillationConfig:
 
     def __post_init__(self) -> None:
         as_python(self)
-        if self.loss not in ("nll", "kl"):
-            raise ValueError(f"loss={self.loss!r} is not possible: expected one of 'nll', 'kl'.")
-        if self.lr_schedule not in ("constant", "linear", "cosine"):
-            raise ValueError(
-                f"lr_schedule={self.lr_schedule!r} is not possible: expected one of 'constant', 'linear', 'cosine'."
-            )
+        check_choice(self, "loss")
+        check_choice(self, "lr_schedule")
         object.__setattr__(self, "adam_betas", self.as_ppo().adam_betas)
 
     def as_ppo(self) -> PPOConfig:
@@ -114,8 +110,8 @@ class DistillationTrainConfig:
     """Environment steps in one compiled call where everything can be compiled, see ``TrainConfig``."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.distillation, DistillationConfig):
-            raise ValueError(f"distillation={self.distillation!r} is not possible: expected a DistillationConfig.")
+        fits = isinstance(self.distillation, DistillationConfig)
+        require(fits, "distillation", self.distillation, "a DistillationConfig")
         self.as_train()
 
     def as_train(self) -> TrainConfig:

@@ -11,8 +11,7 @@ from multippo.algorithms.reports import LogFn
 from multippo.algorithms.run import CheckpointFn, Run
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.envs.api import Env
-from multippo.networks.core.error_paths import all_modules
-from multippo.networks.types import StatefulModule
+from multippo.networks.core.error_paths import all_modules, refuse_other_module
 
 __all__ = [
     "DistillationConfig",
@@ -100,8 +99,7 @@ def train_distillation(
 
 def _check(teacher: Any, student: Any, config: Any, target_fn: Any) -> None:
     for role, network in (("teacher", teacher), ("student", student)):
-        if not isinstance(network, StatefulModule):
-            raise TypeError(f"train_distillation needs a StatefulModule as its {role}; got a {type(network).__name__}.")
+        refuse_other_module("train_distillation", network, role)
     if isinstance(config, DistillationConfig):
         raise TypeError(
             "train_distillation got a DistillationConfig; expected "

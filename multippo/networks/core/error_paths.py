@@ -23,6 +23,7 @@ __all__ = [
     "note_place",
     "path_of",
     "paths_of",
+    "refuse_other_module",
     "step_to",
     "thrower",
     "where_it_failed",
@@ -32,6 +33,20 @@ __all__ = [
 def all_modules(module: Any) -> Iterator[Any]:
     """A bound module and everything below it, native modules included."""
     return (held for _, held in paths_of(module))
+
+
+def refuse_other_module(taker: str, module: Any, role: str = "", hint: str = "") -> None:
+    """Raises a TypeError unless a module is a StatefulModule.
+
+    Args:
+        taker: Name of the function that got it.
+        module: Its argument.
+        role: Name of the argument, if it has several.
+        hint: A sentence for the end of the error, after a space.
+    """
+    if not isinstance(module, StatefulModule):
+        argument = role and f" as its {role}"
+        raise TypeError(f"{taker} got a {type(module).__name__}{argument}; expected a StatefulModule.{hint}")
 
 
 def paths_of(network: Any) -> Iterator[tuple[str, Any]]:

@@ -22,6 +22,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.core.outputs import ACTIVATION_KEY
 from multippo.networks.core.parent import Parent
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
@@ -49,8 +50,7 @@ def with_recording(net: Any) -> Any:
         TypeError: If ``net`` is not a StatefulModule.
         ValueError: If a child is called "activations".
     """
-    if not isinstance(net, StatefulModule):
-        raise TypeError(f"with_recording got a {type(net).__name__}; expected a StatefulModule.")
+    refuse_other_module("with_recording", net)
     engine, copies = net.engine, dict[int, Any]()
 
     def copy(module: Any) -> Any:

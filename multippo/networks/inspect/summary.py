@@ -7,7 +7,7 @@ import functools
 import math
 from typing import Any
 
-from multippo.networks.core.error_paths import step_to
+from multippo.networks.core.error_paths import refuse_other_module, step_to
 from multippo.networks.core.parent import Parent
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.weights.portable import numbers
@@ -90,8 +90,7 @@ def summary(net: Any, sample_input: Any = None) -> NetworkSummary:
     Raises:
         TypeError: If ``net`` is not a StatefulModule, or ``sample_input`` not a tree of arrays.
     """
-    if not isinstance(net, StatefulModule):
-        raise TypeError(f"summary got a {type(net).__name__}; expected a StatefulModule.")
+    refuse_other_module("summary", net)
     for name, leaf in named_leaves(sample_input):
         try:
             numbers("", leaf)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from multippo.arguments import did_you_mean
+from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.weights.portable import (
     load_portable,
     numbers,
-    refuse_other_module,
     refuse_other_state,
     to_portable,
 )

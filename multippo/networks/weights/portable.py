@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.types import StatefulModule
+from multippo.networks.core.error_paths import refuse_other_module
 
 __all__ = ["fitted", "load_portable", "numbers", "portable_split", "to_portable"]
 
@@ -50,12 +50,6 @@ def portable_split(module: Any, params: Any, variables: Any) -> dict[str, np.nda
     held = module.engine.native_arrays(params, variables)
     leaves = module.engine.leaves(module).items()
     return {name: _as_kept(np.array(leaf.to_portable(held[leaf.native_path]), order="C")) for name, leaf in leaves}
-
-
-def refuse_other_module(what: str, module: Any) -> None:
-    """Raises a TypeError unless ``module`` is a StatefulModule; ``what`` names the function that got it."""
-    if not isinstance(module, StatefulModule):
-        raise TypeError(f"{what} got a {type(module).__name__}; expected a StatefulModule.")
 
 
 def refuse_other_state(what: str, state: Any, expected: str) -> None:
