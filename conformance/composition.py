@@ -1,4 +1,4 @@
-"""Descriptions of networks, and what makes them: reports of failures print code that runs in this module."""
+"""Descriptions of networks, and their builders: reports of failures print code that runs in this module."""
 
 from .random_networks.composition import KINDS, Composition, Description, build, depth, parts
 

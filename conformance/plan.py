@@ -33,7 +33,7 @@ ENGINE = Specimen("arrays and random numbers")
 """The subject of checks of an engine by itself."""
 
 _NETWORKS_HELD = 25
-"""So many random networks' programmes are in memory at most: those of 500 would fill 10 GiB."""
+"""Number of random networks whose programmes are in memory at most: those of 500 would fill 10 GiB."""
 
 Kind = type[EngineEvidence] | type[ModuleEvidence] | type[NetworkEvidence] | type[TrainingEvidence]
 
@@ -233,11 +233,9 @@ def _mutant(mutant: Mutant, backend: str, precisions: Sequence[str]) -> Iterator
 
 def _caught(result: Result) -> Result:
     """A check of a module that is wrong on purpose passes if it failed, by a deviation and not by an exception."""
-    caught = not result.passed and not result.crashed
-    if caught:
-        detail = f"caught, as it must be; {result.detail}".rstrip("; ")
-    elif result.crashed:
+    detail = f"caught, as it must be; {result.detail}".rstrip("; ")
+    if result.crashed:
         detail = f"the check broke instead of catching it: {result.detail}"
-    else:
+    elif result.passed:
         detail = "a module that is wrong on purpose was not caught"
-    return dataclasses.replace(result, passed=caught, detail=detail)
+    return dataclasses.replace(result, passed=not result.passed and not result.crashed, detail=detail)

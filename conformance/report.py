@@ -33,7 +33,7 @@ _WIDTH = 160
 
 
 def as_json(results: Sequence[Result]) -> str:
-    """One JSON object: whether all passed, what was left out, in what precision, and every result.
+    """One JSON object: the verdict, the subjects left out, the precisions in force, and every result.
 
     An infinite deviation is null; ``detail`` says why.
     """
@@ -95,7 +95,7 @@ def _engines(results: Sequence[Result]) -> list[str]:
 
 
 def _all_engines(results: Sequence[Result]) -> list[str]:
-    """Those that they were compared with as well."""
+    """The engines under test, and those that they were compared with."""
     return list(dict.fromkeys(name for result in results for name in result.backend.split(" against ")))
 
 
@@ -112,7 +112,7 @@ def _row(level: int, name: str, backend: str, group: Sequence[Result]) -> tuple[
 
 
 def _closeness(result: Result) -> tuple[bool, float]:
-    """Sort key of a result: nearest to failing, or farthest beyond, first; at level 3 the weakest catch."""
+    """Nearness to failing, or distance beyond; at level 3 the weakest catch comes first."""
     share = result.worst / result.tolerance if result.tolerance else result.worst
     return (not result.passed, -share if result.level == 3 else share)
 
@@ -132,11 +132,8 @@ def _number(value: float) -> str:
 def _describe(result: Result) -> str:
     what = f"{result.check} of {result.subject} on {result.backend} in {result.precision}"
     size = f"{_number(result.worst)}, allowed {_number(result.tolerance)}"
-    return (
-        f"{what}: {size}"
-        + (f", at {result.where}" if result.where else "")
-        + (f": {result.detail}" if result.detail else "")
-    )
+    where, detail = result.where and f", at {result.where}", result.detail and f": {result.detail}"
+    return f"{what}: {size}{where}{detail}"
 
 
 def _table(sections: Mapping[str, Sequence[tuple[str, ...]]]) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from multippo.algorithms.types import Transition
 
 from ..evidence.deviations import Deviation, compare, portable_deviation, worst_of
 from ..evidence.module_evidence import ModuleEvidence
@@ -23,33 +26,22 @@ def _outputs(got: ModuleEvidence, expected: ModuleEvidence) -> Deviation:
     return worst_of([compare(a.over_time, b.over_time), compare(a.next_state, b.next_state, axes=("env",))])
 
 
-def _module_gradient(got: ModuleEvidence, expected: ModuleEvidence) -> Deviation:
-    return portable_deviation(got.gradient(step_by_step=False), expected.gradient(step_by_step=False), relative=True)
+def _relative(pick: Callable[[Any], Any]) -> Callable[[Any, Any], Deviation]:
+    """Compares arrays by portable name that ``pick`` takes from the evidence."""
+    return lambda got, expected: portable_deviation(pick(got), pick(expected), relative=True)
 
 
-def _module_statistics(got: ModuleEvidence, expected: ModuleEvidence) -> Deviation:
-    return portable_deviation(got.statistics_after(), expected.statistics_after(), relative=True)
+def _over_time(pick: Callable[[NetworkEvidence], Any]) -> Callable[[NetworkEvidence, NetworkEvidence], Deviation]:
+    """Compares what ``pick`` takes from the evidence at valid steps."""
+    return lambda got, expected: compare(pick(got), pick(expected), mask=expected.rollout.transition.valid)
 
 
-def _of_rollout(pick: Any) -> Any:
-    def measure(got: NetworkEvidence, expected: NetworkEvidence) -> Deviation:
-        mask = expected.rollout.transition.valid
-        return compare(pick(got.rollout.transition), pick(expected.rollout.transition), mask=mask)
-
-    return measure
+def _of_rollout(pick: Callable[[Transition], Any]) -> Callable[[NetworkEvidence, NetworkEvidence], Deviation]:
+    return _over_time(lambda evidence: pick(evidence.rollout.transition))
 
 
 def _carries(got: NetworkEvidence, expected: NetworkEvidence) -> Deviation:
     return compare(got.rollout.starts, expected.rollout.starts, axes=("sequence", "env"))
-
-
-def _replay(got: NetworkEvidence, expected: NetworkEvidence) -> Deviation:
-    mask = expected.rollout.transition.valid
-    return compare(got.replayed_under_other_weights, expected.replayed_under_other_weights, mask=mask)
-
-
-def _advantages(got: NetworkEvidence, expected: NetworkEvidence) -> Deviation:
-    return compare(got.advantages, expected.advantages, mask=expected.rollout.transition.valid)
 
 
 def _losses(got: NetworkEvidence, expected: NetworkEvidence) -> Deviation:
@@ -65,7 +57,7 @@ def _minibatch_order(got: NetworkEvidence, expected: NetworkEvidence) -> Deviati
     return worst_of([compare(*places, axes=axes, mask=b.valid), compare(a.valid, b.valid, axes=axes)])
 
 
-def _loss_term(name: str) -> Any:
+def _loss_term(name: str) -> Callable[[TrainingEvidence, TrainingEvidence], Deviation]:
     def measure(got: TrainingEvidence, expected: TrainingEvidence) -> Deviation:
         reports = ([*evidence.run.resting_reports, evidence.run.report] for evidence in (got, expected))
         pairs = enumerate(zip(*reports, strict=True))
@@ -110,23 +102,18 @@ def _options(got: TrainingEvidence, expected: TrainingEvidence) -> Deviation:
     return worst_of(found)
 
 
-def _after_training(trained: bool) -> Any:
-    def measure(got: TrainingEvidence, expected: TrainingEvidence) -> Deviation:
-        leaves = expected.engine.leaves(expected.network)
-        names = [name for name in expected.run.arrays if leaves[name].trained is trained]
-        pair = ({name: evidence.run.arrays[name] for name in names} for evidence in (got, expected))
-        return portable_deviation(*pair, relative=True)
-
-    return measure
+def _after_training(trained: bool) -> Callable[[TrainingEvidence, TrainingEvidence], Deviation]:
+    return _relative(lambda e: {name: a for name, a in e.run.arrays.items() if (name in e.trained) is trained})
 
 
+_gradient_by_unroll = _relative(lambda e: e.gradient(step_by_step=False))
 _between = functools.partial(Check, tolerance=BETWEEN)
 _in_training = functools.partial(Check, tolerance=BETWEEN, trains=True)
 
 MODULES_BETWEEN: tuple[Check, ...] = (
     _between("module/output", _outputs),
-    _in_training("module/gradient", _module_gradient, needs=("differentiated",), precisions=("float64",)),
-    _between("module/statistics", _module_statistics, needs=("learns_statistics",)),
+    _in_training("module/gradient", _gradient_by_unroll, needs=("differentiated",), precisions=("float64",)),
+    _between("module/statistics", _relative(lambda e: e.statistics_after()), needs=("learns_statistics",)),
 )
 
 NETWORKS_BETWEEN: tuple[Check, ...] = (
@@ -135,8 +122,8 @@ NETWORKS_BETWEEN: tuple[Check, ...] = (
     _between("rollout/value", _of_rollout(lambda t: (t.network_output.value_estimates, t.bootstrap_values))),
     _between("rollout/reward", _of_rollout(lambda t: t.rewards)),
     _between("rollout/carry", _carries),
-    _between("replay/other_weights", _replay),
-    _between("advantage/value", _advantages),
+    _between("replay/other_weights", _over_time(lambda e: e.replayed_under_other_weights)),
+    _between("advantage/value", _over_time(lambda e: e.advantages)),
     _between("loss/terms", _losses, needs=("ppo",), precisions=("float64",)),
     Check("minibatch/order", _minibatch_order, needs=("ppo",), precisions=("float32",), exact=True),
 )

@@ -21,7 +21,7 @@ _CONSTANTS = ("base_key", "leak_logit")
 
 
 def unrolls_apart(fast: Unrolled, slow: Unrolled) -> Deviation:
-    """Deviation of an unroll from the steps one by one.
+    """Distance of an unroll from the steps one by one.
 
     A metric that is a scalar may be a mean over all that came in at once, which for a module without a carry is the
     whole unroll.
@@ -36,7 +36,7 @@ def unrolls_apart(fast: Unrolled, slow: Unrolled) -> Deviation:
 
 
 def _replay_keeps_actions(evidence: ModuleEvidence) -> Deviation:
-    """From another carry and under other weights too, the action that is evaluated is the one that was taken."""
+    """The action evaluated is the one taken, from another carry and under other weights too."""
     taken = _actions(evidence.stepped.over_time["output"])
     if not taken:
         return Deviation(0.0)
@@ -77,7 +77,7 @@ def _extras_used(evidence: ModuleEvidence) -> Deviation:
 
 
 def _reads(changed: Unrolled, plain: Unrolled) -> bool:
-    """True if anything but the snapshots handed on differs."""
+    """True if anything differs but the snapshots that are handed on."""
 
     def rest(unrolled: Unrolled) -> Any:
         return {**unrolled.over_time, "rollout_extras": None}, unrolled.next_state
@@ -114,7 +114,7 @@ def _call_writes_nothing(evidence: ModuleEvidence) -> Deviation:
 
 
 def _call_rows_apart(evidence: ModuleEvidence) -> Deviation:
-    """Environments in another order come out in that order; and none feels what another one meets."""
+    """Outputs of environments in another order are in that order; and none feels what another one meets."""
     state, x = evidence.warm_state, evidence.at_step(0)
     plain = evidence.call(state, x)
     num_envs = evidence.num_envs
@@ -172,7 +172,7 @@ def _reset_writes_nothing(evidence: ModuleEvidence) -> Deviation:
 
 
 def _reset_forgets(evidence: ModuleEvidence) -> Deviation:
-    """After a reset, what comes out does not depend on the episode before: neither its inputs nor its length."""
+    """Outputs after a reset do not depend on the episode before: neither on its inputs nor on its length."""
     long = evidence.reset(evidence.warm_state)
     short = _with_noise_of(long, evidence.reset(evidence.history(0)[-2]))
     states = [long, evidence.reset(evidence.history(1)[-1]), short]
@@ -212,21 +212,17 @@ def _statistics_only_in_update(evidence: ModuleEvidence) -> Deviation:
         return Deviation(np.inf, "", f"update_statistics changed the attribute {min(attributes)}, no Variable")
     if (snapshots := compare(after, before)).worst:
         return Deviation(np.inf, snapshots.where, "update_statistics changed rollout_extras in place")
-    trained = {name for name, leaf in evidence.engine.leaves(evidence.module).items() if leaf.trained}
     updated = evidence.statistics_after()
-    kept = trained if evidence.specimen.learns_statistics else set(updated)
-    return portable_deviation(
-        {name: updated[name] for name in sorted(kept)}, {name: evidence.arrays[name] for name in sorted(kept)}
-    )
+    kept = evidence.trained if evidence.specimen.learns_statistics else set(updated)
+    return portable_deviation(*({name: arrays[name] for name in kept} for arrays in (updated, evidence.arrays)))
 
 
 def _statistics_move(evidence: ModuleEvidence) -> Deviation:
     updated = evidence.statistics_after()
-    trained = {name for name, leaf in evidence.engine.leaves(evidence.module).items() if leaf.trained}
     still = [
         name
         for name, before in evidence.arrays.items()
-        if name not in trained and not name.endswith(_CONSTANTS) and np.array_equal(updated[name], before)
+        if name not in evidence.trained and not name.endswith(_CONSTANTS) and np.array_equal(updated[name], before)
     ]
     return Deviation(np.inf, still[0], "update_statistics left it as it was") if still else Deviation(0.0)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.trees import named_leaves, tree_map
+from multippo.trees import named_leaves, tree_leaves, tree_map
 
 from ..evidence.deviations import Deviation, compare, portable_deviation, worst_of
 from ..evidence.network_evidence import DISCOUNT, GAE_LAMBDA, NetworkEvidence
@@ -25,7 +25,7 @@ def _replay(field: str) -> Any:
 
 
 def _replay_keeps_actions(evidence: NetworkEvidence) -> Deviation:
-    """Under other weights too, what is evaluated is the action taken, not another one drawn."""
+    """The action evaluated under other weights is the one taken, not another one drawn."""
     transition = evidence.rollout.transition
     moved = evidence.replayed_under_other_weights
     if compare(moved.value_estimates, evidence.replayed.value_estimates).worst == 0.0:
@@ -49,17 +49,10 @@ def _network_writes_nothing(evidence: NetworkEvidence) -> Deviation:
 def _advantage_recurrence(evidence: NetworkEvidence) -> Deviation:
     """The definition of the advantages, backwards step by step, in double precision."""
     transition, found = evidence.rollout.transition, []
-    parts = (
-        transition.rewards,
-        transition.network_output.value_estimates,
-        evidence.rollout.v_last,
-        transition.bootstrap_values,
-    )
-    names = [name for name, _ in named_leaves(parts[1])]
-    leaves = [[leaf.astype(np.float64) for _, leaf in named_leaves(part)] for part in parts]
-    for name, got, reward, value, last, bootstrap in zip(
-        names, [leaf for _, leaf in named_leaves(evidence.advantages[0])], *leaves, strict=True
-    ):
+    values, v_last = transition.network_output.value_estimates, evidence.rollout.v_last
+    parts = map(tree_leaves, (transition.rewards, values, v_last, transition.bootstrap_values))
+    for (name, got), *leaves in zip(named_leaves(evidence.advantages[0]), *parts, strict=True):
+        reward, value, last, bootstrap = (leaf.astype(np.float64) for leaf in leaves)
         expected, later = np.zeros_like(value), np.zeros_like(last)
         for t in reversed(range(len(value))):
             following = last if t == len(value) - 1 else value[t + 1]
@@ -110,10 +103,9 @@ def _worst_ratio(reports: list[dict[str, Any]]) -> Deviation:
 
 
 def _statistics_in_training(evidence: TrainingEvidence) -> Deviation:
-    """With learning rate 0 the parameters stay as they are to the bit; statistics move in every iteration."""
-    leaves = evidence.engine.leaves(evidence.network)
+    """Parameters stay as they are to the bit at learning rate 0; statistics move in every iteration."""
+    trained = evidence.trained
     for i, (before, after) in enumerate(evidence.run.resting_arrays):
-        trained = [name for name in before if leaves[name].trained]
         found = portable_deviation({n: after[n] for n in trained}, {n: before[n] for n in trained})
         if found.worst:
             return Deviation(found.worst, f"iteration {i}, {found.where}", "moved at learning rate 0")

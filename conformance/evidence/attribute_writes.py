@@ -1,8 +1,8 @@
-"""Attributes of a module beside its arrays, and writes to them."""
+"""Attributes that a module holds beside its arrays, and those that something wrote to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,27 +13,33 @@ _FRAMEWORKS = frozenset({"builtins", "flax", "functools", "jax", "jaxlib", "mult
 """Packages whose objects keep books of their own, or are Variables, which may change."""
 
 _DEPTH = 3
-"""Depth to which nested objects of a user's classes are compared."""
+"""Levels of objects of a user's own classes, one in the other, that are looked into."""
+
+
+def named_parts(module: Any) -> Iterator[tuple[str, Any]]:
+    """The module and the StatefulModules below it, by path; the path of the module itself is empty."""
+
+    def walk(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+        yield path, node
+        for name, child in node.engine.children(node):
+            if isinstance(child, StatefulModule):
+                yield from walk(child, f"{path}.{name}" if path else name)
+
+    return walk(module, "")
 
 
 def plain_attributes(module: Any) -> dict[str, Any]:
-    """Attributes of a module and its children by path, in a form that is unequal after a write."""
-    found: dict[str, Any] = {}
-
-    def walk(node: Any, path: str) -> None:
-        for name, value in vars(node).items():
-            if not name.startswith("_pytree__"):  # NNX's own books
-                found[f"{path}{name}"] = _as_it_is(value)
-        for name, child in node.engine.children(node):
-            if isinstance(child, StatefulModule):
-                walk(child, f"{path}{name}.")
-
-    walk(module, "")
-    return found
+    """Attributes of a module and its children, by path, in a form that is unequal once they were written to."""
+    return {
+        f"{path}.{name}" if path else name: _as_it_is(value)
+        for path, part in named_parts(module)
+        for name, value in vars(part).items()
+        if not name.startswith("_pytree__")  # NNX's own books
+    }
 
 
 def written_attributes(module: Any, before: dict[str, Any]) -> set[str]:
-    """Paths of what has been written since ``plain_attributes`` returned ``before``."""
+    """Paths of attributes that were written to since ``plain_attributes`` returned ``before``."""
     after, absent = plain_attributes(module), object()
     return {name for name in {**before, **after} if before.get(name, absent) != after.get(name, absent)}
 
@@ -72,7 +78,7 @@ def _as_it_is(value: Any, depth: int = _DEPTH) -> Any:
 
 
 def _writes(value: Any) -> int:
-    """Number of torch's writes to a tensor in place; 0 for all else."""
+    """Number of times that torch has written to a tensor in place; 0 for all else."""
     try:
         return int(value._version)
     except (AttributeError, RuntimeError, TypeError):

@@ -10,9 +10,6 @@ import numpy as np
 
 from multippo.trees import named_leaves
 
-ACROSS_STEPS = ("t", "env")
-"""Names of the leading axes of a rollout's arrays."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Deviation:
@@ -33,7 +30,7 @@ def compare(
     got: Any,
     expected: Any,
     *,
-    axes: Sequence[str] = ACROSS_STEPS,
+    axes: Sequence[str] = ("t", "env"),
     mask: np.ndarray | None = None,
     relative: bool = False,
 ) -> Deviation:

@@ -86,17 +86,15 @@ def choose_reference(
     Returns:
         Its name, or None where there is nothing to compare with.
     """
-    able = [name for name in backends if supports(name, precision) and (not training or trains(name))]
-    if not able:
-        return None
+
+    def can(name: str) -> bool:
+        return supports(name, precision) and (not training or trains(name)) and (not only_on or name in only_on)
+
+    able = [name for name in backends if can(name)]
     oracles = ORACLES if len(able) == 1 else INDEPENDENT
-    others = [name for name in _installed() if name in oracles and name not in able]
-    pool = [*able, *(name for name in others if not only_on or name in only_on)]
-    for name in sorted(pool, key=lambda name: ORACLES.index(name) if name in ORACLES else len(ORACLES)):
-        alone = [name] == able
-        if not alone and supports(name, precision) and (not training or trains(name)):
-            return name
-    return None
+    others = [name for name in _installed() if name in oracles and name not in able and can(name)]
+    pool = others if len(able) == 1 else [*able, *others] if able else []
+    return min(pool, key=lambda name: ORACLES.index(name) if name in ORACLES else len(ORACLES), default=None)
 
 
 @functools.cache  # each answer reads the entry points of all that is installed

@@ -17,7 +17,8 @@ from multippo.trees import select, tree_leaves, tree_map
 from ..specimens.scripted_environment import script_ends
 from ..specimens.specimen import ModuleSpecimen, randomise
 from .attribute_writes import plain_attributes, written_attributes
-from .engines import engine_at, to_engine, to_host
+from .built_module import BuiltModule
+from .engines import to_host
 from .gradients import gradient_of, weighted_sum
 
 _WARM_UP = 4
@@ -38,7 +39,7 @@ class Unrolled(NamedTuple):
         return bool(tree_leaves(self.over_time["rollout_extras"]))
 
 
-class ModuleEvidence:
+class ModuleEvidence(BuiltModule):
     """Runs one specimen on one engine at one precision; every property is computed at its first use.
 
     To compile takes longest of all, so there are few programmes: a call without and an ``unroll`` without and with
@@ -52,45 +53,25 @@ class ModuleEvidence:
 
     Attributes:
         python_writes: Paths of the attributes that a call or an unroll wrote to.
-        arrays_after: The module's arrays after unrolls, by the run: "rollout" or "replay".
         doing: The last thing that was run, in words for reports of an exception.
     """
 
+    specimen: ModuleSpecimen
+
     def __init__(
-        self,
-        specimen: ModuleSpecimen,
-        backend: str,
-        precision: str,
-        prepare: Callable[[Any], None] | None = None,
+        self, specimen: ModuleSpecimen, backend: str, precision: str, prepare: Callable[[Any], None] | None = None
     ) -> None:
-        self.specimen, self.backend, self.precision = specimen, backend, precision
-        with engine_at(backend, precision) as engine:
-            self.engine = engine
-            self.module: Any = specimen.build()
-            if prepare is None:
-                randomise(self.module, seed=specimen.seed, zeroed=specimen.zeroed)
-            else:
-                prepare(self.module)
-            self.arrays = mp.to_portable(self.module)
-            self._definition = engine.split(self.module).definition
+        random = functools.partial(randomise, seed=specimen.seed, zeroed=specimen.zeroed)
+        super().__init__(specimen, backend, precision, random if prepare is None else prepare)
         keys = host.split(host.key(30), 3)
         self.xs = specimen.sample(keys[0])
         self._other_xs = (specimen.sample(keys[1]), specimen.sample(keys[2]))
         self.done = script_ends(script=specimen.script)
         self.num_steps, self.num_envs = self.done.shape
         self.python_writes: set[str] = set()
-        self.arrays_after: dict[str, dict[str, np.ndarray]] = {}
         self.doing = ""
         self._fresh: dict[int, Any] = {}
         self._gradients: dict[bool, dict[str, np.ndarray]] = {}
-
-    def at(self) -> Any:
-        """The context everything is run in."""
-        return engine_at(self.backend, self.precision)
-
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A whole programme, compiled where the engine can."""
-        return self.engine.jit(function)
 
     # -- one step
 
@@ -103,7 +84,7 @@ class ModuleEvidence:
         engine = self.engine
 
         def programme(params: Any, variables: Any, *arguments: Any) -> tuple[Any, Any]:
-            module = engine.merge(self._definition, params, variables)
+            module = engine.merge(self.definition, params, variables)
             before = plain_attributes(module)
             out = run(module, *arguments)
             self.python_writes |= written_attributes(module, before)
@@ -144,7 +125,7 @@ class ModuleEvidence:
             before = to_host(engine, arguments)
             _, written = self._call(split.params, split.variables, *arguments)
             engine.update_module(self.module, *written)
-            return self._arrays_then_restored(), before, to_host(engine, arguments)
+            return self.arrays_then_restored(), before, to_host(engine, arguments)
 
     def at_step(self, t: int) -> Any:
         """The inputs ``[B, ...]`` of one step; after the last one the first again."""
@@ -156,13 +137,9 @@ class ModuleEvidence:
         """The first carry."""
         rows = batch_size or self.num_envs
         if rows not in self._fresh:
-            self._fresh[rows] = self.initialized(rows)
+            with self.at() as engine:
+                self._fresh[rows] = to_host(engine, self.module.initialize_state(rows))
         return self._fresh[rows]
-
-    def initialized(self, batch_size: int) -> Any:
-        """A first carry, made anew."""
-        with self.at() as engine:
-            return to_host(engine, self.module.initialize_state(batch_size))
 
     @functools.cached_property
     def warm_state(self) -> Any:
@@ -197,7 +174,7 @@ class ModuleEvidence:
             argument = self.put(state)
             before = to_host(engine, argument)
             self.module.reset_state(argument)
-            return self._arrays_then_restored(), before, to_host(engine, argument)
+            return self.arrays_then_restored(), before, to_host(engine, argument)
 
     # -- many steps
 
@@ -229,12 +206,6 @@ class ModuleEvidence:
         """Snapshots that the steps one by one have emitted, ``[T, B, ...]``."""
         return self.stepped.over_time["rollout_extras"]
 
-    @property
-    def other_arrays(self) -> dict[str, np.ndarray]:
-        """Weights a little off, as in the middle of an update."""
-        leaves = self.engine.leaves(self.module)
-        return {name: value * 1.1 if leaves[name].trained else value for name, value in self.arrays.items()}
-
     def replayed(self, extras: Any, state: Any = None, arrays: dict[str, np.ndarray] | None = None) -> Unrolled:
         """``unroll`` with any snapshots; from another carry, or under other weights."""
         start = self.warm_state if state is None else state
@@ -246,7 +217,7 @@ class ModuleEvidence:
             arguments = (self.put(tree) for tree in (start, self.xs, self.done, extras))
             fast, written = self._unroll(split.params, split.variables, *arguments)
             engine.update_module(self.module, *written)
-            after = self._arrays_then_restored()
+            after = self.arrays_then_restored()
             if arrays is None:
                 self.arrays_after["rollout" if extras is None else "replay"] = after
             return self._unrolled(fast)
@@ -279,14 +250,12 @@ class ModuleEvidence:
         found, key = self.gradient(step_by_step=False), host.key(31)
         way = {name: host.normal(host.fold_in(key, i), g.shape) for i, (name, g) in enumerate(sorted(found.items()))}
         self.doing = "A replay by unroll"
-        with self.at() as engine:
-            arguments = [self.put(tree) for tree in (self.warm_state, self.xs, self.done, self.extras)]
-            run = self.compiled(lambda p, v, *args: replay_loss(False, engine.merge(self._definition, p, v), *args))
-            values: list[float] = []
-            for step in (-_NUDGE, _NUDGE):
-                mp.load_portable(self.module, {**self.arrays, **{n: self.arrays[n] + step * way[n] for n in way}})
-                values.append(float(to_host(engine, run(*engine.split(self.module)[1:], *arguments))))
-            self._arrays_then_restored()
+        run = self.programme(functools.partial(replay_loss, False))
+        values: list[float] = []
+        for step in (-_NUDGE, _NUDGE):
+            moved = {**self.arrays, **{name: self.arrays[name] + step * way[name] for name in way}}
+            arguments = (self.warm_state, self.xs, self.done, self.extras)
+            values.append(float(self.evaluate(run, *arguments, arrays=moved)))
         slope = sum(float(np.sum(found[name] * way[name])) for name in way)
         return slope, (values[1] - values[0]) / (2 * _NUDGE)
 
@@ -311,14 +280,14 @@ class ModuleEvidence:
             update = self._update if apart else self._compiled_update
             variables = update(split.params, split.variables, self.put(extras), mask)
             engine.update_module(self.module, split.params, variables)
-            return self._arrays_then_restored()
+            return self.arrays_then_restored()
 
     def written_by_update(self) -> tuple[set[str], Any, Any]:
         """Paths of the attributes that ``update_statistics`` wrote to; and its snapshots before and after it."""
         engine, written = self.engine, set[str]()
 
         def update(params: Any, variables: Any, extras: Any) -> tuple[()]:
-            module = engine.merge(self._definition, params, variables)
+            module = engine.merge(self.definition, params, variables)
             before = plain_attributes(module)
             module.update_statistics(extras)
             written.update(written_attributes(module, before))
@@ -330,25 +299,16 @@ class ModuleEvidence:
             split, argument = engine.split(self.module), self.put(extras)
             before = to_host(engine, argument)
             engine.shapes(update, split.params, split.variables, argument)
-            self._arrays_then_restored()
+            self.arrays_then_restored()
             return written, before, to_host(engine, argument)
 
     def _update(self, params: Any, variables: Any, extras: Any, valid: Any) -> Any:
         never = self.engine.asarray(np.asarray(False))
-        return self.engine.update_statistics(self._definition, params, variables, extras, valid, never)
+        return self.engine.update_statistics(self.definition, params, variables, extras, valid, never)
 
     @functools.cached_property
     def _compiled_update(self) -> Any:
         return self.compiled(self._update)
-
-    def _arrays_then_restored(self) -> dict[str, np.ndarray]:
-        after = mp.to_portable(self.module)
-        mp.load_portable(self.module, self.arrays)
-        return after
-
-    def put(self, tree: Any) -> Any:
-        """NumPy arrays as the engine's."""
-        return to_engine(self.engine, tree, self.precision)
 
 
 def replay_loss(step_by_step: bool, module: Any, state: Any, xs: Any, done: Any, extras: Any) -> Any:

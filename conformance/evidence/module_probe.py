@@ -15,7 +15,7 @@ from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.trees import tree_leaves, tree_map, tree_structure
 
 from ..specimens.specimen import ModuleSpecimen
-from .attribute_writes import plain_attributes, written_attributes
+from .attribute_writes import named_parts, plain_attributes, written_attributes
 from .deviations import Deviation, compare, worst_of
 from .engines import to_host
 from .module_evidence import ModuleEvidence, Unrolled, total_of
@@ -24,18 +24,6 @@ _LIBRARY = "multippo.networks."
 
 Inspect = Callable[[Any], str | None]
 """Names the fault in the result of a call; None without one."""
-
-
-def named_parts(module: Any) -> Iterator[tuple[str, Any]]:
-    """The module and the StatefulModules below it, by path; the path of the module itself is empty."""
-
-    def walk(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-        yield path, node
-        for name, child in node.engine.children(node):
-            if isinstance(child, StatefulModule):
-                yield from walk(child, f"{path}.{name}" if path else name)
-
-    return walk(module, "")
 
 
 class ModuleProbe(ModuleEvidence):
@@ -88,11 +76,13 @@ class ModuleProbe(ModuleEvidence):
         return self.replayed(self.extras) if self.stepped.emits else self.rollout[0]
 
     def starts_anew(self) -> Deviation:
-        """Deviation of a second first carry from the first one."""
-        return compare(self.initialized(self.num_envs), self.fresh_state(), axes=("env",))
+        """Distance of a second first carry from the first one."""
+        first = self.fresh_state()
+        self._fresh.clear()
+        return compare(self.fresh_state(), first, axes=("env",))
 
     def traced_anew(self) -> Deviation:
-        """Deviation of the first step from itself when the call is traced once more."""
+        """Distance of the first step from itself after the call was traced once more."""
         state, x = self.warm_state, self.at_step(0)
         first = self.call(state, x)
         del self._call
@@ -145,7 +135,7 @@ class ModuleProbe(ModuleEvidence):
             arguments = [self.put(tree) for tree in (state, self.xs, self.done, extras)]
             (fast, written), slow, *gradients = self.compiled(run)(split.params, split.variables, *arguments)
             engine.update_module(nudged, *written)
-            self.arrays_after["replay"] = self._arrays_then_restored()
+            self.arrays_after["replay"] = self.arrays_then_restored()
             by_name = [self._by_name(nudged, gradient, split.variables) for gradient in gradients]
             return self._unrolled(fast), self._unrolled(slow), by_name[0], by_name[1]
 
@@ -160,7 +150,7 @@ class ModuleProbe(ModuleEvidence):
     # -- noise drawn ahead
 
     def drawn_ahead(self) -> Deviation:
-        """Deviation of the next steps from those without ``draw_ahead``."""
+        """Distance of the next steps from those without ``draw_ahead``."""
         state, extras = self.warm_state, tree_map(lambda x: x[0], self.extras)
         plain = self._steps_from(state)
         tried: list[Any] = []

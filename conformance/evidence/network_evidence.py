@@ -16,7 +16,8 @@ from multippo.trees import tree_map
 
 from ..specimens.scripted_environment import NUM_ENVS, NUM_STEPS
 from ..specimens.specimen import NetworkSpecimen, randomise
-from .engines import engine_at, to_engine, to_host
+from .built_module import BuiltModule
+from .engines import to_host
 
 DISCOUNT, GAE_LAMBDA = 0.97, 0.9
 
@@ -53,7 +54,7 @@ class Minibatches(NamedTuple):
     env: np.ndarray
 
 
-class NetworkEvidence:
+class NetworkEvidence(BuiltModule):
     """Runs one specimen on one engine at one precision; every property is computed at its first use.
 
     Args:
@@ -62,35 +63,26 @@ class NetworkEvidence:
         precision: "float32" or "float64".
     """
 
-    def __init__(self, specimen: NetworkSpecimen, backend: str, precision: str) -> None:
-        self.specimen, self.backend, self.precision = specimen, backend, precision
-        self.env = specimen.env()
-        with engine_at(backend, precision) as engine:
-            self.engine = engine
-            self.network: Any = specimen.build()
-            randomise(self.network, specimen.obs_statistics)
-            self.arrays = mp.to_portable(self.network)
-            self._definition = engine.split(self.network).definition
-        self.arrays_after: dict[str, dict[str, np.ndarray]] = {}
+    specimen: NetworkSpecimen
 
-    def at(self) -> Any:
-        """The context everything is run in."""
-        return engine_at(self.backend, self.precision)
+    def __init__(self, specimen: NetworkSpecimen, backend: str, precision: str) -> None:
+        super().__init__(specimen, backend, precision, lambda network: randomise(network, specimen.obs_statistics))
+        self.env = specimen.env()
 
     @functools.cached_property
     def rollout(self) -> Rollout:
         """The second of three rollouts in a row: it starts in the middle of episodes, with carries that have lived."""
         with self.at() as engine:
-            state = self.network.initialize_state(NUM_ENVS)
+            state = self.module.initialize_state(NUM_ENVS)
             env_state = self.env.reset(host.key(40))
             chunks: list[Any] = []
             length = self.specimen.sequence_length
             for number in range(3 * NUM_STEPS // length):
                 key = engine.random.wrap_key(host.fold_in(host.key(41), number))
                 before = to_host(engine, state)
-                state, env_state, transition = mp.unroll_env(self.env, env_state, self.network, state, length, key)
+                state, env_state, transition = mp.unroll_env(self.env, env_state, self.module, state, length, key)
                 chunks.append((before, to_host(engine, transition)))
-            self.arrays_after["rollout"] = self._arrays_then_restored()
+            self.arrays_after["rollout"] = self.arrays_then_restored()
         per_rollout = NUM_STEPS // length
         main = chunks[per_rollout : 2 * per_rollout]
         transition = tree_map(lambda *leaves: np.concatenate(leaves), *(chunk for _, chunk in main))
@@ -102,67 +94,47 @@ class NetworkEvidence:
     @functools.cached_property
     def replayed(self) -> Any:
         """The rollout, replayed under the weights that acted: a ``PPONetworkOutput``."""
-        out, self.arrays_after["replay"] = self._replay()
-        return out
+        return self._replay(None)
 
     @functools.cached_property
     def replayed_under_other_weights(self) -> Any:
         """The rollout, replayed after all weights have changed a little, as in the middle of an update."""
-        assert self.rollout  # before the weights change
-        with self.at():
-            self._change_weights()
-            return self._replay()[0]
+        return self._replay(self.other_arrays)
+
+    def _replay(self, arrays: dict[str, np.ndarray] | None) -> Any:
+        start = tree_map(lambda x: x[0], self.rollout.starts)
+        return self.evaluate(self._compiled_replay, start, self.rollout.transition, arrays=arrays)
+
+    @functools.cached_property
+    def _compiled_replay(self) -> Any:
+        return self.programme(mp.replay)
 
     @functools.cached_property
     def losses(self) -> dict[str, np.ndarray]:
         """Terms of the loss of the whole rollout under those weights, and the metrics logged with them."""
-        assert self.specimen.ppo is not None
-        engine, config, length, rollout = self.engine, self.specimen.ppo, self.specimen.sequence_length, self.rollout
-        xp = engine.xp
+        config, xp = self.specimen.ppo, self.engine.xp
+        assert config is not None
 
-        def run(params: Any, variables: Any, transition: Transition, starts: Any, v_last: Any) -> Any:
+        def run(network: Any, transition: Transition, starts: Any, v_last: Any) -> Any:
             values = transition.network_output.value_estimates
-            advantages, returns = estimate_targets(xp, config, transition, values, v_last)
-            sequences = make_sequences(xp, transition, starts, advantages, returns, length, self.env.may_skip)
-            return mp.ppo_loss(engine.merge(self._definition, params, variables), sequences, config)[1].metrics
+            targets = estimate_targets(xp, config, transition, values, v_last)
+            return mp.ppo_loss(network, self._sequences(transition, starts, *targets), config)[1].metrics
 
-        with self.at():
-            self._change_weights()
-            try:
-                split = engine.split(self.network)
-                arguments = [self._put(tree) for tree in (rollout.transition, rollout.starts, rollout.v_last)]
-                return to_host(engine, engine.jit(run)(split.params, split.variables, *arguments))
-            finally:
-                self._arrays_then_restored()
+        return self.evaluate(self.programme(run), *self.rollout, arrays=self.other_arrays)
 
-    @functools.cached_property
-    def _compiled_replay(self) -> Any:
-        engine = self.engine
-
-        def run(params: Any, variables: Any, state: Any, transition: Transition) -> Any:
-            return mp.replay(engine.merge(self._definition, params, variables), state, transition)
-
-        return engine.jit(run)
-
-    def _replay(self) -> tuple[Any, dict[str, np.ndarray]]:
-        rollout = self.rollout
-        with self.at() as engine:
-            split = engine.split(self.network)
-            state = self._put(tree_map(lambda x: x[0], rollout.starts))
-            out = self._compiled_replay(split.params, split.variables, state, self._put(rollout.transition))
-            after = self._arrays_then_restored()
-            return to_host(engine, out), after
+    def _sequences(self, transition: Transition, starts: Any, advantages: Any, returns: Any) -> Any:
+        length, may_skip = self.specimen.sequence_length, self.env.may_skip
+        return make_sequences(self.engine.xp, transition, starts, advantages, returns, length, may_skip)
 
     @functools.cached_property
     def minibatches(self) -> Minibatches:
         """Every minibatch of two epochs, replayed from the stored carries before any update."""
-        assert self.specimen.ppo is not None
-        engine, config, length = self.engine, self.specimen.ppo, self.specimen.sequence_length
-        xp, rollout = engine.xp, self.rollout
+        config, engine, xp = self.specimen.ppo, self.engine, self.engine.xp
+        assert config is not None
 
-        def run(params: Any, variables: Any, transition: Transition, starts: Any, places: Any, key: Any) -> Any:
-            network = engine.merge(self._definition, params, variables)
-            sequences = make_sequences(xp, transition, starts, places, places, length, self.env.may_skip)
+        def run(network: Any, transition: Transition, starts: Any, places: Any) -> Any:
+            sequences = self._sequences(transition, starts, places, places)
+            key = engine.random.wrap_key(host.key(42))
             rows = minibatch_indices(engine.random, xp, key, sequences.valid.shape[1], config)
 
             def body(carry: Any, index: Any) -> tuple[Any, Any]:
@@ -173,36 +145,18 @@ class NetworkEvidence:
             return engine.scan(body, engine.zeros(()), rows, rows.shape[0])[1]
 
         t, env = np.meshgrid(np.arange(NUM_STEPS), np.arange(NUM_ENVS), indexing="ij")
-        with self.at():
-            split = engine.split(self.network)
-            arguments = [self._put(tree) for tree in (rollout.transition, rollout.starts, {"t": t, "env": env})]
-            key = engine.random.wrap_key(host.key(42))
-            found = to_host(engine, engine.jit(run)(split.params, split.variables, *arguments, key))
-        new, old, valid, places = found
+        places = {"t": t, "env": env}
+        arguments = (self.rollout.transition, self.rollout.starts, places)
+        new, old, valid, places = self.evaluate(self.programme(run), *arguments)
         return Minibatches(new, old, valid, places["t"], places["env"])
 
     @functools.cached_property
     def advantages(self) -> tuple[Any, Any]:
         """Advantages and returns, keyed like the values."""
-        rollout = self.rollout
         config = mp.PPOConfig(discounting_factor=DISCOUNT, gae_lambda=GAE_LAMBDA, normalize_advantages=False)
 
-        def run(transition: Transition, v_last: Any) -> Any:
+        def run(_: Any, transition: Transition, v_last: Any) -> Any:
             values = transition.network_output.value_estimates
             return estimate_targets(self.engine.xp, config, transition, values, v_last)
 
-        with self.at() as engine:
-            return to_host(engine, engine.jit(run)(self._put(rollout.transition), self._put(rollout.v_last)))
-
-    def _change_weights(self) -> None:
-        leaves = self.engine.leaves(self.network)
-        changed = {name: value * 1.1 if leaves[name].trained else value for name, value in self.arrays.items()}
-        mp.load_portable(self.network, changed)
-
-    def _arrays_then_restored(self) -> dict[str, np.ndarray]:
-        after = mp.to_portable(self.network)
-        mp.load_portable(self.network, self.arrays)
-        return after
-
-    def _put(self, tree: Any) -> Any:
-        return to_engine(self.engine, tree, self.precision)
+        return self.evaluate(self.programme(run), self.rollout.transition, self.rollout.v_last)

@@ -13,8 +13,6 @@ from multippo.algorithms.schedules import coefficients_at
 from multippo.algorithms.trainer import RunState, Trainer
 from multippo.random import host
 
-from ..specimens.specimen import NetworkSpecimen
-from .engines import engine_at
 from .gradients import moments_by_name
 from .network_evidence import NetworkEvidence
 
@@ -39,7 +37,7 @@ class Trained(NamedTuple):
     arrays: dict[str, np.ndarray]
 
 
-class TrainingEvidence:
+class TrainingEvidence(NetworkEvidence):
     """Trains one specimen on one engine at one precision, once.
 
     Three iterations at learning rate 0 come first, so every ratio must stay 1 while statistics move; then one iteration
@@ -51,11 +49,6 @@ class TrainingEvidence:
         precision: "float32" or "float64".
     """
 
-    def __init__(self, specimen: NetworkSpecimen, backend: str, precision: str) -> None:
-        self._evidence = NetworkEvidence(specimen, backend, precision)
-        self.specimen, self.backend, self.precision = specimen, backend, precision
-        self.engine, self.network = self._evidence.engine, self._evidence.network
-
     @functools.cached_property
     def logged(self) -> list[dict[str, float]]:
         """Rows that ``train_ppo`` logs of as many iterations at learning rate 0."""
@@ -63,9 +56,9 @@ class TrainingEvidence:
         steps = _RESTING * self.specimen.ppo.steps_per_iteration
         ppo = dataclasses.replace(self.specimen.ppo, learning_rate=0.0, total_steps=steps)
         rows: list[dict[str, float]] = []
-        with engine_at(self.backend, self.precision):
+        with self.at():
             fresh = NetworkEvidence(self.specimen, self.backend, self.precision)
-            mp.train_ppo(fresh.env, fresh.network, mp.TrainConfig(ppo=ppo), log_fn=rows.append)
+            mp.train_ppo(fresh.env, fresh.module, mp.TrainConfig(ppo=ppo), log_fn=rows.append)
         return rows
 
     @functools.cached_property
@@ -73,8 +66,8 @@ class TrainingEvidence:
         """Everything, of one trainer."""
         config = self.specimen.ppo
         assert config is not None
-        with engine_at(self.backend, self.precision) as engine:
-            env, network = self._evidence.env, self.network
+        with self.at() as engine:
+            env, network = self.env, self.module
             trainer = Trainer(network, env, config, self.specimen.sequence_length, 1, "off")
             env_state = env.reset(host.key(50))
             carry = network.initialize_state(env.num_envs)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .choices import Choices
 from .composition import Composition, Description
-
-if TYPE_CHECKING:
-    from .choices import Choices
 
 Made = tuple[Description, Any]
 """A description, and the shape that its module puts out."""
@@ -18,14 +16,14 @@ Made = tuple[Description, Any]
 _NAMES = ("b", "a", "keys", "a.b", "0")
 """Out of alphabetical order, one with a dot, one a dict's method, one a number."""
 _DEPTH = 4
-"""Largest depth of networks, as ``composition.depth`` measures it."""
+"""Levels of nesting at most, as ``composition.depth`` measures them."""
 _ACTIVATIONS = (None, "tanh", "relu", "swish", "gelu", "sigmoid")
 _WEIGHTS = (0.0, 0.1)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Sampled:
-    """Stands in a shape for what a sampler puts out, which only a Flattener can follow: so many numbers."""
+    """Output of a sampler in a shape, which only a Flattener can follow: so many numbers."""
 
     numbers: int
 
@@ -36,7 +34,7 @@ def compose(choices: Choices, wrong: str | None = None) -> Composition:
     Four is the most that ``composition.depth`` measures: it leaves out what only joins a module to its place.
 
     Args:
-        choices: Which.
+        choices: Source of the choices.
         wrong: A kind that is wrong on purpose; the network then has one of it, and may be nested deeper.
     """
     inputs = _shapes(choices)
@@ -97,7 +95,7 @@ def _holds_samples(shape: Any) -> bool:
 
 
 def _are_told_apart(shape: Any) -> bool:
-    """True unless two leaves have one name, which a Normalizer refuses: as in ``{"a": {"b": ...}, "a.b": ...}``."""
+    """False if two leaves go by one name, which a Normalizer refuses: as ``{"a": {"b": ...}, "a.b": ...}`` do."""
     names = list(_names(shape))
     return len(set(names)) == len(names)
 
@@ -303,14 +301,13 @@ def _graphs(choices: Choices, shape: Any, depth: int) -> Made:
     sizes: dict[str, tuple[int, int]] = {}
     connections: list[Description] = []
     for entry in entries:
-        size = shape[entry][0] if isinstance(shape, dict) else shape[0]
-        name = f"p{len(described)}"
+        name, size = f"p{len(sizes)}", shape[entry][0] if isinstance(shape, dict) else shape[0]
         population, sizes[name] = _populations(choices, name, size, entry, depth)
         described.append(population)
     for _ in range(choices.number(0, 2)):
-        name = f"p{len(described)}"
+        earlier, name = list(sizes), f"p{len(sizes)}"
         population, sizes[name] = _populations(choices, name, choices.number(1, 4), None, depth)
-        source = choices.pick([one[0] for one in described])
+        source = choices.pick(earlier)
         described.append(population)
         connections.append(_connections(choices, source, name, choices.number(0, 4), sizes, depth))
     names = list(sizes)

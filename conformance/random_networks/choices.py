@@ -14,7 +14,7 @@ class Choices:
     """A source of choices, of which hypothesis can make simpler ones.
 
     Args:
-        draw: What ``hypothesis.strategies.composite`` hands to a function.
+        draw: The argument that ``hypothesis.strategies.composite`` hands to a function.
     """
 
     def __init__(self, draw: st.DrawFn) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,13 @@ from multippo.random import host
 from ..specimens import mutant_modules
 from ..specimens.specimen import ModuleSpecimen, normal_inputs
 
-S = TypeVar("S", bound=ModuleSpecimen)
-
 Description = tuple[Any, ...]
 """A kind, and its arguments: numbers, names, shapes, and descriptions of children."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Composition:
-    """A network, and what it is run on. Its ``repr`` is code that makes it again.
+    """A network, its inputs, and the ends of its episodes. Its ``repr`` is code that makes it again.
 
     Attributes:
         network: The description.
@@ -46,14 +44,12 @@ class Composition:
         """The network, on the active engine."""
         return build(self.network)
 
-    def specimen(
-        self, name: str = "", *, differentiated: bool = True, kind: type[S] = ModuleSpecimen, **more: Any
-    ) -> S:
-        """Subject of the checks of modules, of a class that may have ``more`` attributes."""
+    def specimen(self, name: str = "", *, differentiated: bool = True) -> ModuleSpecimen:
+        """Subject of the checks of modules."""
         kinds = {kind for kind, *_ in parts(self.network)}
         rows = (len(self.script[0]), len(self.script))
         sample = normal_inputs(self.inputs, rows=rows)
-        return kind(
+        return ModuleSpecimen(
             name or repr(self),
             self.build,
             lambda key: sample(host.fold_in(key, self.seed)),
@@ -63,7 +59,6 @@ class Composition:
             differentiated=differentiated and any(_trains(part) for part in parts(self.network)),
             script=self.script,
             seed=self.seed,
-            **more,
         )
 
 
@@ -91,7 +86,7 @@ def parts(description: Description) -> Iterator[Description]:
 def depth(description: Description) -> int:
     """Levels of modules in one another: 1 for a layer; one more than the deepest of its own for a container or a graph.
 
-    A wrapper that only joins a module to its place is not a level, and is measured as the module:
+    A module that only joins another to its place is not a level of its own, and is measured as the other is:
 
     * a ``Sequential`` of two that has a ``Dense`` before a sampler or a bottleneck, a ``Flattener`` before a graph, or
       behind any module a ``Flattener`` of everything or a ``Dense`` without activation;
@@ -113,7 +108,7 @@ def _is_module(item: Description) -> bool:
 
 
 def _joined(description: Description) -> Description | None:
-    """The one of two modules that the other, and a Sequential, only join to its place; None without one."""
+    """The one of two modules that the other, and a Sequential, only join to its place; None if there is none."""
     if description[0] != "Sequential" or len(description) != 3:
         return None
     _, first, second = description
@@ -155,20 +150,19 @@ def _lifted(rngs: mp.Rngs, in_features: int, out_features: int) -> Any:
     return mp.Lift(active_engine().linear(np.asarray(kernel), np.zeros(out_features)))
 
 
+def _rnn(rngs: mp.Rngs, inside: int, hidden: int, activation: Any, tau: Any, trained: bool, initial: bool) -> Any:
+    options = {"time_constant": tau, "trainable_time_constant": trained, "trainable_initial_state": initial}
+    return mp.RNN(inside, hidden, rngs, activation=activation, **options)
+
+
 def _graph(
     rngs: mp.Rngs, populations: Description, connections: Description, outputs: Description, order: str = "described"
 ) -> Any:
     graph = mp.PopulationGraph(rngs)
     made = lambda item: build(item, rngs) if isinstance(item, tuple) else item  # noqa: E731
     for name, sizes, compute, activation, input_from in populations if order == "described" else populations[::-1]:
-        graph.add_population(
-            name,
-            input_size=sizes[0],
-            output_size=sizes[1],
-            compute=made(compute),
-            activation=activation,
-            input_from=input_from,
-        )
+        of_it = {"compute": made(compute), "activation": activation, "input_from": input_from}
+        graph.add_population(name, input_size=sizes[0], output_size=sizes[1], **of_it)
     for source, target, delay, transform in connections:
         graph.connect(source, target, delay=delay, transform=made(transform))
     for name, source, head in outputs:
@@ -181,15 +175,7 @@ KINDS: dict[str, Callable[..., Any]] = {
     "Dense": lambda rngs, inside, outside, activation: mp.Dense(inside, outside, rngs, activation),
     "LSTM": lambda rngs, inside, hidden, initial: mp.LSTM(inside, hidden, rngs, trainable_initial_state=initial),
     "GRU": lambda rngs, inside, hidden, initial: mp.GRU(inside, hidden, rngs, trainable_initial_state=initial),
-    "RNN": lambda rngs, inside, hidden, activation, tau, trained, initial: mp.RNN(
-        inside,
-        hidden,
-        rngs,
-        activation=activation,
-        time_constant=tau,
-        trainable_time_constant=trained,
-        trainable_initial_state=initial,
-    ),
+    "RNN": _rnn,
     "LayerNorm": _without_rngs(mp.LayerNorm),
     "Dropout": lambda rngs, rate: mp.Dropout(rate, rngs),
     "Lift": lambda _: mp.Lift(_squash),

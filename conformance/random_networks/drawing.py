@@ -39,9 +39,9 @@ def simplest(
 
     Args:
         number: Of a random network that has the fault.
-        fails: Whether another network has it; called once for each.
+        fails: True if another network has it; called once for each.
         wrong: As for ``draw_network``.
-        seconds: After what processor time ``fails`` is not called any more.
+        seconds: Processor time after which ``fails`` is not called any more.
     """
     known = {repr(draw_network(number, wrong)): True}
     deadline = time.process_time() + seconds
@@ -53,16 +53,16 @@ def simplest(
             known[name] = time.process_time() < deadline and fails(network)
         if known[name]:
             found.append(network)
-            raise _HasFaultError
+            raise _FaultFoundError
 
-    with contextlib.suppress(_HasFaultError):
+    with contextlib.suppress(_FaultFoundError):
         _run(test, number, wrong, (Phase.generate, Phase.shrink))
     # Hypothesis runs the simplest one once more, last.
     return found[-1]
 
 
-class _HasFaultError(Exception):
-    """A network with the fault that hypothesis looks for."""
+class _FaultFoundError(Exception):
+    """The failure that hypothesis looks for."""
 
 
 def _run(test: Callable[[Composition], None], number: int, wrong: str | None, phases: tuple[Phase, ...]) -> None:
@@ -75,12 +75,7 @@ def _run(test: Callable[[Composition], None], number: int, wrong: str | None, ph
         deadline=None,
         derandomize=False,
         report_multiple_bugs=False,
-        suppress_health_check=[
-            HealthCheck.too_slow,
-            HealthCheck.filter_too_much,
-            HealthCheck.data_too_large,
-            HealthCheck.large_base_example,
-        ],
+        suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
         verbosity=Verbosity.quiet,
     )
 

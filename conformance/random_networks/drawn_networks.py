@@ -57,31 +57,23 @@ def can_draw() -> bool:
     return importlib.util.find_spec("hypothesis") is not None
 
 
-def numbers_of(count: int | None, seed: int | None) -> Sequence[int]:
-    """Numbers of so many networks (None: as many as ``EVERY_RUN`` has) from that of the first.
-
-    Without either they are those of ``EVERY_RUN``.
-    """
-    if count is None and seed is None:
-        return EVERY_RUN
-    first = seed or 0
-    return range(first, first + (len(EVERY_RUN) if count is None else count))
-
-
 def random_networks(
     count: int | None = None, seed: int | None = None, wrong: str | None = None
 ) -> Iterator[RandomNetwork]:
     """Random networks, the same ones for the same numbers.
 
     Args:
-        count: Number of networks, whose numbers follow one another; None: as for ``numbers_of``.
-        seed: Number of the first one; None: 0, or ``EVERY_RUN`` where there is no ``count`` either.
+        count: Number of networks, whose numbers follow one another; None: as many as ``EVERY_RUN`` has.
+        seed: Number of the first one; None: 0, or those of ``EVERY_RUN`` where there is no ``count`` either.
         wrong: A kind that is wrong on purpose; every network then has one of it.
 
     Raises:
         ImportError: If hypothesis is not installed.
     """
-    numbers = numbers_of(count, seed)
+    first = seed or 0
+    numbers: Sequence[int] = range(first, first + (len(EVERY_RUN) if count is None else count))
+    if count is None and seed is None:
+        numbers = EVERY_RUN
     if not numbers:
         return
     if not can_draw():
@@ -90,14 +82,9 @@ def random_networks(
 
     for number in numbers:
         composition = draw_network(number, wrong)
-        yield composition.specimen(
-            f"random network {number}",
-            differentiated=number % 4 == 0,  # to compile a gradient takes longest of all
-            kind=RandomNetwork,
-            composition=composition,
-            number=number,
-            wrong=wrong,
-        )
+        # To compile a gradient takes longest of all.
+        specimen = composition.specimen(f"random network {number}", differentiated=number % 4 == 0)
+        yield RandomNetwork(**vars(specimen), composition=composition, number=number, wrong=wrong)
 
 
 def checks_of(network: RandomNetwork, level: int, precision: str) -> list[Check]:
@@ -171,7 +158,7 @@ class Simplifier:
         self._left = seconds
 
     def explain(self, result: Result, check: Check, network: RandomNetwork, backends: tuple[str, ...]) -> Result:
-        """The result, with the simplest network in its detail, what is wrong with that one, and where."""
+        """The result, with the simplest network, its fault and the place of that in the detail."""
         from .drawing import simplest
 
         found = {repr(network.composition): result}

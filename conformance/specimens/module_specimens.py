@@ -72,7 +72,7 @@ def _tuples_and_lists() -> mp.StatefulModule:
 
 
 def _delays() -> mp.StatefulModule:
-    """Shorter than a rollout, as long as one, and longer."""
+    """Delays shorter than a rollout, as long as one, and longer."""
     example = {"camera": np.zeros((2, 3), np.uint8), "deep": {"joints": np.zeros(4, np.float32)}}
     delays = [mp.Delay(example, k, {"camera": k, "deep": {"joints": np.arange(4) - k}}) for k in (1, 3, NUM_STEPS)]
     return mp.Parallel({f"by {delay.k_steps}": delay for delay in [*delays, mp.Delay(example, NUM_STEPS + 2)]})
@@ -88,14 +88,14 @@ def _codes() -> mp.StatefulModule:
 
 
 def _heads() -> mp.StatefulModule:
-    """Whatever has a softplus, and with zero weights is where that is put together of two halves."""
+    """Every layer with a softplus; with zero weights at the point where its two halves meet."""
     code = mp.AR1VariationalBottleneck(1, mp.Rngs(2), 0.3)
     draws = mp.Map(code=code, switches=mp.BernoulliSampler(mp.Rngs(3), 0.1), tanh=mp.NormalTanhSampler(mp.Rngs(4), 0.1))
     return mp.Sequential([mp.Dense(_F, 6, mp.Rngs(1)), mp.Splitter(code=2, switches=2, tanh=2), draws])
 
 
 def _at_its_bound() -> mp.StatefulModule:
-    """With zero weights, a Normalizer exactly at its clip."""
+    """A Normalizer that zero weights put exactly at its clip."""
     return mp.Sequential([mp.Dense(_F, 2, mp.Rngs(1)), mp.Lift(lambda x: x + 1.0), mp.Normalizer(2, clip=1.0)])
 
 
@@ -189,7 +189,7 @@ def _parameters(key: Any) -> Any:
 
 
 def _masked_logits(key: Any) -> Any:
-    """Half of the actions are masked; in some rows all of them."""
+    """Logits and masks of half of the actions; in some rows of all."""
     mask = host.uniform(host.fold_in(key, 1), (NUM_STEPS, NUM_ENVS, 4)) < 0.5
     return {"logits": normal_inputs((4,), scale=3.0)(key), "mask": mask.astype(np.int8)}
 

@@ -1,7 +1,4 @@
-"""Modules that are wrong on purpose; ``mutants.py`` says which check must catch which.
-
-What is wrong stands in the docstring of each class.
-"""
+"""Modules that are wrong on purpose, each as its docstring says; ``mutants.py`` names the check that must catch it."""
 
 # ruff: noqa: D102
 
@@ -17,7 +14,7 @@ from multippo.trees import tree_map
 from .user_modules import Holder
 
 FEATURES = 5
-"""Of the inputs of those that do not say."""
+"""Inputs of a mutant, if its specimen does not say otherwise."""
 
 
 class IgnoresResets(mp.LSTM):
@@ -30,7 +27,7 @@ class IgnoresResets(mp.LSTM):
         return self.xp.zeros_like(done)
 
     def _earlier(self, done: Any) -> Any:
-        """True if the step before ended an episode."""
+        """True where the step before ended an episode."""
         return self.xp.concat([self.xp.zeros_like(done[:1]), done[:-1]], axis=0)
 
 
@@ -280,7 +277,7 @@ class UnrollsWithoutExtras(Holder):
 
 
 class UpdatesNothingInside(Holder):
-    """Has no ``update_statistics``, so that those of what is inside never move."""
+    """Drops ``update_statistics``, so that statistics inside never move."""
 
     def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
         del rollout_extras, valid

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import multippo as mp
 
@@ -38,27 +39,12 @@ Build = Callable[[], mp.StatefulModule]
 
 
 def _alone(
-    name: str,
-    build: Build,
-    caught_by: str,
-    features: int = FEATURES,
-    offset: float = 0.0,
-    only_on: tuple[str, ...] = (),
-    smooth_at_zero: bool = False,
+    name: str, build: Build, caught_by: str, features: int = FEATURES, offset: float = 0.0, **more: Any
 ) -> Mutant:
-    specimen = ModuleSpecimen(
-        name,
-        build,
-        normal_inputs((features,), offset=offset),
-        only_on=only_on,
-        carries=True,
-        emits=True,
-        learns_statistics=True,
-        differentiated=True,
-        zeroed=smooth_at_zero,
-        smooth=smooth_at_zero,
-    )
-    return Mutant(specimen, caught_by)
+    """A module that is held to every check, with ``more`` properties."""
+    all_of_them = {"carries": True, "emits": True, "learns_statistics": True, "differentiated": True}
+    sample = normal_inputs((features,), offset=offset)
+    return Mutant(ModuleSpecimen(name, build, sample, **all_of_them, **more), caught_by)
 
 
 def _as_trunk(name: str, build: Build, caught_by: str, outputs: int = _HIDDEN) -> Mutant:
@@ -93,7 +79,7 @@ def _sampler(kind: type[mp.NormalTanhSampler]) -> Build:
     return lambda: kind(mp.Rngs(1))
 
 
-_STEPS, _WRITES = "unroll/step_by_step", "call/writes_nothing"
+_STEPS, _WRITES, _SLOPES = "unroll/step_by_step", "call/writes_nothing", "gradient/differences"
 
 MUTANTS: tuple[Mutant, ...] = (
     _as_trunk("resets one step late", _layer(wrong.ResetsOneStepLate), "replay/value"),
@@ -109,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _alone("loses its carry", _layer(wrong.LosesItsCarry), "carry/moves"),
     _alone("unroll loses its carry", _layer(wrong.LosesItsCarryInUnroll), _STEPS),
     _alone("unroll stops the gradient", _layer(wrong.StopsTheGradient), "unroll/gradient"),
-    _alone("flat at zero", _layer(wrong.FlatAtZero), "gradient/differences", only_on=("jax",), smooth_at_zero=True),
+    _alone("flat at zero", _layer(wrong.FlatAtZero), _SLOPES, only_on=("jax",), zeroed=True, smooth=True),
     _alone("carry without batch axis", wrong.CarryWithoutBatchAxis, "carry/batch_axis"),
     _alone("mixes environments", _layer(wrong.MixesEnvironments), "call/rows_apart"),
     _alone("writes in the call", _layer(wrong.WritesInTheCall), _WRITES),

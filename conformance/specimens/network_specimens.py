@@ -1,4 +1,4 @@
-"""Networks to act and train with: what users build, composed so that every module meets every kind of neighbour."""
+"""Networks to act and train with, as users build them: every module meets every kind of neighbour."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _masked(choices: int) -> gymnasium.spaces.Dict:
 
 
 def ppo_config(**changes: Any) -> mp.PPOConfig:
-    """A configuration in which everything happens: epochs, minibatches, clipping of gradients and of ratios."""
+    """Settings in which everything happens: epochs, minibatches, clipping of gradients and of ratios."""
     settings: dict[str, Any] = {
         "num_envs": NUM_ENVS,
         "rollout_length": NUM_STEPS,

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.vector.utils import batch_space
 
 from multippo.envs.api import Env, EnvState
 from multippo.random import host
@@ -20,7 +21,7 @@ SCRIPT = (
     "C..........T",  # at the first and the last step: two in a row across rollouts
     "..C..T..C..T",  # every third step
 )
-"""Events of each environment at each step of a rollout, over and over: T terminated, C cut."""
+"""Ends of episodes in each environment at each step of a rollout, over and over: T terminated, C cut."""
 
 _ROLLOUTS = 5
 """Rollouts that a TracedEnv has to play back."""
@@ -29,7 +30,7 @@ NUM_ENVS, NUM_STEPS = len(SCRIPT), len(SCRIPT[0])
 
 
 def script_ends(letters: str = "TC", script: tuple[str, ...] = SCRIPT) -> np.ndarray:
-    """``[T, B]`` bool: where the script holds one of the letters."""
+    """``[T, B]`` bool: True where the script holds one of the letters."""
     return np.asarray([[letter in letters for letter in row] for row in script]).T
 
 
@@ -129,14 +130,10 @@ class ScriptedEnv(Env):
     def _check(self, action: Any) -> None:
         for value, space in _pairs(action, self.action_space):
             array = np.asarray(value)
-            fits = array.shape == (self.num_envs, *(space.shape or ()))
-            if isinstance(space, gymnasium.spaces.Box):
-                bounded = np.where(np.isfinite(space.low) & np.isfinite(space.high), 1.0, np.inf)
-                fits = fits and bool(np.all(np.abs(array) <= bounded))
-            else:
-                fits = fits and array.dtype.kind in "iu" and bool(np.all((array >= 0) & (array < _num_choices(space))))
+            kinds, small = ("f", np.float32) if isinstance(space, gymnasium.spaces.Box) else ("iu", np.int8)
+            fits = array.dtype.kind in kinds and batch_space(space, self.num_envs).contains(array.astype(small))
             if not fits:
-                raise ValueError(f"An action of shape {array.shape}, type {array.dtype} is not in {space}: {array}.")
+                raise ValueError(f"An action of shape {array.shape}, type {array.dtype} is outside {space}: {array}.")
 
 
 class TracedEnv(Env):
@@ -189,13 +186,7 @@ def _pairs(action: Any, space: Any) -> list[tuple[Any, Any]]:
     return [(action, space)]
 
 
-def _num_choices(space: Any) -> Any:
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return space.nvec
-    return space.n if isinstance(space, gymnasium.spaces.Discrete) else 2
-
-
 def sum_of_actions(actions: Any) -> np.ndarray:
-    """The sum of every environment's actions; what the environments report that they received."""
+    """The sum of each environment's actions, as environments report it."""
     leaves = [np.asarray(leaf) for leaf in tree_leaves(actions)]
     return np.sum([np.sum(np.reshape(leaf, (len(leaf), -1)), axis=1) for leaf in leaves], axis=0)

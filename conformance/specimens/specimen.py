@@ -108,13 +108,10 @@ def normal_inputs(
     """Normal inputs of one shape, or of a dict of shapes; ``rows`` is ``(T, B)``."""
 
     def sample(key: Any) -> Any:
-        if isinstance(shape, dict):
-            keys = host.split(key, len(shape))
-            return {
-                name: normal_inputs(part, scale, offset, rows)(keys[i])
-                for i, (name, part) in enumerate(sorted(shape.items()))
-            }
-        return offset + scale * host.normal(key, (*rows, *shape))
+        if not isinstance(shape, dict):
+            return offset + scale * host.normal(key, (*rows, *shape))
+        names, keys = sorted(shape), host.split(key, len(shape))
+        return {name: normal_inputs(shape[name], scale, offset, rows)(keys[i]) for i, name in enumerate(names)}
 
     return sample
 

@@ -1,4 +1,4 @@
-"""What is checked where: every level, engines that can't train, and engines of third parties."""
+"""The plan: every level, engines that can't train, and engines of third parties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``check_module`` says of containers of a user's own: each forgets one thing, and that one thing is named."""
+"""Reports of ``check_module`` on containers of a user's own: each forgets one thing, and that one thing is named."""
 
 from __future__ import annotations
 

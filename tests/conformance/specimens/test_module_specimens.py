@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from multippo.conformance.composition import KINDS
-from multippo.conformance.evidence.module_probe import named_parts
+from multippo.conformance.evidence.attribute_writes import named_parts
 from multippo.conformance.random_networks.drawn_networks import random_networks
 from multippo.conformance.specimens.module_specimens import MODULES, plain_samplers
 from multippo.conformance.specimens.specimen import ModuleSpecimen
@@ -36,7 +36,7 @@ def held(specimens: Iterator[ModuleSpecimen] | list[ModuleSpecimen]) -> list[Any
 
 
 def public_names(modules: list[Any]) -> set[str]:
-    """What the public class nearest to each is called: an engine's own is derived from it, and some from another."""
+    """Names of the public class nearest to each: an engine's own is derived from it, and some from another."""
     names = {made: name for name, made in PUBLIC.items()}
     nearest = (next((names[base] for base in type(module).__mro__ if base in names), "") for module in modules)
     return set(nearest) - {""}
@@ -71,7 +71,7 @@ def nodes_of(tree: Any) -> Iterator[Any]:
 
 
 def specs_of(spec: Any) -> Iterator[Any]:
-    """What a Filter takes, and what each entry of that is."""
+    """The spec of a Filter, and those of its entries."""
     yield spec
     if spec[0] == "dict":
         for _, entry in spec[1]:
