@@ -41,28 +41,23 @@ def test_a_failure_is_told_in_full():
 
 
 def test_a_mutant_is_caught_or_not():
-    text = report.as_text([result(level=3, subject="never resets", worst=0.5)])
-    assert "caught" in text
-    text = report.as_text([result(level=3, subject="never resets", passed=False)])
-    assert "NOT CAUGHT" in text
+    for passed, verdict in ((True, " caught"), (False, "NOT CAUGHT")):
+        assert verdict in report.as_text([result(level=3, subject="never resets", worst=0.5, passed=passed)])
 
 
-def test_device_and_precision_of_every_engine_are_stated():
-    results = [result(), result(level=2, backend="torch against numpy")]
-    text = report.as_text(results)
+def test_device_precision_and_what_is_left_out_are_stated_of_every_engine(torch_engine):
+    results = [result(), result(level=2, backend="torch against numpy"), result(backend="numpy", precision="float64")]
+    with torch_engine.matmul_precision("high"):  # the suite sets the precision it needs, and puts the user's back
+        text = report.as_text(results)
+        assert torch_engine.numerics()["float32_matmul_precision"] == "high"
     assert "Computed by jax: device cpu:0, device_kind cpu, jax_default_matmul_precision None, " in text
     assert "Computed by torch: device cpu:0, device_kind processor, float32_matmul_precision highest, " in text
     assert "Computed by numpy: device cpu:0, matmul_precision highest." in text
-    stated = json.loads(report.as_json(results))["numerics"]
-    assert stated["torch"]["cudnn_allow_tf32"] == "False"
-    assert {engine["matmul_precision"] for engine in stated.values()} == {"highest"}
-
-
-def test_the_suite_sets_the_precision_it_needs_and_puts_the_users_back(torch_engine):
-    with torch_engine.matmul_precision("high"):
-        (line,) = (line for line in report.as_text([result(backend="torch")]).splitlines() if "Computed by" in line)
-        assert "float32_matmul_precision highest, cudnn_allow_tf32 False" in line
-        assert torch_engine.numerics()["float32_matmul_precision"] == "high"
+    assert "Left out on numpy: Lift of a native module" in text
+    data = json.loads(report.as_json(results))
+    assert data["numerics"]["torch"]["cudnn_allow_tf32"] == "False"
+    assert {engine["matmul_precision"] for engine in data["numerics"].values()} == {"highest"}
+    assert data["left_out"] and data["left_out"][0] in text
 
 
 def test_json_is_strict():
