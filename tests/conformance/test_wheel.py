@@ -11,20 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PYPROJECT = """[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "tiny-engine"
-version = "0.1"
-
-[project.entry-points."multippo.backends"]
-tiny = "tiny_engine:make_tiny"
-
-[tool.setuptools]
-py-modules = ["tiny_engine"]
-"""
+ENTRY_POINTS = "[multippo.backends]\ntiny = tiny_engine:make_tiny\n"
 
 
 def run(*arguments: object, cwd: Path, **environment: str) -> str:
@@ -44,19 +31,19 @@ def run(*arguments: object, cwd: Path, **environment: str) -> str:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which pip has installed the wheel, and a package with an engine."""
     folder = tmp_path_factory.mktemp("wheel")
-    source, tiny, target = folder / "source", folder / "tiny", folder / "site"
+    source, target = folder / "source", folder / "site"
     source.mkdir()
-    tiny.mkdir()
     for name in ("multippo", "conformance"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
-    shutil.copy(ROOT / "tests" / "backends" / "tiny_engine.py", tiny)
-    (tiny / "pyproject.toml").write_text(PYPROJECT)
     quietly = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
-    run("pip", "wheel", *quietly, "--wheel-dir", folder, source, cwd=folder)
-    (wheel,) = folder.glob("multippo-*.whl")
-    run("pip", "install", *quietly, "--target", target, wheel, tiny, cwd=folder)
+    run("pip", "install", *quietly, "--target", target, source, cwd=folder)
+    shutil.copy(ROOT / "tests" / "backends" / "tiny_engine.py", target)
+    information = target / "tiny_engine-0.1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-engine\nVersion: 0.1\n")
+    (information / "entry_points.txt").write_text(ENTRY_POINTS)
     return target
 
 

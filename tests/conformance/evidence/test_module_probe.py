@@ -19,14 +19,15 @@ class HandsNoExtrasOut(Holder):
 
 
 class DropsTheLoss(Holder):
-    def __call__(self, state, x, rollout_extras=None):
-        return super().__call__(state, x, rollout_extras)._replace(regularization_loss=0.0)
+    share = 0.0
 
-
-class KeepsHalfTheLoss(Holder):
     def __call__(self, state, x, rollout_extras=None):
         out = super().__call__(state, x, rollout_extras)
-        return out._replace(regularization_loss=0.5 * out.regularization_loss)
+        return out._replace(regularization_loss=self.share * out.regularization_loss)
+
+
+class KeepsHalfTheLoss(DropsTheLoss):
+    share = 0.5
 
 
 class KeepsOneLossOfTwo(mp.StatefulModule):
