@@ -40,10 +40,6 @@ def _of_rollout(pick: Callable[[Transition], Any]) -> Callable[[NetworkEvidence,
     return _over_time(lambda evidence: pick(evidence.rollout.transition))
 
 
-def _carries(got: NetworkEvidence, expected: NetworkEvidence) -> Deviation:
-    return compare(got.rollout.starts, expected.rollout.starts, axes=("sequence", "env"))
-
-
 def _losses(got: NetworkEvidence, expected: NetworkEvidence) -> Deviation:
     if not expected.losses["ratio/clip_fraction"] > 0:
         return Deviation(np.inf, expected.backend, "no ratio was outside the clip range; the check is void")
@@ -121,7 +117,7 @@ NETWORKS_BETWEEN: tuple[Check, ...] = (
     _between("rollout/log_likelihood", _of_rollout(lambda t: t.network_output.loglikelihoods)),
     _between("rollout/value", _of_rollout(lambda t: (t.network_output.value_estimates, t.bootstrap_values))),
     _between("rollout/reward", _of_rollout(lambda t: t.rewards)),
-    _between("rollout/carry", _carries),
+    _between("rollout/carry", lambda a, b: compare(a.rollout.starts, b.rollout.starts, axes=("sequence", "env"))),
     _between("replay/other_weights", _over_time(lambda e: e.replayed_under_other_weights)),
     _between("advantage/value", _over_time(lambda e: e.advantages)),
     _between("loss/terms", _losses, needs=("ppo",), precisions=("float64",)),

@@ -19,10 +19,6 @@ def _words(evidence: EngineEvidence) -> Deviation:
     return compare(evidence.words, expected, axes=())
 
 
-def _numbers(evidence: EngineEvidence) -> Deviation:
-    return compare(evidence.numbers, draw_numbers(host), axes=())
-
-
 def _copies(evidence: EngineEvidence) -> Deviation:
     for made_by, array in evidence.zeros_after_write().items():
         if np.any(array):
@@ -41,7 +37,7 @@ def _same(name: str) -> Any:
 ENGINE_CHECKS: tuple[Check, ...] = (
     Check("engine/copies", _copies, exact=True),
     Check("random/words", _words, exact=True),
-    Check("random/numbers", _numbers),
+    Check("random/numbers", lambda evidence: compare(evidence.numbers, draw_numbers(host), axes=())),
 )
 
 ENGINES_BETWEEN: tuple[Check, ...] = (

@@ -40,7 +40,9 @@ def _replay_keeps_actions(evidence: ModuleEvidence) -> Deviation:
     taken = _actions(evidence.stepped.over_time["output"])
     if not taken:
         return Deviation(0.0)
-    moved = evidence.replayed(evidence.extras, evidence.other_state, evidence.other_arrays)
+    # Other keys, and another past: those of the next environment.
+    other_state = tree_map(lambda x: np.roll(x, 1, axis=0), evidence.warm_state)
+    moved = evidence.replayed(evidence.extras, other_state, evidence.other_arrays)
     return compare(_actions(moved.over_time["output"]), taken)
 
 

@@ -155,11 +155,6 @@ class ModuleEvidence(BuiltModule):
             states.append(self.call(states[-1], x).next_state)
         return states
 
-    @property
-    def other_state(self) -> Any:
-        """A carry with other keys than ``warm_state`` has, and another past: that of the next environment."""
-        return tree_map(lambda x: np.roll(x, 1, axis=0), self.warm_state)
-
     def reset(self, state: Any) -> Any:
         """``reset_state`` of all environments."""
         self.doing = "reset_state"
