@@ -169,8 +169,5 @@ def plot_learning_curve(records: Sequence[Mapping[str, Any]], path: Path, title:
 
 
 def _curve(records: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
-    points = [(record.get("step"), record.get(name)) for record in records]
-    whole = [
-        (step, value) for step, value in points if isinstance(step, int | float) and isinstance(value, int | float)
-    ]
-    return [step for step, _ in whole], [value for _, value in whole]
+    known = [record for record in records if record.get("step") is not None and record.get(name) is not None]
+    return [record["step"] for record in known], [record[name] for record in known]
