@@ -115,9 +115,8 @@ def _difference_of_native(native: VectorEnv[Any, Any, Any], spec: EnvSpec, kwarg
     """The first difference between an environment's own vector form and the environment itself, or None."""
     if spec.entry_point is None:
         return None
-    with contextlib.closing(
-        gymnasium.make(spec, **{"disable_env_checker": True, **kwargs, "render_mode": None})
-    ) as env:
+    unrendered = {name: value for name, value in kwargs.items() if name != "render_mode"}
+    with contextlib.closing(gymnasium.make(spec, **{"disable_env_checker": True, **unrendered})) as env:
         for kind in ("observation_space", "action_space"):
             theirs, own = getattr(native, f"single_{kind}"), getattr(env, kind)
             if theirs != own:

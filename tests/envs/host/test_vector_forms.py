@@ -1,7 +1,7 @@
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 
@@ -85,6 +85,13 @@ def test_a_native_form_of_another_task_is_left_and_that_is_said_once(form, diffe
     assert isinstance(vectorize_id(spec, 2, "native"), form)
     if agreeing:
         assert isinstance(vectorize_id(spec, 2, **agreeing), form)
+
+
+def test_an_environment_that_takes_no_render_mode_is_compared_all_the_same():
+    spec = gymnasium.envs.registration.EnvSpec(
+        "Bare-v0", lambda: CartPoleEnv(), vector_entry_point=CartPoleVectorEnv, max_episode_steps=500
+    )
+    assert isinstance(vectorize_id(spec, 2), CartPoleVectorEnv)
 
 
 @pytest.mark.parametrize("vectorization", ["native", "sync"])
