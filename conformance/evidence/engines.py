@@ -92,9 +92,10 @@ def choose_reference(
 
     able = [name for name in backends if can(name)]
     oracles = ORACLES if len(able) == 1 else INDEPENDENT
-    others = [name for name in _installed() if name in oracles and name not in able and can(name)]
+    others = [name for name in _installed() if name in oracles and name not in able]
     pool = others if len(able) == 1 else [*able, *others] if able else []
-    return min(pool, key=lambda name: ORACLES.index(name) if name in ORACLES else len(ORACLES), default=None)
+    pool = sorted(pool, key=lambda name: ORACLES.index(name) if name in ORACLES else len(ORACLES))
+    return next((name for name in pool if can(name)), None)  # asked in order: an answer loads the engine
 
 
 @functools.cache  # each answer reads the entry points of all that is installed

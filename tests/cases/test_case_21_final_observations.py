@@ -102,7 +102,7 @@ def test_training_on_dicts(engine: Any):
         bootstrap = [VALUES[FINAL.get(time, 0)] for time in range(STEPS)]
         ends = [2 if index == 1 and time in FINAL else 0 for time in range(STEPS)]
         last = VALUES[rows[-1] + 1]
-        expected = probing.reference_advantages([1.0] * STEPS, VALUES[rows], bootstrap, ends, last, 0.99, 0.95)
+        expected = probing.reference_advantages([1.0] * STEPS, VALUES[rows], bootstrap, ends, last, 0.99, 0.98)
         np.testing.assert_allclose(found[rows], expected, rtol=1e-4, err_msg=f"environment {index}")
 
 

@@ -159,8 +159,8 @@ def test_the_best_and_the_last_stay_through_interruptions(command: Any, monkeypa
         value = returns[self.iteration]
 
         class Evaluator:
-            def run(self, *arguments: Any) -> Any:
-                return {**original.run(*arguments), "eval/episode_reward/mean": value}
+            def play(self, *arguments: Any) -> Any:
+                return {**original.play(*arguments), "eval/episode_reward/mean": value}
 
         self.evaluator = Evaluator()
         found = evaluate(self)

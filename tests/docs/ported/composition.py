@@ -3,7 +3,7 @@
 from multippo import nnx
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Concat, Parallel, Sequential
-from multippo.networks.factories.actor_critics import make_mlp
+from multippo.networks.factories import make_mlp
 from multippo.networks.feedforward import Dense
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.sampling_layers import NormalTanhSampler

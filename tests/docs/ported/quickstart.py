@@ -4,7 +4,7 @@ from multippo import nnx
 from multippo.algorithms import ppo
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
 from multippo.envs import make_env
-from multippo.networks.factories.actor_critics import make_mlp_actor_critic
+from multippo.networks.factories import make_mlp_actor_critic
 
 SEED = 0
 
