@@ -145,6 +145,7 @@ def test_a_second_run_compiles_nothing_and_is_what_it_is_by_itself(jax_engine, k
         assert done.column(metric) == by_itself.column(metric)
 
 
+@pytest.mark.nightly
 def test_a_second_distillation_compiles_nothing(jax_engine):
     def distil(number: int) -> list[dict[str, float]]:
         env = mp.make_env(FunctionalClock(3), num_envs=2)
@@ -167,6 +168,7 @@ def test_a_second_distillation_compiles_nothing(jax_engine):
 
 
 @pytest.mark.usefixtures("without_code_generation")
+@pytest.mark.nightly
 def test_torch_compiles_a_second_network_no_more_than_the_first(torch_engine):
     import torch
 

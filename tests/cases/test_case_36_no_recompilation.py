@@ -32,6 +32,7 @@ def make_network(seed: int) -> Any:
 
 @pytest.mark.usefixtures("torch_engine", "without_code_generation")
 @pytest.mark.parametrize("schedule", [pytest.param("linear", marks=pytest.mark.nightly), "adaptive_kl"])
+@pytest.mark.nightly_if("adaptive_kl")
 def test_frames_compiled_stay_the_same_after_the_second_iteration(schedule: str, tmp_path: Path):
     import torch
 

@@ -104,6 +104,7 @@ def test_torch_with_gradients_turned_off_by_an_environment_or_a_callback(on_torc
     assert_equal(after, on_torch)
 
 
+@pytest.mark.nightly
 def test_jax_with_every_flag_that_looks_for_faults():
     import jax
 

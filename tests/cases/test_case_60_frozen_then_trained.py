@@ -32,6 +32,7 @@ def moved(before: dict[str, np.ndarray], network: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.nightly_if("jax")
 def test_freeze_train_save_load_unfreeze_go_on_and_freeze_again(engine: Any, saved: bool, tmp_path: Path):
     network = make()
     trained = {name for name, leaf in engine.leaves(network).items() if leaf.trained}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from graph_reference import Shape, build, simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,6 +87,7 @@ def test_any_graph_on_torch(shape, done):
 # Every graph is compiled anew; the arithmetic is torch's, the scan is not.
 @settings(max_examples=4, deadline=None, derandomize=True)
 @given(shapes(), ends())
+@pytest.mark.nightly
 def test_any_graph_on_jax(shape, done):
     check("jax", shape, done)
 
