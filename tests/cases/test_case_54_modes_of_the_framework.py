@@ -95,6 +95,17 @@ def test_torch_in_every_mode(mode: str, on_torch: Any):
         assert_equal(mp.to_portable(network), on_torch)
 
 
+def test_a_network_made_in_inference_mode_trains(on_torch: Any):
+    import torch
+
+    env = Clock(2, num_envs=2)
+    with mp.use_backend("torch"):
+        with torch.inference_mode():
+            network = make(env)
+        training.train(env, network, iterations=2, num_minibatches=1, num_epochs=1, target_kl=1.0)
+        assert_equal(mp.to_portable(network), on_torch)
+
+
 def test_torch_with_gradients_turned_off_by_an_environment_or_a_callback(on_torch: Any):
     import torch
 

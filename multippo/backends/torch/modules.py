@@ -84,7 +84,8 @@ class TorchMeta(StatefulMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass
         """Instantiates a bound class."""
-        module = super().__call__(*args, **kwargs)
+        with torch.inference_mode(False):  # whose tensors could never be trained
+            module = super().__call__(*args, **kwargs)
         track_late(module, (nn.Module,), OWN_ATTRIBUTES.__contains__)
         return module
 
