@@ -15,6 +15,7 @@ import support
 import training
 
 import multippo as mp
+from multippo.programmes import clear_programmes
 from multippo.testing import Spy
 
 CELLS = ("LSTM", "GRU")
@@ -41,6 +42,7 @@ def eager(cell: str) -> tuple[dict[str, np.ndarray], training.Run, Spy]:
 def check(cell: str, mode: str = "on") -> None:
     import torch
 
+    clear_programmes()  # else an equal network's are taken
     counters = torch._dynamo.utils.counters
     before, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
     network, done, env = run(cell, mode)
