@@ -24,8 +24,6 @@ from .specimens.mutants import MUTANTS, Mutant
 from .specimens.network_specimens import NETWORKS
 from .specimens.specimen import ModuleSpecimen, Specimen
 
-__all__ = ["LEVELS", "PRECISIONS", "Case", "Evidence", "make_plan", "run"]
-
 LEVELS = (1, 2, 3)
 PRECISIONS = ("float32", "float64")
 

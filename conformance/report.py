@@ -21,8 +21,6 @@ from .random_networks.drawn_networks import LEFT_OUT, can_draw
 from .specimens.module_specimens import MODULES
 from .specimens.network_specimens import NETWORKS
 
-__all__ = ["as_json", "as_text", "left_out"]
-
 _COLUMNS = ("check", "on", "of", "float32", "float64", "farthest off", "verdict")
 _TITLES = {
     1: "Level 1: each engine alone",

@@ -18,26 +18,6 @@ import numpy as np
 
 from multippo.trees import named_leaves
 
-__all__ = [
-    "check_features",
-    "check_flag",
-    "check_leaves",
-    "check_number",
-    "check_size",
-    "check_sizes",
-    "describe",
-    "did_you_mean",
-    "framework_of",
-    "is_integer",
-    "is_number",
-    "is_the_librarys",
-    "known_keywords",
-    "refuse_swallowed",
-    "refuse_unknown",
-    "require",
-    "unwrapped",
-]
-
 _ELSEWHERE = {
     "lr": "learning_rate",
     "gamma": "discounting_factor",

@@ -7,8 +7,6 @@ from typing import Any, TypeGuard
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["MOST_CHOICES", "is_integer_box", "num_choices"]
-
 MOST_CHOICES = 1024
 """Most values of one dimension. Each has a logit, so of more hardly any would be tried often enough."""
 

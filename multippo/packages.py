@@ -7,8 +7,6 @@ import re
 from collections.abc import Generator, Iterator
 from importlib import metadata
 
-__all__ = ["needing"]
-
 _REQUIREMENT = re.compile(r"""([\w.-]+) (?:\[(.*?)\])? (?:>=([\d.]+))? .* \bextra\ ==\ ["'](\w+)["']""", re.VERBOSE)
 
 

@@ -14,8 +14,6 @@ import weakref
 from collections.abc import Callable, Hashable, Mapping, Set
 from typing import Any
 
-__all__ = ["Programmes", "clear_programmes", "frozen", "identity", "programmes_of"]
-
 _MOST = 32
 """Programmes kept; a run with evaluations in a functional environment has four, of trainer, player and environments."""
 

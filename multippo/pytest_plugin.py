@@ -10,8 +10,6 @@ import contextlib
 import importlib
 from typing import Any
 
-__all__ = ["pytest_addoption", "pytest_configure", "pytest_terminal_summary"]
-
 
 def pytest_addoption(parser: Any) -> None:
     """Adds ``--backend``, ``--networks`` and ``--networks-seed``, unless another plugin has an option of the name."""

@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Random", "bits", "fold_in", "gumbel", "host", "key", "normal", "permutation", "randint", "split", "uniform"]
-
 _MASK = 0xFFFFFFFF
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from multippo.random import host
 
-__all__ = ["Rngs", "check_rngs"]
-
 
 class Rngs:
     """A stream of keys from one seed, on the host and the same for every engine.

@@ -11,18 +11,6 @@ from typing import Any
 
 import optree
 
-__all__ = [
-    "canonical_leaves",
-    "map_leaves",
-    "map_named",
-    "named_leaves",
-    "select",
-    "tree_leaves",
-    "tree_map",
-    "tree_structure",
-    "tree_sum",
-]
-
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """Applies ``function`` leaf by leaf to trees of one structure."""

@@ -13,8 +13,6 @@ from multippo.integer_boxes import is_integer_box, num_choices
 from multippo.networks.core.error_paths import path_of
 from multippo.networks.core.outputs import Draw
 
-__all__ = ["check_actions"]
-
 
 def check_actions(network: Any, actions: Any, draws: list[Any], space: Any, num_envs: int) -> None:
     """Raises unless the actions are of the space: of its shape, its kind and its number of choices.

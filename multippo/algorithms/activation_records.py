@@ -12,8 +12,6 @@ from multippo.envs.api import Env
 from multippo.networks.core.random_state import reseed
 from multippo.networks.inspect.recording import extract_activations, with_recording
 
-__all__ = ["ActivationRollout", "record_activations_rollout"]
-
 
 class ActivationRollout(NamedTuple):
     """Activations of a network over time, in its engine's arrays.

@@ -11,15 +11,6 @@ from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.types import Transition
 from multippo.trees import tree_leaves, tree_sum
 
-__all__ = [
-    "estimate_targets",
-    "generalized_advantages",
-    "linear_recurrence",
-    "mean_over",
-    "standardized",
-    "standardized_tree",
-]
-
 
 def linear_recurrence(xp: Any, decay: Any, x: Any, *, reverse: bool = False) -> Any:
     """``y_t = x_t + decay_t y_{t-1}``, or with ``reverse`` ``y_t = x_t + decay_t y_{t+1}``, along the first axis.

@@ -25,18 +25,6 @@ from multippo.networks.core.outputs import check_scalars, drawing
 from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
 from multippo.trees import named_leaves, tree_leaves, tree_structure
 
-__all__ = [
-    "check_acts",
-    "check_call",
-    "check_initial_state",
-    "check_network",
-    "check_trains",
-    "finished",
-    "run_once",
-    "with_num_envs",
-    "without_effect",
-]
-
 _LOG = logging.getLogger("multippo")
 
 

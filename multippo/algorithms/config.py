@@ -11,8 +11,6 @@ import numpy as np
 
 from multippo.arguments import is_integer, is_number, known_keywords, require
 
-__all__ = ["DEFAULT_NUM_ENVS", "EvalConfig", "PPOConfig", "TrainConfig", "as_python", "check_choice"]
-
 _Class = TypeVar("_Class")
 
 DEFAULT_NUM_ENVS = 8

@@ -21,17 +21,6 @@ from multippo.networks.samplers.base import ActionSampler
 from multippo.networks.types import StatefulModule
 from multippo.trees import tree_leaves, tree_map
 
-__all__ = [
-    "Evaluator",
-    "as_key",
-    "check_player",
-    "eval_rollout",
-    "evaluation_mode",
-    "made_env",
-    "training_mode",
-    "widest_layer",
-]
-
 _CHUNK = 64
 _DEFAULT_LIMIT = 10_000
 # How many times the limit the rest of an episode may take, where the environment's own limit is not known.

@@ -13,8 +13,6 @@ from multippo.networks.core.outputs import ACTIVATION_KEY, per_environment
 from multippo.networks.kinks import clip
 from multippo.trees import tree_leaves, tree_map, tree_sum
 
-__all__ = ["WITHOUT_ENTROPY", "LossOutput", "mean_metrics", "ppo_loss"]
-
 _MAX_LOG_RATIO = 20.0
 
 WITHOUT_ENTROPY = (

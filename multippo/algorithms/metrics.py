@@ -17,15 +17,6 @@ from typing import Any
 from multippo.atomic_files import create, open_to_append, read_text, write_bytes, write_text
 from multippo.json_files import checked, parse_json
 
-__all__ = [
-    "JsonlWriter",
-    "TensorBoardWriter",
-    "drop_after",
-    "json_ready",
-    "plot_learning_curve",
-    "read_metrics",
-]
-
 _LIMIT = 2**30  # bytes of metrics.jsonl: half a million iterations
 RETURN, EVAL_RETURN = "rollout/episode_reward/mean", "eval/episode_reward/mean"
 

@@ -10,15 +10,6 @@ from multippo.algorithms.types import Sequences, Transition
 from multippo.networks.core.random_state import RandomState
 from multippo.trees import select, tree_map
 
-__all__ = [
-    "choose_sequence_length",
-    "cut_rollout",
-    "has_memory",
-    "make_sequences",
-    "minibatch_indices",
-    "take_sequences",
-]
-
 
 def has_memory(network_state: Any) -> bool:
     """True if a carry holds more than random keys, so that the order of steps matters to the network."""

@@ -11,8 +11,6 @@ from multippo.algorithms.run import CheckpointFn, Run
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.arguments import known_keywords
 
-__all__ = ["CheckpointFn", "train_ppo"]
-
 
 @known_keywords
 def train_ppo(

@@ -11,8 +11,6 @@ from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
 from multippo.trees import tree_map
 
-__all__ = ["gather_time", "replay", "valid_first"]
-
 
 def replay(network: Any, network_state: Any, transition: Transition) -> PPONetworkOutput:
     """Evaluates a rollout's stored samples under the network's current weights.

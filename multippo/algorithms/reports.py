@@ -7,19 +7,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = [
-    "LIKELIHOOD",
-    "NEXT_VALUE",
-    "VALUE",
-    "LogFn",
-    "first_not_finite",
-    "readable",
-    "remedy",
-    "replay_warning",
-    "with_step",
-    "zero_gradient_warning",
-]
-
 # Leaves that the network computes of an observation.
 VALUE, LIKELIHOOD, NEXT_VALUE = "value estimate", "log-likelihood", "value of the next observation"
 _PARAMETER = "parameter"

@@ -12,8 +12,6 @@ from multippo.algorithms.advantages import linear_recurrence
 from multippo.algorithms.types import Transition
 from multippo.trees import named_leaves, tree_leaves, tree_map, tree_sum
 
-__all__ = ["RewardScale", "clip_rewards", "divisors", "initial_scale", "scale_rewards"]
-
 
 class RewardScale(NamedTuple):
     """Moments of the discounted return, for each leaf of the rewards.

@@ -30,8 +30,6 @@ from multippo.networks.types import PPONetworkOutput
 from multippo.programmes import Programmes, identity, programmes_of
 from multippo.trees import select, tree_leaves, tree_map
 
-__all__ = ["Actor", "Rollout", "Rollouts", "collect", "is_traced", "programmes_for", "unroll_env"]
-
 Rollout = tuple[Any, EnvState, Transition, Any]
 """Carry and environment state after the last step, transition, and the carries ``[T / L, B, ...]`` before every L-th
 step."""

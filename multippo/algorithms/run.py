@@ -39,8 +39,6 @@ from multippo.envs.nonfinite import unsound_starts
 from multippo.errors import NonFiniteError
 from multippo.signals import DeferredInterrupt
 
-__all__ = ["CheckpointFn", "Run"]
-
 _LOG = logging.getLogger("multippo")
 # Far above what rounding does in float32, far below what drawing afresh does.
 _REPLAY_TOLERANCE = 1e-2

@@ -9,17 +9,6 @@ from typing import Any, NamedTuple
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.types import TrainingState
 
-__all__ = [
-    "Coefficients",
-    "adapt_learning_rate",
-    "coefficients_at",
-    "compiled_in",
-    "entropy_weight_at",
-    "iterations_left",
-    "learning_rate_at",
-    "planned_steps",
-]
-
 _FACTOR = 1.5
 
 

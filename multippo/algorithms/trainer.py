@@ -23,8 +23,6 @@ from multippo.networks.core.random_state import reseed
 from multippo.networks.types import needs_only_valid
 from multippo.trees import named_leaves, tree_map, tree_structure
 
-__all__ = ["RunState", "Trainer"]
-
 
 class RunState(NamedTuple):
     """State of a run between two iterations. On an engine that donates buffers it must not be read after the call.

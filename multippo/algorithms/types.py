@@ -11,9 +11,6 @@ from typing import Any, NamedTuple
 
 from multippo.backends.registry import engine_of_array
 
-__all__ = ["EpisodeState", "Sequences", "TrainResult", "TrainingState", "Transition"]
-
-
 _PARTS = ("definition", "params", "variables")
 """Fields of a ``TrainingState`` that an engine's ``split`` makes of a network."""
 

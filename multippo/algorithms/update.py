@@ -21,8 +21,6 @@ from multippo.envs.nonfinite import guarded_leaves
 from multippo.programmes import Programmes
 from multippo.trees import named_leaves, tree_leaves, tree_map, tree_sum
 
-__all__ = ["Learner", "LearnerState", "fold_episodes", "optimizer_config"]
-
 
 class LearnerState(NamedTuple):
     """Arrays that an update changes.

@@ -21,8 +21,6 @@ import numpy as np
 
 from multippo.backends.devices import check_matmul_precision
 
-__all__ = ["PRECISIONS", "Engine", "Leaf", "Optimizer", "OptimizerConfig", "SplitModule", "check_precision"]
-
 PRECISIONS = ("float32", "float64", "bfloat16")
 """Names that ``multippo.precision`` takes."""
 

@@ -9,27 +9,6 @@ from multippo.networks.core.error_paths import located_call
 from multippo.networks.core.variables import Param, Variable
 from multippo.networks.types import StatefulModule
 
-__all__ = [
-    "BOUND",
-    "NATIVE_CORE",
-    "RESERVED",
-    "KeyedChildren",
-    "Named",
-    "ReadFirst",
-    "bound_attributes",
-    "check_attribute",
-    "check_class",
-    "check_held",
-    "contains_tracked",
-    "escape",
-    "in_order",
-    "refuse_written",
-    "track",
-    "track_below",
-    "track_late",
-    "unescape",
-]
-
 NATIVE_CORE = "core"
 """Attribute under which a neutral layer holds the framework's own layer; left out of portable names."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["MATMUL_PRECISIONS", "check_matmul_precision", "choose_device"]
-
 _ALSO_CALLED = {"gpu": ("cuda", "rocm"), "cuda": ("cuda",), "cpu": ("cpu",), "tpu": ("tpu",)}
 
 MATMUL_PRECISIONS = ("highest", "high")

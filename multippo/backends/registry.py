@@ -16,21 +16,6 @@ from multippo.backends.api import Engine
 from multippo.backends.devices import choose_device
 from multippo.packages import needing
 
-__all__ = [
-    "active_engine",
-    "array_kind",
-    "available_backends",
-    "computes_in_float64",
-    "describe_backends",
-    "engine_of_array",
-    "get_backend",
-    "load_engine",
-    "matmul_precision",
-    "precision",
-    "register_backend",
-    "use_backend",
-]
-
 VARIABLE = "MULTIPPO_BACKEND"
 DEVICE_VARIABLE = "MULTIPPO_DEVICE"
 ENTRY_POINT_GROUP = "multippo.backends"

@@ -7,8 +7,6 @@ from typing import Any
 
 from multippo.arguments import describe, framework_of, unwrapped
 
-__all__ = ["Activation", "activate", "resolve_activation"]
-
 Activation = str | Callable[[Any], Any] | None
 
 _KNOWN = ("jax", "numpy", "torch")

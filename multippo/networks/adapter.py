@@ -13,8 +13,6 @@ from multippo.arguments import describe
 from multippo.networks.containers import Container, Pass, check_child
 from multippo.networks.types import PPONetworkOutput, StatefulModule
 
-__all__ = ["PPOAdapter"]
-
 _MISSING: Any = None
 """Default of a port that was not given, so that the error names the port."""
 

@@ -13,8 +13,6 @@ from multippo.networks.tree_layers import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = ["Conv", "output_size", "pad_sizes"]
-
 Padding = str | tuple[int, int]
 """Of two axes: "valid", "same", or zeros on each side of the rows and of the columns."""
 

@@ -13,8 +13,6 @@ from multippo.networks.core.unrolling import shift_in_time
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
-__all__ = ["Delay"]
-
 _OWN_TYPES = ("float32", "float64")
 """Types of leaves that are kept in the engine's own floating-point type."""
 

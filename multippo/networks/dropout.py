@@ -13,8 +13,6 @@ from multippo.networks.tree_layers import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = ["Dropout"]
-
 
 class Dropout(StatefulModule):
     """Sets features to 0 at random (Srivastava et al., 2014, JMLR 15, section 4): ``y = x m / (1 - rate)``.

@@ -13,8 +13,6 @@ from multippo.networks.tree_layers import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = ["Dense", "LayerNorm"]
-
 
 class Dense(StatefulModule):
     """The framework's dense layer: ``activation(x @ kernel + bias)``.

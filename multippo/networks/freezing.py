@@ -6,8 +6,6 @@ from typing import Any
 
 from multippo.networks.core.error_paths import refuse_other_module
 
-__all__ = ["freeze", "unfreeze"]
-
 
 def freeze(module: Any) -> None:
     """Keeps a module's parameters as they are in training, until ``unfreeze``.

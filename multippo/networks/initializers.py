@@ -11,8 +11,6 @@ from multippo.arguments import framework_of
 from multippo.random import host
 from multippo.rngs import Rngs
 
-__all__ = ["Initializer", "drawn", "lecun_normal", "orthogonal", "uniform", "zeros"]
-
 Initializer = Callable[[Rngs, tuple[int, ...]], np.ndarray]
 """Takes a stream of keys and a shape ``[in, out]``; returns float64 values, cast to the engine's type by the layer."""
 

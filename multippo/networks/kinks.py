@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["clip", "softplus"]
-
 
 def clip(xp: Any, x: Any, low: float, high: float) -> Any:
     """``min(max(x, low), high)``, with the derivative 1 from bound to bound, both included, and 0 outside."""

@@ -8,8 +8,6 @@ from multippo.arguments import framework_of, unwrapped
 from multippo.networks.core.error_paths import call_foreign
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
-__all__ = ["Lift"]
-
 
 class Lift(StatefulModule):
     """Wraps a stateless native module, or a function, for use in containers: ``y = module(x)``, without a carry.

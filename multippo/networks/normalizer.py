@@ -14,8 +14,6 @@ from multippo.networks.kinks import clip
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.trees import map_named, named_leaves
 
-__all__ = ["Normalizer"]
-
 _BASE = 2**30
 
 

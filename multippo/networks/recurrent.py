@@ -21,8 +21,6 @@ from multippo.networks.initializers import lecun_normal, orthogonal
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = ["GRU", "LSTM", "RNN"]
-
 
 class _Recurrent(StatefulModule):
     """Base of the recurrent layers: the carry is a dict of ``[B, hidden]``, zeros or trained where an episode starts.

@@ -8,8 +8,6 @@ from multippo.arguments import describe
 from multippo.networks.containers import Container, Pass
 from multippo.networks.types import StatefulModule
 
-__all__ = ["Residual"]
-
 
 class Residual(Container):
     """Adds a module's input to its output: ``y = x + f(x)`` (He et al., 2016, arXiv:1512.03385, equation 1).

@@ -11,8 +11,6 @@ from multippo.networks.core.error_paths import call_foreign
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.trees import canonical_leaves, map_named
 
-__all__ = ["Filter", "Flattener", "Scale", "as_float"]
-
 Spec = str | int | tuple[str | int, ...] | Callable[[Any], Any] | Mapping[str, Any]
 """An entry's key, a path of keys, a function of the whole input, or a dict of these."""
 

@@ -32,8 +32,6 @@ from multippo.trees import tree_map
 if TYPE_CHECKING:
     from multippo.backends.api import Engine
 
-__all__ = ["PPONetworkOutput", "StatefulModule", "StatefulModuleOutput", "needs_only_valid"]
-
 
 class StatefulModuleOutput(NamedTuple):
     """Result of a call of a module.

@@ -15,8 +15,6 @@ from multippo.networks.samplers.distributions import Gaussian, gaussian_kl
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = ["AR1VariationalBottleneck", "CodeState", "VariationalBottleneck"]
-
 _LARGEST = 1e8
 """Bound of means and standard deviations, whose squares are finite in float32."""
 

@@ -22,8 +22,6 @@ from multippo.errors import DamagedCheckpointError
 from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.weights.portable import load_portable, to_portable
 
-__all__ = ["CARRY", "ENVIRONMENT", "MOMENTS", "OPTIMIZER", "WEIGHTS", "Checkpoint", "load_checkpoint"]
-
 WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT = (
     f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")
 )

@@ -13,8 +13,6 @@ from multippo.algorithms.reward_scaling import RewardScale
 from multippo.algorithms.types import EpisodeState
 from multippo.json_files import short
 
-__all__ = ["describe", "leaves_by_path", "rebuild", "rebuild_episodes"]
-
 _NAMED = {kind.__name__: kind for kind in (EpisodeState, RewardScale)}
 
 

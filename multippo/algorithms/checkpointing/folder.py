@@ -22,8 +22,6 @@ from multippo.algorithms.types import TrainingState
 from multippo.arguments import check_size
 from multippo.atomic_files import remove_directory, remove_leftovers
 
-__all__ = ["CheckpointFolder", "OnSaveError"]
-
 _LOG = logging.getLogger("multippo")
 
 OnSaveError = Literal["stop", "continue"]

@@ -13,8 +13,6 @@ from multippo.errors import DamagedCheckpointError, UnexpectedFileError
 from multippo.json_files import FormatVersion, Limit, checked, parse_json, short
 from multippo.version import __version__
 
-__all__ = ["MANIFEST", "Manifest", "read_manifest", "write_manifest"]
-
 MANIFEST = "checkpoint.json"
 FORMAT, FORMAT_VERSION = "multippo.checkpoint", 1
 

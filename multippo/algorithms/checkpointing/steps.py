@@ -10,16 +10,6 @@ from pathlib import Path
 
 from multippo.algorithms.checkpointing.manifest import MANIFEST, Manifest, read_manifest
 
-__all__ = [
-    "best_checkpoint",
-    "best_first",
-    "latest_checkpoint",
-    "read_steps",
-    "step_directories",
-    "step_directory",
-    "step_entries",
-]
-
 _STEP = re.compile(r"step_(\d{1,19})")
 
 

@@ -19,8 +19,6 @@ from multippo.atomic_files import create, open_to_read
 from multippo.errors import DamagedCheckpointError, UnexpectedFileError
 from multippo.json_files import parse_json, short
 
-__all__ = ["ArrayType", "read_tensors", "write_tensors"]
-
 _STORED = {
     "BOOL": "bool",
     **{f"{kind[0].upper()}{size}": f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)},

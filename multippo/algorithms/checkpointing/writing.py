@@ -23,8 +23,6 @@ from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.core.random_state import forget_drawn
 from multippo.networks.weights.portable import portable_split
 
-__all__ = ["save_checkpoint"]
-
 _FILES = {MANIFEST, WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT}
 
 

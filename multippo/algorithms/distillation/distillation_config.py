@@ -8,8 +8,6 @@ from typing import Literal
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig, as_python, check_choice
 from multippo.arguments import known_keywords, require
 
-__all__ = ["DistillationConfig", "DistillationTrainConfig"]
-
 
 @known_keywords
 @dataclasses.dataclass(frozen=True, kw_only=True)

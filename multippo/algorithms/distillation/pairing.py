@@ -9,8 +9,6 @@ import optree
 from multippo.networks.samplers.comparable_samplers import Lesson, is_lesson
 from multippo.trees import tree_leaves, tree_structure
 
-__all__ = ["Route", "plan_route"]
-
 _REMEDY = (
     "Pass target_fn(teacher_extras, student_extras), which returns student_extras with the samplers' entries replaced "
     "by the teacher's."

@@ -27,8 +27,6 @@ from multippo.networks.samplers.comparable_samplers import is_lesson, measured
 from multippo.programmes import identity, programmes_of
 from multippo.trees import named_leaves, select, tree_leaves, tree_map, tree_structure, tree_sum
 
-__all__ = ["TargetFn", "Teacher", "TeacherState", "distillation_loss"]
-
 TargetFn = Callable[[Any, Any], Any]
 """``target_fn(teacher_extras, student_extras)``, both ``[T, B, ...]``, to a tree like the student's."""
 

@@ -6,19 +6,12 @@ import contextlib
 from typing import Any
 
 from multippo.algorithms.distillation.distillation_config import DistillationConfig, DistillationTrainConfig
-from multippo.algorithms.distillation.teacher import TargetFn, Teacher, distillation_loss
+from multippo.algorithms.distillation.teacher import TargetFn, Teacher
 from multippo.algorithms.reports import LogFn
 from multippo.algorithms.run import CheckpointFn, Run
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.envs.api import Env
 from multippo.networks.core.error_paths import all_modules, refuse_other_module
-
-__all__ = [
-    "DistillationConfig",
-    "DistillationTrainConfig",
-    "distillation_loss",
-    "train_distillation",
-]
 
 
 def train_distillation(

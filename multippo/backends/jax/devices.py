@@ -7,8 +7,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["found", "name_of"]
-
 
 def name_of(device: Any) -> str:
     """Such as "cuda:0"; JAX calls GPUs of all makers "gpu"."""

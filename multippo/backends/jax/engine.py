@@ -25,8 +25,6 @@ from multippo.backends.jax.optimizer import JaxOptimizer
 from multippo.random import Random
 from multippo.trees import tree_map
 
-__all__ = ["JaxEngine", "make_engine"]
-
 _COMPILE_EVENTS = (
     "/jax/core/compile/jaxpr_trace_duration",
     "/jax/core/compile/jaxpr_to_mlir_module_duration",

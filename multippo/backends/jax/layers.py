@@ -12,21 +12,6 @@ from flax import nnx
 
 from multippo.backends.jax import products
 
-__all__ = [
-    "ACTIVATIONS",
-    "PORTABLE_NAMES",
-    "GRUCore",
-    "LSTMCore",
-    "LinearCore",
-    "conv",
-    "gru",
-    "layer_norm",
-    "lift",
-    "linear",
-    "lstm",
-    "set_products",
-]
-
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
     "tanh": jnp.tanh,

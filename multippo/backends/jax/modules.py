@@ -19,8 +19,6 @@ from multippo.backends.attributes import (
 from multippo.networks.core.binding import StatefulMeta
 from multippo.networks.core.variables import Param, Variable
 
-__all__ = ["JaxMeta", "JaxModule", "ModuleDict", "StatisticVariable", "bound_class", "make_variable", "track_all"]
-
 
 class StatisticVariable(nnx.Variable[Any]):
     """A tracked array that is not trained."""

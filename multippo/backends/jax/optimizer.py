@@ -17,8 +17,6 @@ from jax.flatten_util import ravel_pytree
 
 from multippo.backends.api import Optimizer, OptimizerConfig
 
-__all__ = ["JaxOptimizer"]
-
 
 class JaxOptimizer(Optimizer):
     """See ``OptimizerConfig`` for the arithmetic."""

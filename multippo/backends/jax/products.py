@@ -15,8 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["convolution", "convolution_bfloat16", "dot", "dot_bfloat16", "platform", "product", "product_bfloat16"]
-
 
 def platform() -> str:
     """The kind of processor that computations go to: "cpu", "gpu" or "tpu"."""

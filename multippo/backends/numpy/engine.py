@@ -25,8 +25,6 @@ from multippo.backends.numpy.modules import (
 from multippo.random import Random
 from multippo.trees import tree_map
 
-__all__ = ["NumpyEngine", "make_engine"]
-
 
 class NumpyEngine(Engine):
     """Everything in float64, step by step, in the order of the equations; forward only.

@@ -14,8 +14,6 @@ import numpy as np
 from multippo.backends.numpy.modules import Module, NumpyParam, NumpyVariable, named_variables
 from multippo.networks.convolution import pad_sizes
 
-__all__ = ["ACTIVATIONS", "GRU", "LSTM", "Conv", "LayerNorm", "Linear", "lift"]
-
 
 def _sigmoid(x: Any) -> Any:
     return np.exp(-np.logaddexp(0.0, -x))  # 1 / (1 + exp(-x)), which would overflow

@@ -28,19 +28,6 @@ from multippo.backends.attributes import (
 from multippo.networks.core.binding import StatefulMeta
 from multippo.networks.core.variables import Param, Variable
 
-__all__ = [
-    "Held",
-    "Module",
-    "ModuleDict",
-    "ModuleList",
-    "NumpyModule",
-    "NumpyParam",
-    "NumpyVariable",
-    "bound_class",
-    "named_variables",
-    "track_all",
-]
-
 
 class Held(ReadFirst):
     """An array under one address for good: a write fills it, a read copies it."""

@@ -18,8 +18,6 @@ import torch
 
 from multippo.trees import tree_map
 
-__all__ = ["compiled"]
-
 _KNOWS_UNSAFE = hasattr(torch.Tag, "cudagraph_unsafe")
 """True if operators that wait for the host can be marked."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["found", "name_of"]
-
 
 def name_of(device: torch.device) -> str:
     """Such as "cuda:0"; torch itself gives the processor no number."""

@@ -31,8 +31,6 @@ from multippo.programmes import frozen
 from multippo.random import Random
 from multippo.trees import tree_map
 
-__all__ = ["TorchEngine", "make_engine"]
-
 _LARGE = 2**16
 """Bytes from which pinned memory is worth its price: below, a copy is over before the call returns."""
 

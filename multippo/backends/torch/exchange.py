@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["from_jax", "to_jax", "to_numpy"]
-
 
 def to_numpy(x: torch.Tensor) -> np.ndarray:
     """A tensor on the host; one of bfloat16, which NumPy lacks, as float32, which holds each of its numbers."""

@@ -15,21 +15,6 @@ from multippo.backends.torch.segments import segmented_gru, segmented_lstm
 from multippo.backends.torch.stepped import gru_step, lstm_step, stepped_gru, stepped_lstm
 from multippo.networks.convolution import pad_sizes
 
-__all__ = [
-    "ACTIVATIONS",
-    "PORTABLE_NAMES",
-    "ConvCore",
-    "GRUCore",
-    "LSTMCore",
-    "LinearCore",
-    "conv",
-    "gru",
-    "layer_norm",
-    "lift",
-    "linear",
-    "lstm",
-]
-
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": functional.relu,
     "tanh": torch.tanh,

@@ -21,8 +21,6 @@ from multippo.backends.attributes import (
 from multippo.networks.core.binding import StatefulMeta
 from multippo.networks.core.variables import Param, Variable
 
-__all__ = ["OWN_ATTRIBUTES", "ModuleDict", "TorchModule", "TorchParam", "TorchVariable", "bound_class", "track_all"]
-
 
 class _ReadFirst(ReadFirst):
     """That, in torch's functions too."""

@@ -11,8 +11,6 @@ import torch
 from multippo.backends.api import Optimizer, OptimizerConfig
 from multippo.backends.torch import exchange
 
-__all__ = ["TorchOptimizer"]
-
 
 class TorchOptimizer(Optimizer):
     """Steps in place; the state passed around is the ``torch.optim.AdamW`` itself."""

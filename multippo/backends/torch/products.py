@@ -17,8 +17,6 @@ from torch.nn import functional
 
 from multippo.backends.torch.switches import one_precision
 
-__all__ = ["convolve", "convolve_bfloat16", "linear", "linear_bfloat16", "product", "product_bfloat16"]
-
 _LIBRARY = "multippo"
 _WHERE = "CompositeExplicitAutograd"
 

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Carry", "Weights", "hidden_operator", "segmented_gru", "segmented_lstm"]
-
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 Carry = tuple[torch.Tensor, ...]
 

@@ -13,8 +13,6 @@ import torch
 from multippo.backends.torch.products import linear_bfloat16, product_bfloat16
 from multippo.backends.torch.segments import Carry, Weights, hidden_operator
 
-__all__ = ["gru_step", "lstm_step", "stepped_gru", "stepped_lstm"]
-
 
 def lstm_step(x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
     """One step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``; weights as in ``segmented_lstm``."""

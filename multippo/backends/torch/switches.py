@@ -7,8 +7,6 @@ from collections.abc import Generator
 
 import torch
 
-__all__ = ["describe_switches", "one_precision", "own_modes", "set_switches"]
-
 _MIXED = (
     "torch's TF32 switches were set for single operations (fp32_precision), which multippo.matmul_precision can't set "
     "and put back: use torch.set_float32_matmul_precision, or leave them to multippo."

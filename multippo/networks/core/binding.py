@@ -13,9 +13,6 @@ from __future__ import annotations
 import abc
 from typing import Any
 
-__all__ = ["StatefulMeta"]
-
-
 _TAKEN = ("self", "cls")
 
 

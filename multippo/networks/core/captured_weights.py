@@ -14,8 +14,6 @@ from multippo.networks.core.error_paths import paths_of
 from multippo.networks.core.variables import Param
 from multippo.networks.types import StatefulModule
 
-__all__ = ["captured_weights"]
-
 _DEPTH = 6
 """Levels of functions, containers and objects that are searched."""
 

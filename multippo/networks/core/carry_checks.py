@@ -14,8 +14,6 @@ from typing import Any, TypeVar, cast
 from multippo.arguments import describe
 from multippo.trees import named_leaves, tree_leaves
 
-__all__ = ["check_batch", "check_rows", "check_steps", "take_carry", "with_batch_size"]
-
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 

@@ -15,20 +15,6 @@ from multippo.errors import PLACE, place_of
 from multippo.networks.types import StatefulModule
 from multippo.trees import named_leaves
 
-__all__ = [
-    "all_modules",
-    "call_foreign",
-    "located_call",
-    "message_of",
-    "note_place",
-    "path_of",
-    "paths_of",
-    "refuse_other_module",
-    "step_to",
-    "thrower",
-    "where_it_failed",
-]
-
 
 def all_modules(module: Any) -> Iterator[Any]:
     """A bound module and everything below it, native modules included."""

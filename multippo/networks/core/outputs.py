@@ -11,18 +11,6 @@ import numpy as np
 from multippo.arguments import describe
 from multippo.trees import tree_leaves
 
-__all__ = [
-    "ACTIVATION_KEY",
-    "Draw",
-    "check_scalars",
-    "drawing",
-    "is_constant",
-    "is_engine_array",
-    "per_environment",
-    "recorders",
-    "wrong_scalars",
-]
-
 ACTIVATION_KEY = "activations"
 """Entry of a module's metrics that holds its activations."""
 

@@ -10,8 +10,6 @@ from multippo.networks.core.error_paths import note_place
 from multippo.networks.core.outputs import check_scalars, recorders
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
-__all__ = ["Parent", "Pass"]
-
 
 class Parent(StatefulModule):
     """A module whose state and snapshots are those of its children.

@@ -18,18 +18,6 @@ from multippo.networks.core.carry_checks import check_rows
 from multippo.networks.core.variables import Variable
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = [
-    "RandomState",
-    "advance",
-    "check_random_state",
-    "draw_ahead",
-    "forget_drawn",
-    "new_random_state",
-    "noise",
-    "noise_over_time",
-    "reseed",
-]
-
 Draw = Callable[[Any, tuple[int, ...]], Any]
 """``random.normal`` or ``random.gumbel``: keys ``[..., 2]`` and a shape to noise ``[..., *shape]``."""
 

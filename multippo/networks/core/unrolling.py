@@ -8,8 +8,6 @@ from multippo.networks.core.carry_checks import check_batch, check_steps
 from multippo.networks.core.outputs import is_constant, per_environment
 from multippo.trees import select, tree_leaves, tree_map
 
-__all__ = ["fold_time", "fold_unroll", "reset_where", "scan_unroll", "shift_in_time", "step_unroll", "unfold_time"]
-
 
 def reset_where(module: Any, done: Any, state: Any) -> Any:
     """``module.reset_state(state)`` for the environments where ``done`` holds, ``state`` for the others."""

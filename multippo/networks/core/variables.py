@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-__all__ = ["Param", "Variable", "VariableMeta"]
-
 
 class VariableMeta(abc.ABCMeta):
     """Metaclass of ``Param`` and ``Variable``: a call makes the active engine's native variable."""

@@ -19,8 +19,6 @@ from multippo.networks.samplers.gaussian import NormalSampler, NormalTanhSampler
 from multippo.networks.types import StatefulModule
 from multippo.rngs import Rngs
 
-__all__ = ["ActionLayers", "Distribution", "SamplerOptions", "action_layers", "mask_layer"]
-
 Distribution = Literal["tanh_normal", "normal"]
 
 _SUPPORTED = (

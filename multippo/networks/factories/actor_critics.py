@@ -20,8 +20,6 @@ from multippo.networks.recurrent import GRU, LSTM
 from multippo.networks.types import StatefulModule
 from multippo.rngs import Rngs
 
-__all__ = ["make_mlp", "make_mlp_actor_critic", "make_mlp_layers", "make_recurrent_actor_critic"]
-
 _HIDDEN_GAIN = 2.0**0.5
 
 

@@ -22,8 +22,6 @@ from multippo.networks.tree_layers import Flattener, Scale
 from multippo.networks.types import StatefulModule
 from multippo.rngs import Rngs
 
-__all__ = ["make_cnn_actor_critic"]
-
 _HIDDEN_GAIN = 2.0**0.5
 
 

@@ -21,8 +21,6 @@ from multippo.networks.normalizer import Normalizer
 from multippo.networks.tree_layers import Flattener, Scale
 from multippo.networks.types import StatefulModule
 
-__all__ = ["Size", "check_keys", "is_image", "map_space", "num_features", "observation_layers"]
-
 Size = int | gymnasium.Space[Any]
 """A space, or the number of features (or of continuous actions) of a flat one."""
 

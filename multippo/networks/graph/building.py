@@ -15,8 +15,6 @@ from multippo.networks.graph.wrapper import check_name
 from multippo.networks.types import StatefulModule
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = ["Builder"]
-
 
 class Builder(Parent):
     """The half of ``PopulationGraph`` that describes the graph."""

@@ -9,8 +9,6 @@ from multippo.networks.graph.population import Population
 from multippo.networks.graph.wrapper import Wrapper, check_name, check_output, check_yields
 from multippo.networks.types import StatefulModule
 
-__all__ = ["Connection", "Readout", "connection_name"]
-
 
 class Connection(Wrapper):
     """``transform`` of a population's output, now or some steps ago, on its way to another one's input.

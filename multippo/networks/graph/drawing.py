@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from multippo.networks.graph.connection import Connection, Readout
     from multippo.networks.graph.population import Population
 
-__all__ = ["draw", "summary"]
 
 _FORWARD, _FEEDBACK = "0.35", "tab:red"
 

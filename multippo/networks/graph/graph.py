@@ -15,8 +15,6 @@ from multippo.networks.inspect.recording import ACTIVATION_KEY
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs
 
-__all__ = ["PopulationGraph"]
-
 
 class PopulationGraph(Builder):
     """A network given as a graph: named populations, connections between them with delays, and named outputs.

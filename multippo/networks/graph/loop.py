@@ -9,8 +9,6 @@ from multippo.networks.core.parent import Parent, Pass
 from multippo.networks.graph.plan import Component, Step
 from multippo.networks.types import StatefulModuleOutput
 
-__all__ = ["Loop", "add", "advance"]
-
 
 def advance(
     steps: Iterable[Step],

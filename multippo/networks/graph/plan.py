@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["Component", "Edge", "Plan", "Step", "make_plan"]
-
 
 class Edge(NamedTuple):
     """A connection, as its target sees it.

@@ -13,8 +13,6 @@ from multippo.networks.graph.wrapper import Wrapper, check_name, check_output, c
 from multippo.networks.tree_layers import Filter
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
-__all__ = ["InputFrom", "Population"]
-
 InputFrom = str | int | tuple[str | int, ...] | Callable[[Any], Any] | None
 """The entry of the observation that a population sees: a key, a path of keys, or a function of the observation."""
 

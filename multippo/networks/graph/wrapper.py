@@ -8,8 +8,6 @@ from multippo.arguments import describe
 from multippo.networks.containers import Container, check_child
 from multippo.networks.types import StatefulModule
 
-__all__ = ["Wrapper", "check_name", "check_output", "check_yields"]
-
 
 class Wrapper(Container):
     """A module around another one, or around nothing, which stands for the identity."""

@@ -27,8 +27,6 @@ from multippo.networks.core.outputs import ACTIVATION_KEY
 from multippo.networks.core.parent import Parent
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
-__all__ = ["ACTIVATION_KEY", "extract_activations", "with_recording"]
-
 _FLAG = "record_activations"
 _OWN = "output"
 

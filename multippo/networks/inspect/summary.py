@@ -13,8 +13,6 @@ from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.weights.portable import numbers
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
-__all__ = ["ModuleRow", "NetworkSummary", "summary"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ModuleRow:

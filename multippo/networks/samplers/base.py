@@ -14,8 +14,6 @@ from multippo.networks.core.random_state import RandomState
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
 
-__all__ = ["ActionSampler", "check_action_shape", "check_parameters"]
-
 
 class ActionSampler(StatefulModule):
     """Base of the samplers.

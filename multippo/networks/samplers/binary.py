@@ -15,8 +15,6 @@ from multippo.networks.samplers.distributions import (
 )
 from multippo.rngs import Rngs
 
-__all__ = ["BernoulliSampler"]
-
 
 class BernoulliSampler(ActionSampler):
     """Independent switches, as a MultiBinary space of any shape takes them.

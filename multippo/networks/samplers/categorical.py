@@ -20,8 +20,6 @@ from multippo.networks.samplers.distributions import (
 )
 from multippo.rngs import Rngs
 
-__all__ = ["CategoricalSampler", "MultiCategoricalSampler"]
-
 
 class CategoricalSampler(ActionSampler):
     """One of N actions; the input is unnormalised logits ``[B, N]``, the action an integer ``[B]`` counted from 0.

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 from multippo.networks.samplers.base import ActionSampler
 from multippo.networks.types import StatefulModuleOutput
 
-__all__ = ["Lesson", "is_lesson", "measured"]
-
 
 class Lesson(NamedTuple):
     """A teacher's sample and the distribution it is from.

@@ -10,24 +10,6 @@ from typing import Any, NamedTuple
 
 from multippo.networks.kinks import softplus
 
-__all__ = [
-    "Bernoulli",
-    "Categorical",
-    "Gaussian",
-    "bernoulli_entropy",
-    "bernoulli_kl",
-    "bernoulli_log_probability",
-    "categorical_entropy",
-    "categorical_kl",
-    "categorical_log_probability",
-    "gaussian_kl",
-    "gaussian_log_density",
-    "log_softmax",
-    "log_tanh_derivative",
-    "mask_logits",
-    "sigmoid",
-]
-
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 

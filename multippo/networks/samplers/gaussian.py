@@ -20,8 +20,6 @@ from multippo.networks.samplers.distributions import (
 )
 from multippo.rngs import Rngs
 
-__all__ = ["NormalSampler", "NormalTanhSampler"]
-
 _LEAST_STD = 1e-6
 _LARGEST_LOG_STD = 10.0
 

@@ -22,8 +22,6 @@ from multippo.networks.weights.portable import (
     to_portable,
 )
 
-__all__ = ["load_flax_state", "load_torch_state"]
-
 _Arrays = dict[str, np.ndarray]
 
 _OWN = {"initial_h", "initial_c", "leak_logit"}

@@ -9,8 +9,6 @@ import numpy as np
 
 from multippo.networks.core.error_paths import refuse_other_module
 
-__all__ = ["fitted", "load_portable", "numbers", "portable_split", "to_portable"]
-
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "biuf", "c": "biufc"}
 """For each kind of the network's own arrays (NumPy's letters), the kinds that may be written into it."""
 _MENDS = {
