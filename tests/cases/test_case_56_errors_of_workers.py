@@ -14,7 +14,7 @@ import pytest
 
 from multippo import errors
 
-CLASSES = [name for name, it in vars(errors).items() if getattr(it, "__module__", "") == errors.__name__]
+CLASSES = [name for name, it in vars(errors).items() if isinstance(it, type) and it.__module__ == errors.__name__]
 # A state may hold what can't be pickled.
 FIELDS = {"NonFiniteError": ", leaf='loss', training_state=lambda: None"}
 RAISE = "from multippo import errors\nerror = errors.{name}('said'{fields})\nerror.add_note('noted')\nraise error"
