@@ -1,7 +1,5 @@
 """What the tests of checkpoints share: a small run's state, saved and compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fixtures for every test: an engine, a precision."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

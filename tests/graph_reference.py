@@ -1,7 +1,5 @@
 """A graph of dense layers in NumPy, straight from the equations: all outputs of the past kept, none in a buffer."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -8,8 +8,6 @@ The blocks of one page run in order, in one namespace, as a reader would type th
 * a line ``--8<-- "path"`` stands for the file's text, as on the site.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

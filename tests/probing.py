@@ -4,8 +4,6 @@ The update of a run is read from Adam's first moment after a single minibatch: i
 gradient of a table's row is the derivative of the loss by the one value that stands there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the tests of the samplers share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

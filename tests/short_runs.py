@@ -1,7 +1,5 @@
 """Runs of the command, of two iterations or five."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

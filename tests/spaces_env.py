@@ -1,7 +1,5 @@
 """A gymnasium environment of any spaces, which refuses every action that is none of its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

@@ -1,7 +1,5 @@
 """What the tests share: comparing trees, filling networks with random numbers, gradients by portable name."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Unknown keywords, answered with the nearest known one."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """Files and directories are there whole or not at all; only regular ones are opened, and no link is followed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

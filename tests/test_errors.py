@@ -1,7 +1,5 @@
 """Messages fit in a line that can be read."""
 
-from __future__ import annotations
-
 from multippo.errors import one_line
 
 

@@ -1,7 +1,5 @@
 """JSON is read strictly and within limits, and checked against one description."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The names of flax.nnx that networks are written with, and nnx-ppo's names of arguments, on both engines."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Programmes are kept for equal work, a bounded number of them, and keep nothing alive."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable, Iterator

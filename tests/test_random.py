@@ -1,7 +1,5 @@
 """Words equal JAX's own; distributions have their moments; engines agree."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

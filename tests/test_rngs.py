@@ -1,7 +1,5 @@
 """Rngs: the stream that constructors draw from."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

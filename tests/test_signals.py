@@ -1,7 +1,5 @@
 """Ctrl-C lets the iteration at hand finish, saves it, and stops; a deaf process ends all the same."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Trees: one vocabulary on both engines."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

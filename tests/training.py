@@ -1,7 +1,5 @@
 """Short training runs, with everything that came out of them kept."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Networks that between them hold every module, each on four input features."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

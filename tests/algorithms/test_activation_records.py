@@ -1,7 +1,5 @@
 """Activations of a rollout: those of the steps taken, with carries and resets as in the rollout."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support import assert_trees_close, to_numpy

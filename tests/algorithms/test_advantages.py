@@ -1,7 +1,5 @@
 """Generalised advantages, against numbers worked out by hand and against a plain loop."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

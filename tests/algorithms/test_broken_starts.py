@@ -1,7 +1,5 @@
 """An episode that begins with a number that is not finite is reset again, and counted; a strict run names it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

@@ -1,7 +1,5 @@
 """An environment that blows up is restarted, and the step in which it did enters nothing but a count."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

@@ -1,7 +1,5 @@
 """What does not fit is refused before the first step, in one line that names it and the remedy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Nothing is compiled again after the second iteration, and compiling changes no number."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from typing import Any

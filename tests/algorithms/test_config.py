@@ -1,7 +1,5 @@
 """What a configuration refuses, and what it derives."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Evaluation plays whole episodes, counts them right, and leaves no trace."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

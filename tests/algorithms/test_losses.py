@@ -1,7 +1,5 @@
 """The loss, term by term, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

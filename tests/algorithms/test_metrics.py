@@ -1,7 +1,5 @@
 """What was logged can be read again: as strict JSON, by TensorBoard, as a picture."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

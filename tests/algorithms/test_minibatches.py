@@ -1,7 +1,5 @@
 """From a rollout to minibatches: every step used once an epoch, from the carry it had."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A NaN or an infinity stops the run, named, with the last good state saved and the network holding it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Options of a run: each does what it says, to the bit where it says that nothing moves, on both engines."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

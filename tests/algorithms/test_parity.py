@@ -1,7 +1,5 @@
 """One run on two engines: the same numbers up to rounding, for as long as the run is short."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

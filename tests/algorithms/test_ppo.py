@@ -1,7 +1,5 @@
 """Training as a whole: what is logged, saved, resumed and refused."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """A run that goes on from a checkpoint is the run that never stopped: with every option, and on the other engine."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rewards divided by the running standard deviation of the discounted return, against a plain loop."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rollouts: which carry a step saw, where it was reset, and what the end of an episode is worth."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import weakref

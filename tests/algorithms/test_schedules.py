@@ -1,7 +1,5 @@
 """What is planned is a function of the iteration alone; what is adapted, of the divergence."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

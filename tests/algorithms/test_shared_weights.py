@@ -1,7 +1,5 @@
 """One module at two places of a network: stored once, loaded into both places, trained by the sum of its gradients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

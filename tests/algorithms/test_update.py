@@ -1,7 +1,5 @@
 """What an update does to parameters, moments and statistics, and when it must do nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import support

@@ -1,7 +1,5 @@
 """What callbacks see of the network, and what is left of a run that an exception ends."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

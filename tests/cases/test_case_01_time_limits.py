@@ -4,8 +4,6 @@ Seen in DLR-RM/stable-baselines3#651 and #633, vwxyzjn/cleanrl#198, leggedroboti
 Unity-Technologies/ml-agents#574.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Seen in Toni-SM/skrl#224, pytorch/rl#4209, ray-project/ray#57895.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

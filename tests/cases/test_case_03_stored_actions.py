@@ -3,8 +3,6 @@
 Seen in thu-ml/tianshou#312, vwxyzjn/cleanrl#240.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

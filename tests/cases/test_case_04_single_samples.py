@@ -3,8 +3,6 @@
 Seen in DLR-RM/stable-baselines3#265, #325, #440, #1028.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

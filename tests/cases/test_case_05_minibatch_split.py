@@ -3,8 +3,6 @@
 Seen in instadeepai/Mava#1122, ikostrikov/pytorch-a2c-ppo-acktr-gail#72, hill-a/stable-baselines#537, #511.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Seen in RLinf/RLinf#1568, google-research/batch-ppo#45.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

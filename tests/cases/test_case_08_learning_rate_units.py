@@ -3,8 +3,6 @@
 Seen in luchris429/purejaxrl#6, Toni-SM/skrl#245, araffin/sbx#55.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

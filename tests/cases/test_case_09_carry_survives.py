@@ -3,8 +3,6 @@
 Seen in ikostrikov/pytorch-a2c-ppo-acktr-gail#206, openai/baselines#340, instadeepai/Mava#951.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

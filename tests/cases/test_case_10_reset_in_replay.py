@@ -3,8 +3,6 @@
 Seen in LARG/jax-aht#115, instadeepai/Mava#1006, PKU-MARL/HARL#75.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

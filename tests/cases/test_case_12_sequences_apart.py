@@ -3,8 +3,6 @@
 Seen in Stable-Baselines-Team/stable-baselines3-contrib#284, #285, leggedrobotics/rsl_rl#12, pytorch/rl#3711.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Seen in ray-project/ray#2898, allenai/allenact#77, ikostrikov/pytorch-a2c-ppo-acktr-gail#278.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

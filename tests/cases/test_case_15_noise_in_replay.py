@@ -3,8 +3,6 @@
 Seen in huggingface/trl#4 and #454, joschu/modular_rl#26, CarperAI/trlx#107.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

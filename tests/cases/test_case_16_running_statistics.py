@@ -3,8 +3,6 @@
 Seen in leggedrobotics/rsl_rl#225, chainer/chainerrl#430, ray-project/ray#1081.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

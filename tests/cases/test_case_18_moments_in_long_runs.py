@@ -3,8 +3,6 @@
 Seen in DLR-RM/stable-baselines3#1953, Physical-Intelligence/openpi#1051, huggingface/lerobot#239.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

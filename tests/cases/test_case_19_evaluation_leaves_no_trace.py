@@ -3,8 +3,6 @@
 Seen in DLR-RM/rl-baselines3-zoo#275, ugr-sail/sinergym#511, DLR-RM/stable-baselines3#1556.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Seen in vwxyzjn/cleanrl#499, pytorch/rl#2473, Farama-Foundation/Gymnasium#1451.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

@@ -3,8 +3,6 @@
 Seen in vwxyzjn/cleanrl#567 and #545, Farama-Foundation/Gymnasium#1227.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

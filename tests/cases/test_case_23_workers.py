@@ -3,8 +3,6 @@
 Seen in openai/gym#3281, rainx0r/metaworld-algorithms#2, hill-a/stable-baselines#217, Smithsonian/layup#336.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 Seen in hill-a/stable-baselines#79, openai/gym#2680, mani-skill/ManiSkill#1215.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

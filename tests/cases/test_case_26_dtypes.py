@@ -4,8 +4,6 @@ Seen in Farama-Foundation/Gymnasium#825, RobertTLange/gymnax#111 and #24, google
 DLR-RM/stable-baselines3#40, hill-a/stable-baselines#681.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 Seen in google/brax#167, #275, #443, google-deepmind/mujoco_playground#169, MichalBortkiewicz/JaxGCRL#53.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

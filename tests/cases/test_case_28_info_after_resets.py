@@ -3,8 +3,6 @@
 Seen in google-deepmind/mujoco_playground#62, google/brax#422.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax.numpy as jnp

@@ -3,8 +3,6 @@
 Seen in mujocolab/mjlab#174 and #224, akanazawa/fpo#4, google/brax#467, isaac-sim/IsaacLab#4570.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Seen in google/brax#472, thu-ml/tianshou#732, ray-project/ray#1862 and #2965, openai/baselines#759.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

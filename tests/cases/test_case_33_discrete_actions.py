@@ -3,8 +3,6 @@
 Seen in DLR-RM/stable-baselines3#2052, #2241, #1295, #2207, ray-project/ray#4866, #42196.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

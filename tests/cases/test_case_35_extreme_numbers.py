@@ -4,8 +4,6 @@ Seen in leggedrobotics/rsl_rl#33, #124, #190, unitreerobotics/unitree_rl_mjlab#8
 OpenRLHF/OpenRLHF#1314.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 Seen in pytorch/pytorch#107076, #130467, #163093, tenstorrent/tt-blacksmith#733.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

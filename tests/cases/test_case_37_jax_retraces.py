@@ -3,8 +3,6 @@
 Seen in energnn/energnn#75, google/flax#4336 and #4045, talmolab/track-mjx#192, liesel-devs/liesel#272.
 """
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Seen in pytorch/pytorch#141184, #158007, #170604, #138949, pytorch/tensordict#1441.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

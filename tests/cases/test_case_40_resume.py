@@ -4,8 +4,6 @@ Seen in google/brax#655, chainer/chainerrl#376, leggedrobotics/rsl_rl#221, Denys
 DLR-RM/stable-baselines3#1256 and #1277, thu-ml/tianshou#846.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Seen in google/orbax#2540, #1105, #620, google/flax#4231, talmolab/track-mjx#44.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Seen in Unity-Technologies/ml-agents#980, zylo117/Yet-Another-EfficientDet-Pytor
 google/orbax#605, LucasAlegre/morl-baselines#186.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ Seen in pytorch/pytorch#101107, alex-petrenko/sample-factory#313, DLR-RM/stable-
 hill-a/stable-baselines#740.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil

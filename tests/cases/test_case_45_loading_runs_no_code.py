@@ -3,8 +3,6 @@
 Seen in DLR-RM/stable-baselines3#2281, microsoft/physical-ai-toolchain#1097.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import pickle

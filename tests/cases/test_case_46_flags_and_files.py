@@ -4,8 +4,6 @@ Seen in UoA-CARES/cares_reinforcement_learning#111, chandar-lab/RLHive#140, idia
 determined-ai/determined#2688.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

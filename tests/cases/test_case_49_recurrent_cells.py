@@ -3,8 +3,6 @@
 Seen in google/flax#3746, google/flax#5594.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Seen in araffin/sbx#55, DLR-RM/stable-baselines3#1028.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Seen in jax-ml/jax#12008, #14022, typoverflow/flow-rl#12, pytorch/pytorch#67384.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

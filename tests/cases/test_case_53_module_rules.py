@@ -3,8 +3,6 @@
 Seen in p-doom/jasmine#228, jax-ml/bonsai#47, google/flax#3997, #5050.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

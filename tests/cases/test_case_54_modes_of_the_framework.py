@@ -3,8 +3,6 @@
 Seen in huggingface/transformers#13257, Kostis-S-Z/exploring_meta#16, google/brax#501.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterator

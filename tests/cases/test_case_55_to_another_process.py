@@ -3,8 +3,6 @@
 Seen in DLR-RM/stable-baselines3#1460, google/flax#3825, numba/numba#7388.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

@@ -3,8 +3,6 @@
 Seen in python/cpython#103061, #79492.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor

@@ -3,8 +3,6 @@
 Seen in google/brax#610.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

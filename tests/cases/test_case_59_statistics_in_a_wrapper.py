@@ -3,8 +3,6 @@
 Seen in vwxyzjn/cleanrl#532, Farama-Foundation/Gymnasium#256.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import re

@@ -3,8 +3,6 @@
 Seen in hill-a/stable-baselines#459, DLR-RM/stable-baselines3#70, #1414.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

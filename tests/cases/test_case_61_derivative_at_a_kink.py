@@ -3,8 +3,6 @@
 Seen in multippo: on JAX the standard deviations of Gaussians, and all of a BernoulliSampler, stayed what they were.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

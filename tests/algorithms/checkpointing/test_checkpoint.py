@@ -1,7 +1,5 @@
 """What is no whole and fitting checkpoint is refused by name, and nothing of it is run."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

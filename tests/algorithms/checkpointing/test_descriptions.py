@@ -1,7 +1,5 @@
 """Trees are rebuilt from their description, and from nothing but known nodes."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

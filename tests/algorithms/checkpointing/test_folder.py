@@ -1,7 +1,5 @@
 """Which checkpoints of a run stay, which is the best, and what a disk that can't be written does."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import math

@@ -1,7 +1,5 @@
 """Arrays come back as they were, or are refused by name."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import stat

@@ -1,7 +1,5 @@
 """A checkpoint holds all of a run, on either engine."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

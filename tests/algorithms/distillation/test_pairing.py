@@ -1,7 +1,5 @@
 """Which sampler teaches which, told from the trees alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

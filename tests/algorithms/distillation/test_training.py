@@ -1,7 +1,5 @@
 """Distillation: what the student is taught, that it learns it, and that the teacher stays what it was."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
