@@ -1,46 +1,103 @@
-"""LSTM: the equations, the carry, the initial weights, the errors."""
-
-from __future__ import annotations
+"""LSTM, GRU and RNN: the equations, resets, first carries and weights, time constants, the errors."""
 
 import numpy as np
 import pytest
-from support import gradients, to_numpy
+from support import each_engine, fill_randomly, gradients, portable_gradients, to_numpy, total
 
 import multippo as mp
+from multippo.backends.api import OptimizerConfig
+
+DONE = np.asarray([[1, 1], [1, 0], [1, 0], [0, 0], [0, 1]], bool)
+FUNCTIONS = {"tanh": np.tanh, "relu": lambda z: np.maximum(z, 0.0), None: lambda z: z}
 
 
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def equations(x, h, c, weights):
-    """The docstring's, in NumPy."""
-    z = x @ weights["input_kernel"] + h @ weights["recurrent_kernel"] + weights["bias"]
+# The docstrings' equations, in NumPy.
+
+
+def lstm(x, carry, weights):
+    z = x @ weights["input_kernel"] + carry["h"] @ weights["recurrent_kernel"] + weights["bias"]
     i, f, g, o = np.split(z, 4, axis=-1)
-    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-    return sigmoid(o) * np.tanh(c), c
+    c = sigmoid(f) * carry["c"] + sigmoid(i) * np.tanh(g)
+    return {"h": sigmoid(o) * np.tanh(c), "c": c}
 
 
-def random_weights(lstm, seed=0):
-    rng = np.random.default_rng(seed)
-    weights = {name: rng.normal(size=value.shape) for name, value in mp.to_portable(lstm).items()}
-    mp.load_portable(lstm, weights)
-    return weights
+def gru(x, carry, weights):
+    a, b = x @ weights["input_kernel"] + weights["bias"], carry["h"] @ weights["recurrent_kernel"]
+    (a_r, a_z, a_n), (b_r, b_z, b_n) = np.split(a, 3, axis=-1), np.split(b, 3, axis=-1)
+    r, z = sigmoid(a_r + b_r), sigmoid(a_z + b_z)
+    n = np.tanh(a_n + r * (b_n + weights["recurrent_bias"]))
+    return {"h": (1 - z) * n + z * carry["h"]}
 
 
+def rnn(x, carry, weights, tau=1.0, function=np.tanh):
+    driven = function(x @ weights["input_kernel"] + carry["h"] @ weights["recurrent_kernel"] + weights["bias"])
+    return {"h": (1 - 1 / tau) * carry["h"] + driven / tau}
+
+
+EQUATIONS = {mp.LSTM: lstm, mp.GRU: gru, mp.RNN: rnn}
+each_cell = pytest.mark.parametrize("cell", EQUATIONS, ids=lambda cell: cell.__name__)
+
+
+def filled(cell, **options):
+    """A cell of random weights, time constants left as they are, and its weights."""
+    module = cell(3, 2, mp.Rngs(0), **options)
+    leak = {name: value for name, value in mp.to_portable(module).items() if name == "leak_logit"}
+    weights = fill_randomly(module, scale=1.0)
+    mp.load_portable(module, {**weights, **leak})
+    return module, weights
+
+
+def carry_and_inputs(module, time, batch):
+    rng = np.random.default_rng(1)
+    carry = {entry: rng.normal(size=(batch, 2)) for entry in module.initialize_state(1)}
+    return carry, rng.normal(size=(time, batch, 3))
+
+
+def assert_follows(module, step, first, done):
+    """A call and an unroll are the equations; where an episode ends, ``first`` gives the next carry."""
+    engine = module.engine
+    carry, xs = carry_and_inputs(module, *done.shape)
+    state, own_xs = {key: engine.asarray(value) for key, value in carry.items()}, engine.asarray(xs)
+    called, out = module(state, own_xs[0]), module.unroll(state, own_xs, engine.asarray(done))
+    for t in range(len(done)):
+        carry = step(xs[t], carry)
+        np.testing.assert_allclose(to_numpy(out.output)[t], carry["h"], rtol=1e-11, err_msg=str(t))
+        if t == 0:
+            np.testing.assert_allclose(to_numpy(called.output), carry["h"], rtol=1e-11)
+            for key, value in carry.items():
+                np.testing.assert_allclose(to_numpy(called.next_state[key]), value, rtol=1e-11)
+        carry = {key: np.where(done[t][:, None], first(key), value) for key, value in carry.items()}
+    for key, value in carry.items():
+        np.testing.assert_allclose(to_numpy(out.next_state[key]), value, rtol=1e-11)
+
+
+@each_cell
 @pytest.mark.usefixtures("float64")
-def test_one_step_is_the_equations(engine):
-    lstm = mp.LSTM(3, 2, mp.Rngs(0))
-    weights, rng = random_weights(lstm), np.random.default_rng(1)
-    x, h, c = rng.normal(size=(4, 3)), rng.normal(size=(4, 2)), rng.normal(size=(4, 2))
-    out = lstm({"h": engine.asarray(h), "c": engine.asarray(c)}, engine.asarray(x))
-    h, c = equations(x, h, c, weights)
-    np.testing.assert_allclose(to_numpy(out.output), h, rtol=1e-12)
-    np.testing.assert_allclose(to_numpy(out.next_state["h"]), h, rtol=1e-12)
-    np.testing.assert_allclose(to_numpy(out.next_state["c"]), c, rtol=1e-12)
+def test_call_and_unroll_are_the_equations_with_resets(engine, cell):
+    module, weights = filled(cell, trainable_initial_state=True)
+    step = lambda x, carry: EQUATIONS[cell](x, carry, weights)  # noqa: E731
+    assert_follows(module, step, lambda key: weights[f"initial_{key}"], DONE)
+    module, plain = filled(cell)
+    for done in ([[False]], [[True]]):  # one step of one environment
+        step = lambda x, carry: EQUATIONS[cell](x, carry, plain)  # noqa: E731
+        assert_follows(module, step, lambda key: 0.0, np.asarray(done))
 
 
-def test_the_order_of_the_gates_by_hand(engine):
+@pytest.mark.parametrize("activation", FUNCTIONS)
+@pytest.mark.usefixtures("float64")
+def test_time_constants_and_activations_are_in_the_equation(engine, activation):
+    for tau in (2.5, (1.0, 4)):
+        module, weights = filled(mp.RNN, activation=activation, time_constant=tau)
+        step = lambda x, carry: rnn(x, carry, weights, np.asarray(tau), FUNCTIONS[activation])  # noqa: B023, E731
+        assert_follows(module, step, lambda key: 0.0, DONE)
+        np.testing.assert_allclose(to_numpy(module.time_constant), np.broadcast_to(tau, 2), rtol=1e-12)
+
+
+def test_the_gates_of_an_lstm_by_hand(engine):
     lstm = mp.LSTM(1, 1, mp.Rngs(0))
     # Input and output gate open, forget gate shut: c' = tanh(g), whatever c; h' = tanh(c').
     bias = np.asarray([50.0, -50.0, 0.5, 50.0])
@@ -51,31 +108,110 @@ def test_the_order_of_the_gates_by_hand(engine):
     np.testing.assert_allclose(to_numpy(out.output), np.tanh(np.tanh(0.5)), rtol=1e-6)
 
 
+def test_the_gates_of_a_gru_by_hand(engine):
+    gru, state = mp.GRU(1, 1, mp.Rngs(0)), {"h": engine.zeros((1, 1)) + 3}
+    kernels = {"input_kernel": np.zeros((1, 3)), "recurrent_kernel": np.asarray([[0.0, 0.0, 2.0]])}
+
+    def output(r, z):
+        mp.load_portable(gru, {**kernels, "bias": np.asarray([r, z, 0.5]), "recurrent_bias": np.asarray([-5.5])})
+        return to_numpy(gru(state, engine.zeros((1, 1))).output).item()
+
+    # z open keeps h = 3. z shut: n = tanh(0.5 + r (2 * 3 - 5.5)): tanh(0.5) with r shut, tanh(1) with r open.
+    np.testing.assert_allclose(output(50.0, 50.0), 3.0, rtol=1e-6)
+    np.testing.assert_allclose(output(-50.0, -50.0), np.tanh(0.5), rtol=1e-6)
+    np.testing.assert_allclose(output(50.0, -50.0), np.tanh(1.0), rtol=1e-6)
+    # Half of each: r = z = 1/2.
+    np.testing.assert_allclose(output(0.0, 0.0), 0.5 * np.tanh(0.75) + 1.5, rtol=1e-6)
+
+
+def test_the_leak_of_an_rnn_by_hand(engine):
+    rnn = mp.RNN(1, 1, mp.Rngs(0), activation="relu", time_constant=4.0)
+    weights = {"input_kernel": np.full((1, 1), 2.0), "recurrent_kernel": np.full((1, 1), 0.5), "bias": np.full(1, -1.0)}
+    mp.load_portable(rnn, {**mp.to_portable(rnn), **weights})
+    # f = relu(2 * 3 + 0.5 * 6 - 1) = 8; h' = 3/4 * 6 + 1/4 * 8 = 6.5. Whole numbers are taken too.
+    x = engine.asarray(np.asarray([[3]], np.uint8))
+    np.testing.assert_allclose(to_numpy(rnn({"h": engine.zeros((1, 1)) + 6}, x).output), [[6.5]], rtol=1e-6)
+
+
 @pytest.mark.usefixtures("float64")
-def test_unroll_is_the_equations_with_resets(engine):
-    lstm = mp.LSTM(3, 2, mp.Rngs(0), trainable_initial_state=True)
-    weights, rng = random_weights(lstm), np.random.default_rng(1)
-    xs, done = rng.normal(size=(5, 2, 3)), np.asarray([[0, 1], [1, 0], [1, 0], [0, 0], [0, 1]], bool)
-    h, c = rng.normal(size=(2, 2)), rng.normal(size=(2, 2))
-    out = lstm.unroll({"h": engine.asarray(h), "c": engine.asarray(c)}, engine.asarray(xs), engine.asarray(done))
-    for t in range(5):
-        h, c = equations(xs[t], h, c, weights)
-        np.testing.assert_allclose(to_numpy(out.output)[t], h, rtol=1e-11, err_msg=str(t))
-        h = np.where(done[t][:, None], weights["initial_h"], h)
-        c = np.where(done[t][:, None], weights["initial_c"], c)
-    np.testing.assert_allclose(to_numpy(out.next_state["h"]), h, rtol=1e-11)
-    np.testing.assert_allclose(to_numpy(out.next_state["c"]), c, rtol=1e-11)
+def test_the_gradient_of_a_time_constant_by_hand(engine):
+    rnn = mp.RNN(1, 1, mp.Rngs(0), activation=None, time_constant=2.0, trainable_time_constant=True)
+    weights = {"input_kernel": np.ones((1, 1)), "recurrent_kernel": np.zeros((1, 1)), "bias": np.zeros(1)}
+    mp.load_portable(rnn, {**mp.to_portable(rnn), **weights})
+    # h' = h + leak (x - h) with x = 5, h = 1: slope 4 by the leak, whose slope by its logit is 1/2 * 1/2.
+    state, x = {"h": engine.zeros((1, 1)) + 1}, engine.zeros((1, 1)) + 5
+    found = gradients(rnn, lambda net: net.xp.sum(net(state, x).output))
+    np.testing.assert_allclose(found["leak_logit"], [1.0], rtol=1e-12)
 
 
-def test_an_episode_starts_from_zeros_or_from_what_was_learnt(engine):
-    plain, learnt = mp.LSTM(1, 2, mp.Rngs(0)), mp.LSTM(1, 2, mp.Rngs(0), trainable_initial_state=True)
+def test_a_trained_time_constant_stays_above_one(engine):
+    rnn = mp.RNN(1, 3, mp.Rngs(0), time_constant=[1.001, 2.0, 1000.0], trainable_time_constant=True)
+    np.testing.assert_allclose(to_numpy(rnn.time_constant), [1.001, 2.0, 1000.0], rtol=1e-5)
+    for step in (-5.0, 5.0):
+        rnn.leak_logit[...] = rnn.leak_logit[...] + step
+        assert (to_numpy(rnn.time_constant) >= 1.0).all()
+        assert np.isfinite(to_numpy(rnn.time_constant)).all()
+
+
+PLAIN = {"bias": (9,), "input_kernel": (2, 9), "recurrent_bias": (3,), "recurrent_kernel": (3, 9)}
+OF_RNN = {"bias": (3,), "input_kernel": (2, 3), "recurrent_kernel": (3, 3)}
+
+
+@pytest.mark.parametrize(
+    ("cell", "options", "trained", "constant"),
+    [
+        (mp.GRU, {"trainable_initial_state": True}, {**PLAIN, "initial_h": (3,)}, {}),
+        (mp.RNN, {}, OF_RNN, {}),
+        (mp.RNN, {"time_constant": 3.0}, OF_RNN, {"leak_logit": (3,)}),
+        (mp.RNN, {"time_constant": 3, "trainable_time_constant": True}, {**OF_RNN, "leak_logit": (3,)}, {}),
+    ],
+)
+def test_names_layouts_and_what_is_trained(engine, cell, options, trained, constant):
+    module = cell(2, 3, mp.Rngs(0), **options)
+    assert {name: value.shape for name, value in mp.to_portable(module).items()} == {**trained, **constant}
+    assert {name for name, leaf in engine.leaves(module).items() if leaf.trained} == set(trained)
+
+
+@pytest.mark.nightly
+def test_an_optimiser_step_is_the_same_on_both_engines():
+    # A second bias of r and z, trained, would move their sum twice as far on the engine that has one.
+    def stepped():
+        gru = mp.GRU(3, 2, mp.Rngs(0))
+        fill_randomly(gru)
+        engine = gru.engine
+        carry, xs = carry_and_inputs(gru, 5, 2)
+        xs, h = (engine.asarray(x.astype(np.float32)) for x in (xs, carry["h"]))
+        definition, params, variables = engine.split(gru)
+
+        def loss(params):
+            net = engine.merge(definition, params, variables)
+            return total(engine.xp, net.unroll({"h": h}, xs, engine.asarray(DONE)).output), None
+
+        optimizer = engine.optimizer(OptimizerConfig(weight_decay=0.1, gradient_clipping=0.5))
+        _, grads = engine.value_and_grad(loss)(params)
+        state, never = optimizer.init(params), engine.asarray(np.asarray(False))
+        params, state, norm = optimizer.step(params, grads, state, engine.zeros(()) + 0.1, never)
+        engine.update_module(gru, params, variables)
+        return mp.to_portable(gru), portable_gradients(gru, grads), float(norm)
+
+    found = each_engine(stepped)
+    for one, other in zip(found["jax"][:2], found["torch"][:2], strict=True):
+        assert sorted(one) == sorted(other)
+        for name, value in one.items():
+            np.testing.assert_allclose(other[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+    np.testing.assert_allclose(found["torch"][2], found["jax"][2], rtol=1e-5)
+
+
+@each_cell
+def test_an_episode_starts_from_zeros_or_from_what_was_learnt(engine, cell):
+    plain, learnt = cell(1, 2, mp.Rngs(0)), cell(1, 2, mp.Rngs(0), trainable_initial_state=True)
     learnt.initial_h[...] = engine.zeros((2,)) + 3
-    assert not to_numpy(plain.initialize_state(4)["h"]).any()
-    assert to_numpy(learnt.initialize_state(4)["h"]).tolist() == [[3.0, 3.0]] * 4
-    anything = {"h": engine.zeros((4, 2)) + 9, "c": engine.zeros((4, 2)) + 9}
-    assert not to_numpy(plain.reset_state(anything)["h"]).any()
-    assert to_numpy(learnt.reset_state(anything)["h"]).tolist() == [[3.0, 3.0]] * 4
-    assert not to_numpy(learnt.reset_state(anything)["c"]).any()
+    anything = {entry: engine.zeros((4, 2)) + 9 for entry in plain.entries}
+    for zeros in (plain.initialize_state(4), plain.reset_state(anything)):
+        assert all(to_numpy(leaf).tolist() == [[0.0, 0.0]] * 4 for leaf in zeros.values())
+    for first in (learnt.initialize_state(4), learnt.reset_state(anything)):
+        assert to_numpy(first.pop("h")).tolist() == [[3.0, 3.0]] * 4
+        assert not any(to_numpy(leaf).any() for leaf in first.values())
 
 
 def test_the_initial_state_learns_from_episodes_that_start_inside(engine):
@@ -87,28 +223,70 @@ def test_the_initial_state_learns_from_episodes_that_start_inside(engine):
         assert grads["initial_h"].any() == grads["initial_c"].any() == learns
 
 
-def test_initial_weights(engine):
-    weights = mp.to_portable(mp.LSTM(50, 8, mp.Rngs(0), forget_bias=2.0))
-    # Gates i, f, g, o of 8 units: the forget gate's bias alone is not 0.
-    assert weights["bias"].tolist() == [0.0] * 8 + [2.0] * 8 + [0.0] * 16
-    for gate in np.split(weights["recurrent_kernel"].astype(np.float64), 4, axis=1):
+@pytest.mark.parametrize(
+    ("cell", "options", "gates", "biases"),
+    [
+        # Gates i, f, g, o of 8 units: the forget gate's bias alone is not 0.
+        (mp.LSTM, {"forget_bias": 2.0}, 4, {"bias": [0.0] * 8 + [2.0] * 8 + [0.0] * 16}),
+        (mp.GRU, {}, 3, {"bias": [0.0] * 24, "recurrent_bias": [0.0] * 8}),
+        (mp.RNN, {"time_constant": 2.0}, 1, {"bias": [0.0] * 8, "leak_logit": [0.0] * 8}),  # logit(1/2)
+    ],
+)
+def test_initial_weights(cell, options, gates, biases):
+    found = each_engine(lambda: mp.to_portable(cell(50, 8, mp.Rngs(0), **options)))
+    weights = found["jax"]
+    for name, value in weights.items():
+        np.testing.assert_array_equal(found["torch"][name], value)
+    for name, expected in biases.items():
+        assert weights[name].tolist() == expected
+    for gate in np.split(weights["recurrent_kernel"].astype(np.float64), gates, axis=1):
         np.testing.assert_allclose(gate @ gate.T, np.eye(8), atol=1e-6)
-    # 1,600 draws of variance 1/50, within 4 sqrt(2 / 1600) = 14 %.
-    assert abs(weights["input_kernel"].var() * 50 - 1) < 0.15
+    # 400 draws for each gate of variance 1/50, within 4 standard deviations.
+    assert abs(weights["input_kernel"].var() * 50 - 1) < 4 * np.sqrt(2 / (400 * gates))
 
 
-@pytest.mark.parametrize("size", [0, 1.5, None])
-def test_an_impossible_size_is_refused(engine, size):
-    with pytest.raises(ValueError, match=r"LSTM\(hidden_features=.*expected an integer of at least 1"):
-        mp.LSTM(1, size, mp.Rngs(0))
+REFUSED = {
+    mp.LSTM: [
+        ({"hidden_features": 1.5}, r"LSTM\(hidden_features=.*expected an integer of at least 1"),
+        ({"trainable_initial_state": "no"}, r"LSTM\(trainable_initial_state="),
+        ({"forget_bias": float("nan")}, r"LSTM\(forget_bias=nan\) is not possible: expected a finite number"),
+    ],
+    mp.GRU: [
+        ({"hidden_features": 0}, r"GRU\(hidden_features=0\) is not possible: expected an integer"),
+        ({"rngs": 3}, r"GRU\(rngs=3\) is not possible"),
+        ({"trainable_initial_state": 0}, r"GRU\(trainable_initial_state=0\)"),
+    ],
+    mp.RNN: [
+        ({"in_features": 0}, r"RNN\(in_features=0\) is not possible"),
+        ({"time_constant": 0.5}, r"RNN\(time_constant=0.5\) is not possible: expected numbers of steps of at least 1"),
+        ({"time_constant": [2.0, float("inf")]}, "of at least 1"),
+        ({"time_constant": float("nan")}, "of at least 1"),
+        ({"time_constant": "slow"}, r"RNN\(time_constant='slow'\) is not possible: expected a number, or one for each"),
+        ({"time_constant": True}, r"RNN\(time_constant=True\) is not possible: expected a number"),
+        ({"time_constant": [1.0, 2.0, 3.0]}, "expected a number, or one for each of 2 units"),
+        ({"time_constant": 1.0, "trainable_time_constant": True}, "above 1"),
+        ({"trainable_time_constant": True}, "expected the first value"),
+        ({"time_constant": 2.0, "trainable_time_constant": "no"}, r"RNN\(trainable_time_constant='no'\) is not possib"),
+        ({"activation": "cubic"}, "Unknown activation 'cubic'"),
+    ],
+}
 
 
-def test_a_wrong_input_is_refused(engine):
-    lstm = mp.LSTM(2, 3, mp.Rngs(0))
-    state, done = lstm.initialize_state(4), engine.asarray(np.zeros((5, 4), bool))
-    with pytest.raises(ValueError, match=r"LSTM got an input of shape \(4, 3\); expected 2 features"):
-        lstm(state, engine.zeros((4, 3)))
-    with pytest.raises(ValueError, match=r"LSTM got an input of shape \(5, 4, 3\)"):
-        lstm.unroll(state, engine.zeros((5, 4, 3)), done)
-    with pytest.raises(TypeError, match="LSTM got a tuple of"):
-        lstm(state, (1, 2))
+@pytest.mark.parametrize(
+    ("cell", "options", "message"), [(cell, *case) for cell, cases in REFUSED.items() for case in cases]
+)
+def test_impossible_options_are_refused(torch_engine, cell, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        cell(**{"in_features": 1, "hidden_features": 2, "rngs": mp.Rngs(0), **options})
+
+
+@each_cell
+def test_a_wrong_input_is_refused(torch_engine, cell):
+    module = cell(2, 3, mp.Rngs(0))
+    state, done = module.initialize_state(4), torch_engine.asarray(np.zeros((5, 4), bool))
+    with pytest.raises(ValueError, match=rf"{cell.__name__} got an input of shape \(4, 3\); expected 2 features"):
+        module(state, torch_engine.zeros((4, 3)))
+    with pytest.raises(ValueError, match=rf"{cell.__name__} got an input of shape \(5, 4, 3\)"):
+        module.unroll(state, torch_engine.zeros((5, 4, 3)), done)
+    with pytest.raises(TypeError, match=rf"{cell.__name__} got a tuple of"):
+        module(state, (1, 2))
