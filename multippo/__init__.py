@@ -20,27 +20,34 @@ from multippo.backends import (
 )
 from multippo.errors import NonFiniteError
 from multippo.networks.adapter import PPOAdapter
-from multippo.networks.containers import Concat, Filter, Flattener, Map, Merge, Parallel, Scale, Sequential, Splitter
+from multippo.networks.containers import (
+    Concat,
+    Filter,
+    Flattener,
+    Map,
+    Merge,
+    Parallel,
+    Residual,
+    Scale,
+    Sequential,
+    Splitter,
+)
 from multippo.networks.convolution import Conv
-from multippo.networks.core.variables import Param, Variable
+from multippo.networks.core.binding import Param, Variable
 from multippo.networks.delay import Delay
 from multippo.networks.dropout import Dropout
-from multippo.networks.feedforward import Dense, LayerNorm
-from multippo.networks.freezing import freeze, unfreeze
+from multippo.networks.feedforward import Dense, LayerNorm, Lift
 from multippo.networks.graph import PopulationGraph
-from multippo.networks.inspect.recording import extract_activations, with_recording
-from multippo.networks.inspect.summary import summary
-from multippo.networks.lift import Lift
 from multippo.networks.normalizer import Normalizer
+from multippo.networks.recording import extract_activations, with_recording
 from multippo.networks.recurrent import GRU, LSTM, RNN
-from multippo.networks.residual import Residual
-from multippo.networks.samplers.binary import BernoulliSampler
-from multippo.networks.samplers.categorical import CategoricalSampler, MultiCategoricalSampler
+from multippo.networks.samplers.discrete import BernoulliSampler, CategoricalSampler, MultiCategoricalSampler
 from multippo.networks.samplers.gaussian import NormalSampler, NormalTanhSampler
+from multippo.networks.summary import summary
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.networks.variational import AR1VariationalBottleneck, VariationalBottleneck
 from multippo.networks.weights.imported import load_flax_state, load_torch_state
-from multippo.networks.weights.portable import load_portable, to_portable
+from multippo.networks.weights.portable import freeze, load_portable, to_portable, unfreeze
 from multippo.rngs import Rngs
 from multippo.version import __version__ as __version__
 
@@ -60,12 +67,12 @@ if TYPE_CHECKING:
     from multippo.algorithms.types import TrainingState, TrainResult, Transition
     from multippo.envs import list_envs, make_env
     from multippo.networks.factories.actor_critics import (
+        make_cnn_actor_critic,
         make_mlp,
         make_mlp_actor_critic,
         make_mlp_layers,
         make_recurrent_actor_critic,
     )
-    from multippo.networks.factories.images import make_cnn_actor_critic
     from multippo.runs.loading import Run, load_run
 
 _LAZY = {
@@ -91,7 +98,7 @@ _LAZY = {
     "unroll_env": "multippo.algorithms.rollout",
     "make_env": "multippo.envs",
     "list_envs": "multippo.envs",
-    "make_cnn_actor_critic": "multippo.networks.factories.images",
+    "make_cnn_actor_critic": "multippo.networks.factories.actor_critics",
     "make_mlp": "multippo.networks.factories.actor_critics",
     "make_mlp_layers": "multippo.networks.factories.actor_critics",
     "make_mlp_actor_critic": "multippo.networks.factories.actor_critics",

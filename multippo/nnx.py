@@ -11,7 +11,7 @@ from typing import Any
 
 from multippo.backends.registry import active_engine
 from multippo.networks import initializers as _initializers
-from multippo.networks.core.variables import Param, Variable
+from multippo.networks.core.binding import Param, Variable
 from multippo.rngs import Rngs
 
 __all__ = [

@@ -10,7 +10,7 @@ from multippo.algorithms.rollout import unroll_env
 from multippo.arguments import check_flag, check_size
 from multippo.envs.api import Env
 from multippo.networks.core.random_state import reseed
-from multippo.networks.inspect.recording import extract_activations, with_recording
+from multippo.networks.recording import extract_activations, with_recording
 
 
 class ActivationRollout(NamedTuple):

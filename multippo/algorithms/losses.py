@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from multippo.algorithms.advantages import mean_over, standardized
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.types import Sequences
+from multippo.networks.activations import clip
 from multippo.networks.core.outputs import ACTIVATION_KEY, per_environment
-from multippo.networks.kinks import clip
 from multippo.trees import tree_leaves, tree_map, tree_sum
 
 _MAX_LOG_RATIO = 20.0

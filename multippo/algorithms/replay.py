@@ -6,8 +6,8 @@ from typing import Any
 
 from multippo.algorithms.types import Transition
 from multippo.backends.registry import array_kind
-from multippo.networks.core.carry_checks import check_batch
 from multippo.networks.core.error_paths import refuse_other_module
+from multippo.networks.core.unrolling import check_batch
 from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
 from multippo.trees import tree_map
 

@@ -22,10 +22,9 @@ from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
 from multippo.envs.nonfinite import restart_broken
 from multippo.envs.structure import stepped_structure, structure
-from multippo.networks.core.carry_checks import check_batch
 from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.core.random_state import forget_drawn
-from multippo.networks.core.unrolling import reset_where
+from multippo.networks.core.unrolling import check_batch, reset_where
 from multippo.networks.types import PPONetworkOutput
 from multippo.programmes import Programmes, identity, programmes_of
 from multippo.trees import select, tree_leaves, tree_map

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
+from multippo.networks.core.binding import Param, Variable
 from multippo.networks.core.error_paths import located_call
-from multippo.networks.core.variables import Param, Variable
 from multippo.networks.types import StatefulModule
 
 NATIVE_CORE = "core"

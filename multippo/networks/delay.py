@@ -8,8 +8,7 @@ import numpy as np
 import optree
 
 from multippo.arguments import check_leaves, check_size, describe
-from multippo.networks.core.carry_checks import check_rows, check_steps
-from multippo.networks.core.unrolling import shift_in_time
+from multippo.networks.core.unrolling import check_rows, check_steps, shift_in_time
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.trees import named_leaves, tree_leaves, tree_map
 

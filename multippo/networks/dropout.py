@@ -7,8 +7,8 @@ from typing import Any
 
 from multippo.arguments import describe, is_number
 from multippo.networks.core import random_state
-from multippo.networks.core.carry_checks import check_steps
 from multippo.networks.core.random_state import RandomState
+from multippo.networks.core.unrolling import check_steps
 from multippo.networks.tree_layers import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from multippo.arguments import check_leaves, describe, is_number
-from multippo.networks.core.variables import Variable
-from multippo.networks.kinks import clip
+from multippo.networks.activations import clip
+from multippo.networks.core.binding import Variable
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.trees import map_named, named_leaves
 

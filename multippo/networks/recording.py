@@ -1,5 +1,208 @@
-"""Recording of activations, under the path that users import; it is written in ``multippo.networks.inspect``."""
+"""Copies of a network that share its parameters and compute the same, but show more.
 
-from multippo.networks.inspect.recording import ACTIVATION_KEY, extract_activations, with_recording
+``with_recording`` makes a copy that has every layer's output in its metrics; ``extract_activations`` takes it from
+there. The network itself is left as it is, and nothing in it knows of this.
+
+>>> import numpy as np
+>>> import multippo as mp
+>>> net = mp.Sequential([mp.Dense(3, 4, mp.Rngs(0), "tanh"), mp.Dense(4, 2, mp.Rngs(1))])
+>>> recordable = mp.with_recording(net)
+>>> out = recordable(recordable.initialize_state(5), net.engine.asarray(np.ones((5, 3), np.float32)))
+>>> {layer: tuple(array.shape) for layer, array in mp.extract_activations(out.metrics).items()}
+{0: (5, 4), 1: (5, 2)}
+
+A module of your own is recorded by its output, as every layer is. One whose inner units are not modules records them
+itself: it sets ``self.record_activations = False`` in its constructor, and where it is True it returns metrics with
+a tree of arrays ``[B, ...]`` under ``ACTIVATION_KEY``. ``with_recording`` sets it to True on the copy.
+
+``measured`` makes a copy by which a student is compared with its teacher, and whose samplers
+
+* emit a ``Lesson`` where they emitted a sample: the sample, and the parameters of the distribution it is from;
+* in replay take a teacher's ``Lesson``, and evaluate the teacher's sample and distribution under their own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from multippo.networks.core.error_paths import refuse_other_module
+from multippo.networks.core.outputs import ACTIVATION_KEY
+from multippo.networks.core.parent import Parent
+from multippo.networks.samplers.base import ActionSampler
+from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 __all__ = ["ACTIVATION_KEY", "extract_activations", "with_recording"]
+
+_FLAG = "record_activations"
+_OWN = "output"
+
+
+def with_recording(net: Any) -> Any:
+    """A copy of a network that records the output of every layer in its metrics.
+
+    The copy is of the same classes, with the same carry, snapshots and output, and *shares* the network's parameters
+    and statistics: it follows a network in training, and writing to one writes to both. Modes are its own:
+    ``with_recording(net).eval()`` leaves ``net`` sampling. A network that records already is copied as it is.
+
+    Args:
+        net: A StatefulModule. Containers hand on their children's records; any other module is recorded as a whole,
+            and those of its children whose metrics it hands on as well.
+
+    Of a ``PopulationGraph`` the outputs of its populations are recorded, and not those of the layers inside them.
+
+    Raises:
+        TypeError: If ``net`` is not a StatefulModule.
+        ValueError: If a child is called "activations".
+    """
+    refuse_other_module("with_recording", net)
+    engine, copies = net.engine, dict[int, Any]()
+
+    def copy(module: Any) -> Any:
+        if id(module) not in copies:  # a module that is in two places stays one
+            copies[id(module)] = make(module)
+        return copies[id(module)]
+
+    def make(module: Any) -> Any:
+        if not isinstance(module, StatefulModule):
+            return engine.copy_module(module, copy)
+        if _FLAG in vars(module):
+            copied = engine.copy_module(module, lambda child: child)
+            setattr(copied, _FLAG, True)
+            return copied
+        _check_names(module)
+        neutral = type(module).__mro__[1]
+        records = isinstance(module, Parent) or neutral.__dict__.get("_records", False)
+        return engine.copy_module(module, copy, None if records else _recording(neutral))
+
+    return copy(net)
+
+
+def _check_names(module: Any) -> None:
+    """Raises for a child whose metrics would be taken for a record."""
+    if isinstance(module, Parent) and ACTIVATION_KEY in module.keys:
+        raise ValueError(
+            f"with_recording got a {type(module).__name__} with a child called {ACTIVATION_KEY!r}, which would be "
+            "taken for a record itself; rename it."
+        )
+
+
+@functools.cache
+def _recording(neutral: Any) -> type:
+    """A subclass that adds the output to the metrics."""
+
+    def call(self: Any, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return _recorded(neutral.__call__(self, state, x, rollout_extras))
+
+    def unroll(self: Any, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return _recorded(neutral.unroll(self, state, xs, done, rollout_extras))
+
+    names = {"__module__": neutral.__module__, "__qualname__": neutral.__qualname__, "__doc__": neutral.__doc__}
+    members = {**names, "__call__": call, "unroll": unroll, "_records": True}
+    return type(neutral)(neutral.__name__, (neutral,), members)
+
+
+def _recorded(out: StatefulModuleOutput) -> StatefulModuleOutput:
+    return out._replace(metrics={**out.metrics, ACTIVATION_KEY: out.output})
+
+
+def extract_activations(metrics: Any) -> Any:
+    """The activations in the metrics of a recording network, all else left out.
+
+    Args:
+        metrics: ``out.metrics`` of a call (``[B, ...]``) or an ``unroll`` (``[T, B, ...]``).
+
+    Returns:
+        A nested dict with the keys of the network's carry: positions of a ``Sequential`` as integers, names
+        elsewhere (names that are all digits are taken for positions, too); at each layer its output. Where a module
+        that is not a container has handed on its children's, its own is the entry ``"output"`` beside them. None if
+        nothing was recorded.
+    """
+    if not isinstance(metrics, Mapping):
+        return None
+    below = {key: extract_activations(value) for key, value in metrics.items() if key != ACTIVATION_KEY}
+    # Metrics are named by strings, whatever the container's keys are.
+    positions = all(str(key).isdigit() for key in below)
+    found = {int(key) if positions else key: value for key, value in below.items() if value is not None}
+    if ACTIVATION_KEY not in metrics:
+        return found or None
+    return {_OWN: metrics[ACTIVATION_KEY], **found} if found else metrics[ACTIVATION_KEY]
+
+
+class Lesson(NamedTuple):
+    """A teacher's sample and the distribution it is from.
+
+    Attributes:
+        raw_action: The sample before squashing; of a deterministic teacher, its distribution's mode.
+        distribution: The distribution's parameters, under the name of the sampler's class.
+    """
+
+    raw_action: Any
+    distribution: dict[str, Any]
+
+    @property
+    def sampler(self) -> str:
+        """The name of the sampler's class."""
+        return next(iter(self.distribution))
+
+
+def is_lesson(node: Any) -> bool:
+    """True if a node of a tree is a ``Lesson``."""
+    return isinstance(node, Lesson)
+
+
+def measured(network: Any, loss: str | None) -> Any:
+    """A copy of a network with samplers that give and take lessons; shares parameters and statistics.
+
+    Given a lesson, a sampler with the distribution p' reports KL(p || p') to the teacher's p as its ``entropy``, and as
+    its ``log_likelihood`` with the loss "nll" that of the teacher's sample, log p'(u); with "kl", -KL(p || p').
+
+    Args:
+        network: A StatefulModule.
+        loss: "nll" or "kl"; None for a copy whose samplers stay what they are.
+    """
+    engine, copies = network.engine, dict[int, Any]()
+
+    def copy(module: Any) -> Any:
+        if id(module) not in copies:  # a module that is in two places stays one
+            neutral: Any = None
+            if loss is not None and isinstance(module, ActionSampler):
+                neutral = _measuring(type(module).__mro__[1], loss)
+            copies[id(module)] = engine.copy_module(module, copy, neutral)
+        return copies[id(module)]
+
+    return copy(network)
+
+
+@functools.cache
+def _measuring(neutral: Any, loss: str) -> type:
+    """A subclass of a sampler's class that gives and takes lessons."""
+
+    def call(self: Any, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return _measure(self, x, rollout_extras, lambda raw: neutral.__call__(self, state, x, raw))
+
+    def unroll(self: Any, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        return _measure(self, xs, rollout_extras, lambda raw: neutral.unroll(self, state, xs, done, raw))
+
+    def _measure(self: Any, x: Any, extras: Any, run: Callable[[Any], StatefulModuleOutput]) -> StatefulModuleOutput:
+        own = self.distribution(x)
+        if extras is None:
+            out = run(None)
+            return out._replace(rollout_extras=Lesson(out.rollout_extras, {neutral.__name__: own}))
+        if not is_lesson(extras) or neutral.__name__ not in extras.distribution:
+            received = f"that of a {extras.sampler}" if is_lesson(extras) else "a sample without its distribution"
+            raise ValueError(
+                f"The student's {neutral.__name__} needs the lesson of a teacher's {neutral.__name__}, to compare "
+                f"distributions; got {received}. Let target_fn put the teacher's entry in its place, or use "
+                "loss='nll'."
+            )
+        out = run(extras.raw_action)
+        divergence = self.kl_divergence(extras.distribution[neutral.__name__], own)
+        judged = {**out.output, "entropy": divergence}
+        if loss == "kl":
+            judged["log_likelihood"] = -divergence
+        return out._replace(output=judged)
+
+    names = {"__module__": neutral.__module__, "__qualname__": neutral.__qualname__, "__doc__": neutral.__doc__}
+    return type(neutral)(neutral.__name__, (neutral,), {**names, "__call__": call, "unroll": unroll})

@@ -14,9 +14,8 @@ import numpy as np
 
 from multippo.arguments import check_features, check_flag, check_number, check_size
 from multippo.networks.activations import Activation, activate, resolve_activation
-from multippo.networks.core.carry_checks import check_steps, take_carry
-from multippo.networks.core.unrolling import fold_time, unfold_time
-from multippo.networks.core.variables import Param, Variable
+from multippo.networks.core.binding import Param, Variable
+from multippo.networks.core.unrolling import check_steps, fold_time, take_carry, unfold_time
 from multippo.networks.initializers import lecun_normal, orthogonal
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from multippo.networks.samplers.base import ActionSampler
-from multippo.networks.samplers.binary import BernoulliSampler
-from multippo.networks.samplers.categorical import CategoricalSampler, MultiCategoricalSampler
+from multippo.networks.samplers.discrete import BernoulliSampler, CategoricalSampler, MultiCategoricalSampler
 from multippo.networks.samplers.gaussian import NormalSampler, NormalTanhSampler
 
 __all__ = [

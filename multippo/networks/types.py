@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from multippo.networks.core.binding import StatefulMeta
-from multippo.networks.core.carry_checks import with_batch_size
+from multippo.networks.core.unrolling import with_batch_size
 from multippo.trees import tree_map
 
 if TYPE_CHECKING:

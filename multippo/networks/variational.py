@@ -6,11 +6,10 @@ import math
 from typing import Any, NamedTuple
 
 from multippo.arguments import check_features, check_flag, check_number, check_size, describe, known_keywords
+from multippo.networks.activations import softplus
 from multippo.networks.core import random_state
-from multippo.networks.core.carry_checks import check_steps
 from multippo.networks.core.random_state import RandomState
-from multippo.networks.core.unrolling import reset_where
-from multippo.networks.kinks import softplus
+from multippo.networks.core.unrolling import check_steps, reset_where
 from multippo.networks.samplers.distributions import Gaussian, gaussian_kl
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs

@@ -23,8 +23,11 @@ from multippo.backends.api import Engine
 from multippo.backends.registry import use_backend
 from multippo.envs.registry import FAMILIES
 from multippo.errors import UsageError, one_line
-from multippo.networks.factories.actor_critics import make_mlp_actor_critic, make_recurrent_actor_critic
-from multippo.networks.factories.images import make_cnn_actor_critic
+from multippo.networks.factories.actor_critics import (
+    make_cnn_actor_critic,
+    make_mlp_actor_critic,
+    make_recurrent_actor_critic,
+)
 from multippo.runs.fields import Setting, fields_of, plain, shown
 
 if TYPE_CHECKING:

@@ -9,15 +9,10 @@ breaks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from multippo.testing.check_env import EnvReport, check_env
 from multippo.testing.check_module import ModuleReport, check_module
-from multippo.testing.environments import Clock, Goal, HostEnv, Spy
+from multippo.testing.environments import Clock, FunctionalClock, FunctionalGoal, Goal, HostEnv, Spy
 from multippo.testing.networks import CountNet, NoisyNet, TableNet, TinyActorCritic
-
-if TYPE_CHECKING:
-    from multippo.testing.functional import FunctionalClock, FunctionalGoal
 
 __all__ = [
     "Clock",
@@ -35,11 +30,3 @@ __all__ = [
     "check_env",
     "check_module",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("FunctionalClock", "FunctionalGoal"):
-        from multippo.testing import functional
-
-        return getattr(functional, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

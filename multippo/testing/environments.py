@@ -1,10 +1,10 @@
-"""Host environments in NumPy, without gymnasium's vector environments in between."""
+"""Host environments in NumPy, without gymnasium's vector environments in between; two of them as JAX functions, too."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -197,3 +197,79 @@ class Spy(EnvWrapper):
     def _changed(self, env_state: EnvState) -> EnvState:
         self.states.append(env_state)
         return env_state
+
+
+class State(NamedTuple):
+    """State of a functional environment, in brax's manner. ``info["truncation"]`` is 1 where the episode was cut."""
+
+    obs: Any
+    reward: Any
+    done: Any
+    info: dict[str, Any]
+    metrics: dict[str, Any]
+
+
+class FunctionalClock:
+    """``Clock`` as pure JAX functions of a single environment's state, for ``make_env``.
+
+    Args:
+        length: Steps of an episode.
+        end: The flag with which episodes end.
+    """
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int, end: End = "terminated") -> None:
+        self.length, self.end = length, end
+
+    def reset(self, key: Any) -> State:
+        """Starts at time 0."""
+        import jax.numpy as jnp
+
+        del key
+        return self._at(jnp.zeros((), jnp.int32))
+
+    def step(self, state: State, action: Any) -> State:
+        """Advances the time by one step."""
+        del action
+        return self._at(state.info["time"] + 1)
+
+    def _at(self, time: Any) -> State:
+        import jax
+        import jax.numpy as jnp
+
+        over = (time == self.length).astype(jnp.float32)
+        cut = over if self.end == "truncated" else jnp.zeros_like(over)
+        obs = jax.nn.one_hot(time, self.length + 1, dtype=jnp.float32)
+        return State(obs, jnp.ones(()), over, {"truncation": cut, "time": time}, {})
+
+
+class FunctionalGoal:
+    """``Goal`` as pure JAX functions of a single environment's state, for ``make_env``.
+
+    Args:
+        length: Steps of an episode, which ends by truncation.
+    """
+
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, length: int = 2) -> None:
+        self.length = length
+
+    def reset(self, key: Any) -> State:
+        """Draws a new goal."""
+        import jax
+        import jax.numpy as jnp
+
+        goal = jax.random.uniform(key, (1,), jnp.float32, -1.0, 1.0)
+        zero = jnp.zeros(())
+        return State(goal, zero, zero, {"truncation": zero, "time": jnp.zeros((), jnp.int32)}, {})
+
+    def step(self, state: State, action: Any) -> State:
+        """Pays the reward and advances the time."""
+        import jax.numpy as jnp
+
+        time = state.info["time"] + 1
+        over = (time == self.length).astype(jnp.float32)
+        reward = -jnp.sum((action - state.obs) ** 2)
+        return State(state.obs, reward, over, {"truncation": over, "time": time}, {})

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from multippo.networks.core import random_state
-from multippo.networks.core.variables import Param
-from multippo.networks.samplers.categorical import CategoricalSampler
+from multippo.networks.core.binding import Param
+from multippo.networks.samplers.discrete import CategoricalSampler
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs
 

@@ -16,7 +16,7 @@ from flax import nnx
 import multippo as mp
 from multippo.envs.functional.functional_env import FunctionalEnv
 from multippo.testing import Clock
-from multippo.testing.functional import FunctionalClock
+from multippo.testing.environments import FunctionalClock
 
 
 def make_env() -> Any:

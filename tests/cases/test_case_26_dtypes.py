@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 import multippo as mp
 from multippo.testing import TableNet
-from multippo.testing.functional import State
+from multippo.testing.environments import State
 
 SIZE = 6
 

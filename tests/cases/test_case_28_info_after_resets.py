@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 import multippo as mp
 from multippo.testing import TableNet
-from multippo.testing.functional import State
+from multippo.testing.environments import State
 
 LENGTH = 3
 

@@ -14,7 +14,7 @@ import support
 from gymnasium import spaces
 
 import multippo as mp
-from multippo.testing.functional import State
+from multippo.testing.environments import State
 
 NUM_ENVS, STEPS = 32, 16
 BOXES = {

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 import multippo as mp
-from multippo.testing.functional import State
+from multippo.testing.environments import State
 
 
 class Choosing:

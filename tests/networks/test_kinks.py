@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from multippo.networks.kinks import clip, softplus
+from multippo.networks.activations import clip, softplus
 
 INF = np.inf
 

@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from multippo.testing import check_env
-from multippo.testing.random_actions import random_action
+from multippo.testing.check_env import random_action
 
 RNG = np.random.default_rng(0)
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import optree
 
-from multippo.networks.samplers.comparable_samplers import Lesson, is_lesson
+from multippo.networks.recording import Lesson, is_lesson
 from multippo.trees import tree_leaves, tree_structure
 
 _REMEDY = (

@@ -23,7 +23,7 @@ from multippo.networks.core.error_paths import message_of, where_it_failed
 from multippo.networks.core.outputs import per_environment
 from multippo.networks.core.random_state import reseed
 from multippo.networks.core.unrolling import reset_where
-from multippo.networks.samplers.comparable_samplers import is_lesson, measured
+from multippo.networks.recording import is_lesson, measured
 from multippo.programmes import identity, programmes_of
 from multippo.trees import named_leaves, select, tree_leaves, tree_map, tree_structure, tree_sum
 
@@ -232,7 +232,7 @@ def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[An
     teacher has a distribution, which is taken as it is.
 
     Args:
-        network: The student, measured (see ``networks.samplers.comparable_samplers``); evaluated by its ``unroll``.
+        network: The student, measured (see ``networks.recording``); evaluated by its ``unroll``.
         sequences: ``[L, S, ...]``; ``rollout_extras`` are the teacher's.
         loss: "nll" or "kl".
 

@@ -25,8 +25,7 @@ from multippo.backends.attributes import (
     track_late,
     unescape,
 )
-from multippo.networks.core.binding import StatefulMeta
-from multippo.networks.core.variables import Param, Variable
+from multippo.networks.core.binding import Param, StatefulMeta, Variable
 
 
 class Held(ReadFirst):

@@ -18,8 +18,7 @@ from multippo.backends.attributes import (
     track_below,
     track_late,
 )
-from multippo.networks.core.binding import StatefulMeta
-from multippo.networks.core.variables import Param, Variable
+from multippo.networks.core.binding import Param, StatefulMeta, Variable
 
 
 class _ReadFirst(ReadFirst):

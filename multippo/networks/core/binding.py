@@ -1,8 +1,8 @@
-"""Binding of neutral classes to an engine: at instantiation, through the metaclass.
+"""Binding of neutral classes to an engine, through metaclasses: of modules, and of ``Param`` and ``Variable``.
 
-Calling a neutral class looks up the active engine, asks it for a cached class derived from (the neutral class, the
-engine's native module), and instantiates that. The engine is then a class attribute of the instance for good: nothing
-is looked up by array type, environment variable or global while a network runs.
+Calling a neutral class of a module looks up the active engine, asks it for a cached class derived from (the neutral
+class, the engine's native module), and instantiates that. The engine is then a class attribute of the instance for
+good: nothing is looked up by array type, environment variable or global while a network runs.
 
 The binding sits in ``__call__`` of a metaclass because flax's NNX keeps its own books in its metaclass's ``__call__``;
 returning a bound instance from ``__new__`` would skip them.
@@ -11,7 +11,9 @@ returning a bound instance from ``__new__`` would skip them.
 from __future__ import annotations
 
 import abc
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 _TAKEN = ("self", "cls")
 
@@ -40,3 +42,67 @@ class StatefulMeta(abc.ABCMeta):
         from multippo.backends.registry import active_engine
 
         return active_engine().bind(cls)(*args, **kwargs)
+
+
+class VariableMeta(abc.ABCMeta):
+    """Metaclass of ``Param`` and ``Variable``: a call makes the active engine's native variable."""
+
+    def __call__(cls, value: Any) -> Any:
+        """Makes a variable of the kind the class names.
+
+        Raises:
+            TypeError: If the value is not an array of numbers, or for a ``Param`` one of complex numbers.
+        """
+        from multippo.backends.registry import active_engine
+
+        _check_value(cls.__name__, value)
+        return active_engine().make_variable(cls.__name__, value)
+
+
+class Param(metaclass=VariableMeta):
+    """A trained array: ``Param(value)``, read as ``p[...]``, written as ``p[...] = new``.
+
+    Integers become numbers of the engine's floating-point type, since nothing else can be trained.
+
+    Calling it returns the active engine's native object (``flax.nnx.Param``, or a ``torch.nn.Module`` that holds one
+    ``torch.nn.Parameter``), for which ``isinstance(p, Param)`` holds. A value read is not changed by a later write.
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(self, value: Any) -> None: ...
+        def __getitem__(self, index: Any) -> Any: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+
+
+class Variable(metaclass=VariableMeta):
+    """A tracked array that is not trained, such as a running mean. Read and written like ``Param``."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, value: Any) -> None: ...
+        def __getitem__(self, index: Any) -> Any: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+
+
+def _check_value(kind: str, value: Any) -> None:
+    if isinstance(value, Param | Variable):
+        held = "Param" if isinstance(value, Param) else "Variable"
+        raise TypeError(f"{kind} got a {held} itself; read its value first: {kind}(other[...]).")
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or not hasattr(value, "shape"):
+        try:
+            dtype = np.asarray(value).dtype
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(
+                f"{kind} got a {type(value).__name__} that can't be read as an array of numbers ({error}); expected "
+                "one, such as np.zeros(3)."
+            ) from error
+    if getattr(dtype, "kind", "") in ("O", "U", "S", "M", "m"):
+        of = f" of {dtype}" if isinstance(value, np.ndarray | list | tuple) else ""
+        raise TypeError(f"{kind} got a {type(value).__name__}{of}; expected an array of numbers, such as np.zeros(3).")
+    if kind == "Param" and "complex" in str(dtype):
+        raise TypeError(
+            f"Param got numbers of type {str(dtype).removeprefix('torch.')}; expected real ones, since no other are "
+            "trained. Keep real and imaginary parts in two Params."
+        )

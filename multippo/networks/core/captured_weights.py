@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from multippo.networks.core.binding import Param
 from multippo.networks.core.error_paths import paths_of
-from multippo.networks.core.variables import Param
 from multippo.networks.types import StatefulModule
 
 _DEPTH = 6

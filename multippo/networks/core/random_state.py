@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from multippo.arguments import describe
-from multippo.networks.core.carry_checks import check_rows
-from multippo.networks.core.variables import Variable
+from multippo.networks.core.binding import Variable
+from multippo.networks.core.unrolling import check_rows
 from multippo.rngs import Rngs, check_rngs
 
 Draw = Callable[[Any, tuple[int, ...]], Any]

@@ -13,8 +13,7 @@ from multippo.arguments import is_integer
 from multippo.integer_boxes import MOST_CHOICES, is_integer_box, num_choices
 from multippo.networks.containers import Filter, Flattener, Map, Parallel, Sequential, Splitter
 from multippo.networks.factories.observations import Size
-from multippo.networks.samplers.binary import BernoulliSampler
-from multippo.networks.samplers.categorical import CategoricalSampler, MultiCategoricalSampler
+from multippo.networks.samplers.discrete import BernoulliSampler, CategoricalSampler, MultiCategoricalSampler
 from multippo.networks.samplers.gaussian import NormalSampler, NormalTanhSampler
 from multippo.networks.types import StatefulModule
 from multippo.rngs import Rngs

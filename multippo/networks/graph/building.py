@@ -8,10 +8,8 @@ from multippo.arguments import check_size
 from multippo.networks.activations import Activation
 from multippo.networks.core.parent import Parent
 from multippo.networks.feedforward import Dense
-from multippo.networks.graph.connection import Connection, Readout, connection_name
+from multippo.networks.graph.parts import Connection, InputFrom, Population, Readout, check_name, connection_name
 from multippo.networks.graph.plan import Plan, make_plan
-from multippo.networks.graph.population import InputFrom, Population
-from multippo.networks.graph.wrapper import check_name
 from multippo.networks.types import StatefulModule
 from multippo.rngs import Rngs, check_rngs
 

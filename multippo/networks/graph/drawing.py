@@ -10,8 +10,7 @@ from multippo.networks.graph.plan import Plan
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from multippo.networks.graph.connection import Connection, Readout
-    from multippo.networks.graph.population import Population
+    from multippo.networks.graph.parts import Connection, Population, Readout
 
 
 _FORWARD, _FEEDBACK = "0.35", "tab:red"

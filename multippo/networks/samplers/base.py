@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from multippo.arguments import check_number, describe, is_integer, is_the_librarys, require
 from multippo.networks.core import random_state
-from multippo.networks.core.carry_checks import check_steps
 from multippo.networks.core.outputs import Draw, recorders
 from multippo.networks.core.random_state import RandomState
+from multippo.networks.core.unrolling import check_steps
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.rngs import Rngs, check_rngs
 

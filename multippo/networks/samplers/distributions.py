@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from multippo.networks.kinks import softplus
+from multippo.networks.activations import softplus
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from multippo.arguments import check_flag, check_number, is_number
-from multippo.networks.core.variables import Param
-from multippo.networks.kinks import softplus
+from multippo.networks.activations import softplus
+from multippo.networks.core.binding import Param
 from multippo.networks.samplers.base import ActionSampler, check_action_shape, check_parameters
 from multippo.networks.samplers.distributions import (
     Gaussian,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from multippo.algorithms.distillation.pairing import plan_route
-from multippo.networks.samplers.comparable_samplers import Lesson
+from multippo.networks.recording import Lesson
 from multippo.networks.samplers.distributions import Categorical
 
 

@@ -10,7 +10,7 @@ from support import assert_trees_close, compiled, fill_randomly, to_numpy
 
 import multippo as mp
 from multippo.networks.core.unrolling import step_unroll
-from multippo.networks.inspect.recording import ACTIVATION_KEY
+from multippo.networks.recording import ACTIVATION_KEY
 
 B, T = 3, 4
 X = np.random.default_rng(0).normal(size=(T, B, 5)).astype(np.float32)

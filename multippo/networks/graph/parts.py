@@ -1,17 +1,81 @@
-"""``Population``: a node of a ``PopulationGraph``."""
+"""Parts of a ``PopulationGraph``: populations, connections between them, and its outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multippo.arguments import check_features, check_size
+from multippo.arguments import check_features, check_size, describe
 from multippo.networks.activations import Activation, activate, resolve_activation
+from multippo.networks.containers import Container, check_child
 from multippo.networks.core.parent import Pass
 from multippo.networks.core.unrolling import shift_in_time
-from multippo.networks.graph.wrapper import Wrapper, check_name, check_output, check_yields
 from multippo.networks.tree_layers import Filter
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
+
+
+class Wrapper(Container):
+    """A module around another one, or around nothing, which stands for the identity."""
+
+    def _hold(self, role: str, module: StatefulModule | None, where: str) -> None:
+        """Keeps ``module`` as the attribute ``role``.
+
+        Raises:
+            TypeError: If it is neither None nor a StatefulModule of this engine.
+        """
+        if module is not None:
+            check_child(self.engine, f"{where}, {role}=...,", module)
+        self.keys = () if module is None else (role,)
+        setattr(self, role, module)
+
+    @property
+    def children_by_key(self) -> dict[Any, StatefulModule]:
+        """The module, if there is one."""
+        return {key: getattr(self, key) for key in self.keys}
+
+
+def check_name(what: str, name: Any) -> str:
+    """The name of a population or an output.
+
+    Raises:
+        TypeError: If it is not a string.
+        ValueError: If it is empty, or could be taken for a connection's, such as ``source->target@2``.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"PopulationGraph got the {what} name {name!r}; expected a string.")
+    if not name or "->" in name or "@" in name:
+        raise ValueError(
+            f"PopulationGraph got the {what} name {name!r}; expected some letters, and neither '->' nor '@'."
+        )
+    return name
+
+
+def check_yields(where: str, module: StatefulModule, input_size: int, output_size: int | None) -> None:
+    """Runs a module on ``[B, input_size]`` without computing.
+
+    Raises:
+        ValueError: If it does not take that, or does not return ``[B, output_size]``.
+    """
+    engine = module.engine
+
+    def run() -> Any:
+        return module(module.initialize_state(1), engine.zeros((1, input_size))).output
+
+    try:
+        with engine.no_grad():
+            output = engine.shapes(run)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{where} does not take an input of {input_size} features: {error}") from error
+    if output_size is not None:
+        check_output(where, output, output_size)
+
+
+def check_output(where: str, output: Any, size: int) -> None:
+    """Raises a ValueError unless ``output`` is an array with ``size`` features on its last axis."""
+    shape = getattr(output, "shape", ())
+    if len(shape) < 2 or shape[-1] != size:
+        raise ValueError(f"{where} yields {describe(output)}; expected an array with {size} features on the last axis.")
+
 
 InputFrom = str | int | tuple[str | int, ...] | Callable[[Any], Any] | None
 """The entry of the observation that a population sees: a key, a path of keys, or a function of the observation."""
@@ -152,3 +216,62 @@ class Population(Wrapper):
     def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int, replay: bool = False) -> Any:
         """The carry with the noise of ``compute`` drawn."""
         return {**state, **super().draw_ahead(state, rollout_extras, num_steps, replay)}
+
+
+class Connection(Wrapper):
+    """``transform`` of a population's output, now or some steps ago, on its way to another one's input.
+
+    Made by ``PopulationGraph.connect``.
+
+    Attributes:
+        name: ``source->target``, or ``source->target@delay``.
+        source: Name of the population it reads.
+        target: Name of the population it feeds.
+        delay: How many steps ago.
+        output_size: Features of the target's input.
+    """
+
+    def __init__(self, source: Population, target: Population, delay: int, transform: StatefulModule | None) -> None:
+        self.name = connection_name(source.name, target.name, delay)
+        where = f"Connection {self.name!r}"
+        self.source, self.target, self.delay = source.name, target.name, delay
+        self.output_size = target.input_size
+        self._hold("transform", transform, where)
+        if transform is not None:
+            check_yields(f"{where}, transform=...,", transform, source.output_size, self.output_size)
+        elif source.output_size != self.output_size:
+            raise ValueError(
+                f"{where} has no transform, but leads from {source.output_size} features to {self.output_size}; "
+                "expected equal sizes, or a module such as Dense; the default transform is one."
+            )
+
+    def _route(self, children: Pass, x: Any) -> Any:
+        y = children.run("transform", x) if self.keys else x
+        check_output(f"Connection {self.name!r}", y, self.output_size)
+        return y
+
+
+class Readout(Wrapper):
+    """``head`` of a population's output, under a name of the graph's output.
+
+    Made by ``PopulationGraph.add_output``.
+
+    Attributes:
+        name: The entry of the graph's output.
+        source: Name of the population it reads.
+    """
+
+    def __init__(self, name: str, source: Population, head: StatefulModule | None) -> None:
+        self.name = check_name("output", name)
+        self.source = source.name
+        self._hold("head", head, f"Output {self.name!r}")
+        if head is not None:
+            check_yields(f"Output {self.name!r}, head=...,", head, source.output_size, None)
+
+    def _route(self, children: Pass, x: Any) -> Any:
+        return children.run("head", x) if self.keys else x
+
+
+def connection_name(source: str, target: str, delay: int) -> str:
+    """Name of a connection in carries, snapshots and portable weights."""
+    return f"{source}->{target}@{delay}" if delay else f"{source}->{target}"

@@ -10,7 +10,7 @@ from scipy import special, stats
 from support import compiled, gradients, to_numpy
 
 import multippo as mp
-from multippo.networks.samplers.comparable_samplers import Lesson, is_lesson, measured
+from multippo.networks.recording import Lesson, is_lesson, measured
 from multippo.networks.samplers.distributions import Bernoulli, Categorical, Gaussian
 from multippo.trees import tree_map
 

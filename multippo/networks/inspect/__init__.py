@@ -1,1 +1,0 @@
-"""Looking into networks: summaries, and records of activations."""
