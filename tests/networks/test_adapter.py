@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from multippo.conformance.specimens.scripted_environment import ScriptedEnv
-from support import compiled, fill_randomly, to_numpy
+from support import to_numpy
 from training import train
 
 import multippo as mp
@@ -68,18 +68,6 @@ def test_a_tree_of_samples_becomes_two_trees(engine):
     assert to_numpy(out.loglikelihoods["leg"])[0] == 1.0
 
 
-def test_state_and_snapshots_are_keyed_by_port(engine):
-    net = mp.PPOAdapter(
-        action=mp.Sequential([mp.Dense(2, 2, mp.Rngs(0)), mp.NormalTanhSampler(mp.Rngs(1))]),
-        value=mp.Dense(2, 1, mp.Rngs(2)),
-    )
-    state = net.initialize_state(3)
-    assert list(state) == ["action", "value"]
-    out = compiled(net, lambda net, *args: net(*args))(state, engine.zeros((3, 2)))
-    assert out.rollout_extras["action"][1].shape == (3, 1) and out.rollout_extras["value"] is None
-    assert to_numpy(out.next_state["action"][1].count).tolist() == [1, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("action", "received"),
     [
@@ -134,48 +122,6 @@ def test_an_action_space_may_have_keys_like_a_samples(engine):
     out = run(engine, tree, lambda x: x[..., 0]).output
     assert to_numpy(out.actions["log_likelihood"]["deep"]).tolist() == [[2.0, 2.0]] * 3
     assert to_numpy(out.loglikelihoods["action"]).tolist() == [1.0] * 3
-
-
-def asymmetric():
-    """The actor sees what the robot sees, the critic what the simulator knows."""
-    rngs = mp.Rngs(0)
-    actor = [mp.Filter("policy"), mp.Normalizer(3), mp.LSTM(3, 4, rngs), mp.Dense(4, 4, rngs)]
-    critic = [mp.Filter("privileged"), mp.Normalizer(5), mp.Dense(5, 4, rngs, "tanh"), mp.Dense(4, 1, rngs)]
-    return mp.PPOAdapter(action=mp.Sequential([*actor, mp.NormalTanhSampler(rngs)]), value=mp.Sequential(critic))
-
-
-def test_each_port_feels_its_own_part_of_the_observation_alone(engine):
-    network, rng = asymmetric(), np.random.default_rng(0)
-    fill_randomly(network)
-    obs = {"policy": rng.normal(size=(4, 3)), "privileged": rng.normal(size=(4, 5))}
-    obs = {key: engine.asarray(value.astype(np.float32)) for key, value in obs.items()}
-    if engine.name == "torch":
-        for leaf in obs.values():
-            leaf.requires_grad_(True)
-    state, stored = network.initialize_state(4), network.zeros((4, 2)) + 0.3
-
-    def gradient(port):
-        def loss(obs):
-            extras = {"action": [None, obs["policy"], None, None, stored], "value": [None] * 4}
-            return engine.xp.sum(getattr(network(state, obs, extras).output, port)), None
-
-        return to_numpy(engine.jit(engine.value_and_grad(loss))(obs)[1])
-
-    actor, critic = gradient("loglikelihoods"), gradient("value_estimates")
-    assert (actor["policy"] != 0).all() and (actor["privileged"] == 0).all()
-    assert (critic["privileged"] != 0).all() and (critic["policy"] == 0).all()
-
-
-@pytest.mark.nightly_if("jax")
-def test_an_asymmetric_network_trains(engine):
-    network = asymmetric()
-    env = ScriptedEnv({"policy": (3,), "privileged": (5,)}, gymnasium.spaces.Box(-1.0, 1.0, (2,)))
-    before = mp.to_portable(network)
-    run = train(env, network, iterations=1, rollout_length=4, num_epochs=1, num_minibatches=2)
-    assert run.column("ratio/first_max_dev")[0] < 1e-5
-    after = mp.to_portable(network)
-    still = [name for name in before if np.array_equal(before[name], after[name])]
-    assert [name for name in still if not name.endswith("base_key")] == []
 
 
 TWO = gymnasium.spaces.Dict(arm=gymnasium.spaces.Box(-1.0, 1.0, (2,)), gripper=gymnasium.spaces.Discrete(3))

@@ -63,21 +63,6 @@ def test_children_may_be_named_by_a_dict_too(engine, container):
     assert tuple(net.children_by_key) == names == tuple(net.initialize_state(2))
 
 
-def test_stored_snapshots_reach_the_child_they_came_from(engine):
-    net = mp.Parallel(a=mp.Sequential([Counter(2.0)]), b=Counter(3.0))
-    extras = {"a": [4 * ones(engine, 2, 1)], "b": 5 * ones(engine, 2, 1)}
-    out = net(net.initialize_state(2), ones(engine, 2, 1), extras)
-    assert to_numpy(out.output["a"])[0, 0] == 8.0 and to_numpy(out.output["b"])[0, 0] == 15.0
-
-
-def test_resets_and_statistics_reach_every_child(engine):
-    net = mp.Sequential([mp.Parallel(a=Counter(2.0), b=Counter(3.0))])
-    state = net.reset_state(net.initialize_state(2))
-    assert to_numpy(state[0]["a"]["count"])[0, 0] == -2.0 and to_numpy(state[0]["b"]["count"])[0, 0] == -3.0
-    net.update_statistics([{"a": ones(engine, 4, 2, 1), "b": 2 * ones(engine, 4, 2, 1)}])
-    assert to_numpy(net[0].components["a"].seen[...]) == 8.0 and to_numpy(net[0].components["b"].seen[...]) == 16.0
-
-
 def test_the_mask_reaches_children_that_take_none_as_fewer_entries(engine):
     class Unmasked(Counter):
         def update_statistics(self, rollout_extras):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import assert_trees_close, each_engine, fill_randomly, gradients, to_numpy, total
+from support import fill_randomly, to_numpy
 
 import multippo as mp
 from multippo.networks.convolution import output_size, pad_sizes
@@ -70,50 +70,6 @@ def test_sizes_by_hand():
     # Mnih et al. (2015): 84 -> (84 - 8) / 4 + 1 = 20 -> (20 - 4) / 2 + 1 = 9 -> 7.
     assert [output_size(84, 8, 4, "valid"), output_size(20, 4, 2, "valid"), output_size(9, 3, 1, "valid")] == [20, 9, 7]
     assert output_size(7, 3, 2, "same") == 4 and output_size(7, 3, 2, 1) == 4 and output_size(2, 3, 1, "valid") == 0
-
-
-def test_engines_agree_and_share_weights():
-    images = np.random.default_rng(0).integers(0, 256, (3, 9, 8, 3)).astype(np.uint8)
-
-    def run():
-        net = mp.Sequential(
-            [
-                mp.Scale(1 / 255),
-                mp.Conv(3, 4, 3, mp.Rngs(0), stride=2, padding="same", activation="tanh"),
-                mp.Conv(4, 2, 2, mp.Rngs(1)),
-                mp.Flattener(),
-            ]
-        )
-        initial = mp.to_portable(net)
-        fill_randomly(net)
-        x = net.engine.asarray(images)
-        state = net.initialize_state(3)
-        grads = gradients(net, lambda net: total(net.xp, net(state, x).output))
-        return initial, to_numpy(net(state, x).output), grads, mp.to_portable(net)
-
-    found = each_engine(run)
-    initial = found["jax"][0]
-    assert {name: value.shape for name, value in initial.items()} == {
-        "layers.1.bias": (4,),
-        "layers.1.kernel": (3, 3, 3, 4),
-        "layers.2.bias": (2,),
-        "layers.2.kernel": (2, 2, 4, 2),
-    }
-    assert_trees_close(found["torch"][0], initial, 0.0)
-    assert_trees_close(found["torch"][3], found["jax"][3], 0.0)
-    assert found["jax"][1].shape == (3, 4 * 3 * 2)
-    assert_trees_close(found["torch"][1:3], found["jax"][1:3], 2e-5)
-    assert all(grad.any() for grad in found["jax"][2].values())
-
-
-def test_all_steps_at_once_are_the_steps(engine):
-    conv, xs = mp.Conv(2, 3, 2, mp.Rngs(0)), np.random.default_rng(0).normal(size=(3, 2, 4, 5, 2)).astype(np.float32)
-    fill_randomly(conv)
-    out = conv.unroll((), engine.asarray(xs), engine.asarray(np.ones((3, 2), bool)))
-    assert out.output.shape == (3, 2, 3, 4, 3)
-    for t in range(3):
-        one = to_numpy(conv((), engine.asarray(xs[t])).output)
-        np.testing.assert_allclose(to_numpy(out.output)[t], one, rtol=1e-5, atol=1e-6)
 
 
 def test_the_initial_kernel_has_variance_one_over_its_inputs(engine):

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from spaces_env import Spaces
-from support import assert_trees_close, each_engine, gradients, to_numpy
+from support import assert_trees_close, gradients, to_numpy
 from training import train
 
 import multippo as mp
-from multippo.networks.core.random_state import forget_drawn
-from multippo.networks.core.unrolling import step_unroll
 from multippo.random import host
-from multippo.trees import tree_map
 
 T, B = 5, 3
 DONE = np.asarray([[1, 0, 1], [0, 0, 1], [0, 1, 1], [0, 0, 1], [1, 0, 1]], bool)
@@ -52,43 +49,12 @@ def test_environments_steps_and_seeds_differ(engine):
     assert (to_numpy(other.unroll(other.initialize_state(B), xs, done).rollout_extras) != masks.reshape(T, B, 64)).any()
 
 
-@pytest.mark.parametrize("warm", [False, True])
-def test_unroll_and_replay_are_the_steps_bit_for_bit(engine, warm):
-    layer, xs, done = mp.Dropout(0.5, mp.Rngs(0)), inputs(engine), engine.asarray(DONE)
-    state = layer.initialize_state(B)
-    if warm:  # counts that differ
-        state = state._replace(count=state.count + engine.random.words_to(B, state.key))
-    rollout = step_unroll(layer, state, xs, done, None)
-    for out in (layer.unroll(state, xs, done), layer.unroll(state, xs, done, rollout.rollout_extras)):
-        assert_trees_close(tuple(out[:2]), tuple(rollout[:2]), 0.0)
-        assert_trees_close(out.rollout_extras, rollout.rollout_extras, 0.0)
-    part = tree_map(lambda x: x[2], rollout.rollout_extras)
-    assert_trees_close(layer(state, xs[2], part).output, rollout.output[2], 0.0)
-    assert to_numpy(rollout.next_state.count - state.count).tolist() == [T] * B
-
-
 def test_replay_drops_what_was_dropped_whatever_the_key(engine):
     layer, xs, done = mp.Dropout(0.5, mp.Rngs(0)), inputs(engine), engine.asarray(DONE)
     rollout = layer.unroll(layer.initialize_state(B), xs, done)
     again = mp.Dropout(0.5, mp.Rngs(9))
     replayed = again.unroll(again.initialize_state(B), xs, done, rollout.rollout_extras)
     assert_trees_close(replayed.output, rollout.output, 0.0)
-
-
-def test_noise_drawn_ahead_is_the_same(engine):
-    layer, xs, done = mp.Dropout(0.5, mp.Rngs(0)), inputs(engine), engine.asarray(DONE)
-    state = layer.initialize_state(B)
-    emitted = layer(state, xs[0]).rollout_extras
-    taped = layer.draw_ahead(state, emitted, T)
-    assert taped.tape.shape == (B, T, 6)
-    plain = layer.unroll(state, xs, done)
-    for way in (layer.unroll, lambda *args: step_unroll(layer, *args, None)):
-        out = way(taped, xs, done)
-        assert_trees_close(out.output, plain.output, 0.0)
-        assert_trees_close(forget_drawn(out.next_state), plain.next_state, 0.0)
-    # Replay has the masks: nothing is drawn, whoever asks.
-    assert layer.draw_ahead(state, plain.rollout_extras, T).tape is None
-    assert layer.draw_ahead(state, emitted, T, replay=True).tape is None
 
 
 def test_eval_switches_it_off_and_train_on(engine):
@@ -110,17 +76,6 @@ def test_a_rate_of_zero_drops_nothing_and_whole_numbers_are_taken(engine):
     layer = mp.Dropout(0, mp.Rngs(0))
     x = engine.asarray(np.arange(6, dtype=np.int32).reshape(1, 6))
     assert to_numpy(layer(layer.initialize_state(1), x).output).tolist() == [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]]
-
-
-def test_engines_draw_the_same_masks():
-    def run():
-        layer = mp.Dropout(0.3, mp.Rngs(5))
-        xs, done = inputs(layer.engine), layer.engine.asarray(DONE)
-        return to_numpy(layer.unroll(layer.initialize_state(B), xs, done).rollout_extras)
-
-    found = each_engine(run)
-    np.testing.assert_array_equal(found["jax"], found["torch"])
-    assert 0.1 < (~found["jax"]).mean() < 0.5
 
 
 @pytest.mark.nightly_if("jax")

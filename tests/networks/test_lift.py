@@ -57,13 +57,6 @@ def test_layers_that_multippo_has_go_by_its_names_and_layouts(engine, kind, shap
     assert {name: value.shape for name, value in weights.items()} == shapes
 
 
-def test_a_dense_layer_takes_its_weights(engine):
-    lifted, dense, x = mp.Lift(native(engine)), mp.Dense(2, 3, mp.Rngs(0)), inputs(engine)[0]
-    fill_randomly(lifted)
-    mp.load_portable(dense, mp.to_portable(lifted))
-    np.testing.assert_allclose(to_numpy(dense((), x).output), to_numpy(lifted((), x).output), rtol=1e-6, atol=1e-6)
-
-
 def test_it_trains_in_a_container(engine):
     net = mp.Sequential([mp.Lift(native(engine, "stack")), mp.LSTM(1, 2, mp.Rngs(0))])
     values = fill_randomly(net)
@@ -72,14 +65,6 @@ def test_it_trains_in_a_container(engine):
     xs, done, state = inputs(engine), engine.asarray(DONE), net.initialize_state(3)
     found = gradients(net, lambda net: net.xp.sum(net.unroll(state, xs, done).output))
     assert all(found[name].all() for name in lifted)
-
-
-def test_all_steps_at_once_are_the_steps(engine):
-    layer, xs = mp.Lift(native(engine, "stack")), inputs(engine)
-    fill_randomly(layer)
-    out = to_numpy(layer.unroll((), xs, engine.asarray(DONE)).output)
-    for t in range(4):
-        np.testing.assert_allclose(out[t], to_numpy(layer((), xs[t]).output), rtol=1e-5, atol=1e-6)
 
 
 def test_a_function_has_no_weights_and_may_take_a_tree(engine):

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support import assert_trees_close, compiled, to_numpy
+from support import assert_trees_close, to_numpy
 
 import multippo as mp
-from multippo.networks.core.unrolling import step_unroll
 
 
 class Pair(NamedTuple):
@@ -27,28 +26,6 @@ def test_merge_joins_what_its_children_yield(engine):
     out = merge(merge.initialize_state(1), engine.zeros((1, 1)) + 1)
     assert {name: to_numpy(value).item() for name, value in out.output.items()} == {"y": 2.0, "b": 3.0, "c": 5.0}
     assert list(out.output) == ["y", "b", "c"]
-
-
-@pytest.mark.nightly_if("jax")
-def test_merge_routes_carry_loss_metrics_snapshots_statistics_and_time(engine):
-    rngs = mp.Rngs(0)
-    memory = mp.Sequential([mp.Normalizer(2), mp.LSTM(2, 2, rngs), mp.Splitter(h=2)])
-    code = mp.Parallel(z=mp.VariationalBottleneck(1, rngs))
-    net, batch, time = mp.Merge(memory=memory, code=code), 3, 4
-    rng = np.random.default_rng(0)
-    xs = engine.asarray(rng.normal(size=(time, batch, 2)).astype(np.float32))
-    done = np.zeros((time, batch), bool)
-    done[[0, -1], 0] = done[1:3, 1] = True
-    done = engine.asarray(done)
-    fast = compiled(net, lambda n: tuple(n.unroll(n.initialize_state(batch), xs, done)))()
-    slow = compiled(net, lambda n: tuple(step_unroll(n, n.initialize_state(batch), xs, done, None)))()
-    assert_trees_close(fast, slow, 1e-5)
-    out = mp.StatefulModuleOutput(*fast)
-    assert sorted(out.next_state) == ["code", "memory"] and sorted(out.output) == ["h", "z"]
-    kl = to_numpy(out.metrics["code"]["z"]["kl"])
-    np.testing.assert_allclose(to_numpy(out.regularization_loss), kl, rtol=1e-6)
-    net.update_statistics(out.rollout_extras)
-    np.testing.assert_allclose(to_numpy(memory[0].mean[...]), to_numpy(xs).mean((0, 1)), rtol=1e-4, atol=1e-6)
 
 
 def test_merge_refuses_what_it_cannot_join(engine):

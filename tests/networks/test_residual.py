@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import assert_trees_close, fill_randomly, gradients, to_numpy
+from support import gradients, to_numpy
 
 import multippo as mp
-from multippo.networks.core.unrolling import step_unroll
-
-DONE = np.asarray([[1, 0], [1, 1], [0, 0], [0, 1]], bool)
-
-
-def inputs(engine, features=3):
-    return engine.asarray(np.random.default_rng(0).normal(size=(4, 2, features)).astype(np.float32))
 
 
 def test_it_adds_the_input(engine):
@@ -22,34 +15,6 @@ def test_it_adds_the_input(engine):
     out = net(net.initialize_state(1), engine.zeros((1, 2)) + 1)
     # 1 + (1 + 3 + 1) and 1 + (2 + 4 + 1)
     assert to_numpy(out.output).tolist() == [[6.0, 8.0]]
-
-
-def test_the_carry_is_the_modules(engine):
-    inner = mp.GRU(3, 3, mp.Rngs(0), trainable_initial_state=True)
-    net = mp.Residual(inner)
-    fill_randomly(net)
-    xs, done, state = inputs(engine), engine.asarray(DONE), net.initialize_state(2)
-    own = inner.unroll(inner.initialize_state(2), xs, done)
-    for out in (net.unroll(state, xs, done), step_unroll(net, state, xs, done, None)):
-        np.testing.assert_allclose(to_numpy(out.output), to_numpy(xs + own.output), rtol=1e-5, atol=1e-6)
-        assert_trees_close(out.next_state, [own.next_state], 1e-5)
-    assert_trees_close(net.reset_state(out.next_state), [inner.initialize_state(2)], 1e-6)
-
-
-@pytest.mark.nightly_if("jax")
-def test_statistics_noise_and_losses_are_the_modules(engine):
-    inner = mp.Sequential([mp.Normalizer(3), mp.Dropout(0.5, mp.Rngs(0))])
-    net = mp.Residual(inner)
-    xs, done, state = inputs(engine), engine.asarray(DONE), net.initialize_state(2)
-    out = net.unroll(state, xs, done)
-    assert_trees_close(net.unroll(state, xs, done, out.rollout_extras).output, out.output, 0.0)
-    emitted = net(state, xs[0]).rollout_extras
-    assert net.draw_ahead(state, emitted, 4)[0][1].tape.shape == (2, 4, 3)
-    net.update_statistics(out.rollout_extras)
-    np.testing.assert_allclose(mp.to_portable(net)["layers.0.layers.0.mean"], to_numpy(xs).mean((0, 1)), atol=1e-6)
-    net.eval()
-    plain = inner.unroll(state[0], xs, done)
-    assert_trees_close(net.unroll(state, xs, done).output, xs + plain.output, 1e-6)
 
 
 def test_the_gradient_goes_both_ways(engine):

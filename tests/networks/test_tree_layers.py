@@ -6,12 +6,9 @@ import collections
 
 import numpy as np
 import pytest
-from support import compiled, each_engine, to_numpy
+from support import to_numpy
 
 import multippo as mp
-from multippo.networks.core.unrolling import step_unroll
-
-RNG = np.random.default_rng(0)
 
 
 def observation(engine):
@@ -109,48 +106,6 @@ def test_scale_refuses_what_does_not_fit(engine):
         mp.Scale({"a": {"b": 1.0}, "a.b": 2.0})
     with pytest.raises(ValueError, match=r"Scale got an input with leaves \['b'\]; expected \['a'\]"):
         run(mp.Scale({"a": 2.0}), {"b": engine.zeros((1, 1))})
-
-
-def structured():
-    """Every one of them, around layers with a carry, a statistic and noise."""
-    rngs = mp.Rngs(3)
-    encode = mp.Map(
-        image=mp.Sequential([mp.Scale(1 / 255), mp.Flattener(), mp.LSTM(4, 3, rngs)]), state=mp.Normalizer(2)
-    )
-    return mp.Sequential([mp.Filter(state=("inner", "state"), image="image"), encode, mp.Flattener()])
-
-
-def inputs(time, batch):
-    rng = np.random.default_rng(1)
-    return {
-        "image": rng.integers(0, 255, (time, batch, 2, 2), np.uint8),
-        "inner": {"state": rng.normal(size=(time, batch, 2)).astype(np.float32)},
-        "unused": rng.normal(size=(time, batch, 9)).astype(np.float32),
-    }
-
-
-@pytest.mark.nightly_if("jax")
-def test_unroll_is_the_scan_and_statistics_reach_the_child(engine):
-    net, (time, batch) = structured(), (5, 3)
-    xs = _asarray(engine, inputs(time, batch))
-    done = engine.asarray(np.random.default_rng(2).random((time, batch)) < 0.3)
-    fast = compiled(net, lambda n, xs, done: n.unroll(n.initialize_state(batch), xs, done).output)(xs, done)
-    slow = compiled(net, lambda n, xs, done: step_unroll(n, n.initialize_state(batch), xs, done, None)[1])(xs, done)
-    assert to_numpy(fast).shape == (time, batch, 5)
-    np.testing.assert_allclose(to_numpy(fast), to_numpy(slow), atol=1e-6)
-    extras = net.unroll(net.initialize_state(batch), xs, done).rollout_extras
-    net.update_statistics(extras)
-    mean = to_numpy(net[1].components["state"].mean[...])
-    np.testing.assert_allclose(mean, inputs(time, batch)["inner"]["state"].mean((0, 1)), rtol=1e-5)
-
-
-def test_both_engines_join_alike():
-    outs = {}
-    for name, net in each_engine(structured).items():
-        xs = _asarray(net.engine, inputs(1, 3))
-        done = net.engine.asarray(np.zeros((1, 3), bool))
-        outs[name] = to_numpy(net.unroll(net.initialize_state(3), xs, done).output)
-    np.testing.assert_allclose(outs["jax"], outs["torch"], atol=1e-6)
 
 
 def test_entries_of_different_batches(engine):

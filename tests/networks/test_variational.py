@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import assert_trees_close, compiled, to_numpy
+from support import compiled, to_numpy
 
 import multippo as mp
-from multippo.networks.core.random_state import forget_drawn
 from multippo.networks.core.unrolling import step_unroll
 from multippo.networks.variational import CodeState
-from multippo.testing import Clock
 
 B, T = 3, 6
 ENDS = np.zeros((T, B), bool)
@@ -92,28 +90,6 @@ def test_the_autoregressive_loss(engine, a):
 
 
 @both
-def test_time_in_parallel_is_time_step_by_step(engine, make):
-    module = make()
-    middle = run(module, XS[:2], ENDS[:2]).next_state
-    assert_trees_close(run(module, state=middle), run(module, state=middle, step_by_step=True), 1e-5)
-    one = np.asarray([[True, False, False]])
-    for t in (0, 3):
-        a, b = (run(module, XS[t : t + 1], one, middle, step_by_step) for step_by_step in (False, True))
-        assert_trees_close(a, b, 1e-5)
-
-
-@both
-def test_noise_drawn_ahead_is_the_same_noise(engine, make):
-    module = make()
-    state = run(module, XS[:2], ENDS[:2]).next_state
-    for replay in (False, True):
-        taped = compiled(module, lambda m, s, replay=replay: m.draw_ahead(s, None, T, replay))(state)
-        got, expected = run(module, state=taped), run(module, state=state)
-        assert_trees_close(got._replace(next_state=None), expected._replace(next_state=None), 1e-6)
-        assert_trees_close(forget_drawn(got.next_state), expected.next_state, 1e-6)
-
-
-@both
 def test_without_noise_the_code_is_its_mean(engine, make):
     module = make()
     noisy = to_numpy(run(module).output)
@@ -124,16 +100,6 @@ def test_without_noise_the_code_is_its_mean(engine, make):
     module.train()
     np.testing.assert_allclose(to_numpy(run(module).output), noisy)
     assert np.abs(noisy - XS[..., :2]).min() > 0
-
-
-@both
-def test_environments_and_episodes_have_their_own_noise(engine, make):
-    module = make()
-    same = np.zeros((T, B, 4))
-    z = to_numpy(run(module, same).output).reshape(T * B, 2)
-    assert len(np.unique(z)) == 2 * T * B
-    state = module.reset_state(module.initialize_state(B))
-    assert_trees_close(state, module.initialize_state(B), 0.0)
 
 
 def slope(module, loss, xs, done):
@@ -214,28 +180,6 @@ def test_what_is_no_bottleneck_is_refused(engine):
         mp.AR1VariationalBottleneck(2, mp.Rngs(0), prior_correlation=1.0)
     with pytest.raises(ValueError, match=r"\(ar1_weight=-1\) is not possible"):
         mp.AR1VariationalBottleneck(2, mp.Rngs(0), ar1_weight=-1)
-
-
-@pytest.mark.parametrize("mode", ["same_step", "next_step"])
-@pytest.mark.nightly_if("jax")
-def test_a_replay_repeats_a_rollout_with_codes_and_delays(engine, mode):
-    env, rngs = Clock([3, 5], num_envs=2, autoreset=mode), mp.Rngs(0)
-    size = env.observation_space.shape[0]
-    code = mp.AR1VariationalBottleneck(2, rngs, 0.1, 1e-3, 0.5, prior_correlation=0.8)
-    trunk = mp.Sequential([mp.Delay(np.zeros(size), 2), mp.Dense(size, 4, rngs), code])
-    actor = mp.Sequential([mp.Dense(2, 2, rngs), mp.CategoricalSampler(rngs)])
-    net = mp.Sequential([trunk, mp.PPOAdapter(action=actor, value=mp.Dense(2, 1, rngs))])
-    state, env_state = net.initialize_state(2), env.reset(to_numpy(engine.random.key(1)))
-    for number in range(2):  # the second rollout starts in the middle of episodes
-        before = state
-        key = engine.random.key(2 + number)
-        state, env_state, transition = mp.unroll_env(env, env_state, net, state, 9, key)
-        replayed, valid = mp.replay(net, before, transition), to_numpy(transition.valid)
-        assert valid.all() == (mode == "same_step")
-        for field in ("value_estimates", "loglikelihoods"):
-            got, expected = (to_numpy(getattr(out, field))[valid] for out in (replayed, transition.network_output))
-            np.testing.assert_allclose(got, expected, atol=1e-6)
-            assert len(np.unique(expected)) > 10
 
 
 def test_an_unknown_keyword(engine):

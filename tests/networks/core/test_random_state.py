@@ -1,94 +1,106 @@
 """Noise drawn ahead is the noise drawn step by step, wherever each environment stands."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support import assert_trees_close, compiled, to_numpy
 
 import multippo as mp
-from multippo.networks.core.random_state import RandomState, forget_drawn, reseed
+from multippo.networks.core.random_state import RandomState, forget_drawn, map_random_states, reseed
 from multippo.trees import select, tree_map
+
+
+def graph():
+    rngs = mp.Rngs(4)
+    graph = mp.PopulationGraph(rngs)
+    graph.add_input("x", 4)
+    graph.add_population("noisy", input_size=4, output_size=2, compute=mp.VariationalBottleneck(2, rngs, 0.1))
+    graph.connect("x", "noisy", transform="identity", delay=1)
+    graph.connect("noisy", "noisy", delay=1, transform=mp.Sequential([mp.Dropout(0.5, rngs), mp.Dense(2, 4, rngs)]))
+    graph.add_output("params", source="noisy", head=mp.NormalTanhSampler(rngs, 0.1))
+    graph.finalize()
+    return graph
+
+
+def containers():
+    samplers = mp.Parallel(a=SAMPLERS["normal_tanh"](), b=SAMPLERS["categorical"]())
+    return mp.Sequential([mp.Residual(mp.Dropout(0.5, mp.Rngs(1))), mp.Dense(4, 4, mp.Rngs(0)), samplers])
+
 
 SAMPLERS = {
     "normal_tanh": lambda: mp.NormalTanhSampler(mp.Rngs(0)),
     "normal_tanh_entropy": lambda: mp.NormalTanhSampler(mp.Rngs(0), 0.1),
     "categorical": lambda: mp.CategoricalSampler(mp.Rngs(0)),
 }
-samplers = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
+NOISY = {
+    **SAMPLERS,
+    "dropout": lambda: mp.Dropout(0.5, mp.Rngs(0)),
+    "bottleneck": lambda: mp.VariationalBottleneck(2, mp.Rngs(0), 0.5),
+    "ar1": lambda: mp.AR1VariationalBottleneck(2, mp.Rngs(0), 0.5, 0.1, 3.0),
+    "containers": containers,
+    "graph": graph,
+}
 B, T = 3, 5
-PARAMETERS = np.random.default_rng(0).normal(size=(T, B, 4)).astype(np.float32)
+INPUTS = np.random.default_rng(0).normal(size=(T, B, 4)).astype(np.float32)
 HELD = np.asarray([[0, 1, 0], [0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]], bool)
 
 
-def rollout(engine, sampler, state, held):
-    """Actions of T steps; a row that is held keeps its carry, as after a step that was none."""
+def rollout(module, state):
+    """Outputs of T steps; a row that is held keeps its carry, as after a step that was none."""
 
-    def step(sampler, state, x, held):
-        out = sampler(state, x)
-        return out.output["action"], select(engine.xp, held, state, out.next_state)
+    def step(module, state, x, held):
+        out = module(state, x)
+        return out.output, select(module.xp, held, state, out.next_state)
 
-    actions, step = [], compiled(sampler, step)
+    outputs, step = [], compiled(module, step)
     for t in range(T):
-        action, state = step(state, engine.asarray(PARAMETERS[t]), engine.asarray(held[t]))
-        actions.append(to_numpy(action))
-    return np.stack(actions), state
+        output, state = step(state, module.engine.asarray(INPUTS[t]), module.engine.asarray(HELD[t]))
+        outputs.append(to_numpy(output))
+    return outputs, state
 
 
-@samplers
-@pytest.mark.parametrize("held", [np.zeros_like(HELD), HELD], ids=["all", "some held"])
-def test_the_same_samples_with_and_without_a_tape(engine, make, held):
-    sampler = make()
-    state = sampler.initialize_state(B)
-    example = compiled(sampler, lambda s, *args: s(*args).rollout_extras)(state, engine.asarray(PARAMETERS[0]))
-    _, state = rollout(engine, sampler, state, HELD)  # counts that differ
-    taped = compiled(sampler, lambda s, *args: s.draw_ahead(*args, T))(state, example)
-    assert taped.tape.shape[:2] == (B, T) and state.tape is None
-    plain, after = rollout(engine, sampler, state, held)
-    ahead, after_ahead = rollout(engine, sampler, taped, held)
-    np.testing.assert_allclose(ahead, plain, rtol=1e-6)
-    assert_trees_close(forget_drawn(after_ahead), after, 0.0)
-    # Five steps each, less those held: one in environment 0, two in environment 1; the first rollout held as many.
-    assert to_numpy(after.count).tolist() == ([8, 6, 10] if held.any() else [9, 8, 10])
+def tapes(state):
+    """One for each random state; None where nothing is drawn ahead."""
+    found = []
+    map_random_states(lambda random_state: found.append(random_state.tape) or random_state, state)
+    return found
 
 
-@samplers
-@pytest.mark.nightly_if("jax")
-def test_unroll_reads_a_tape_wherever_the_rows_stand(engine, make):
-    sampler, xs = make(), engine.asarray(PARAMETERS)
-    state = sampler.initialize_state(B)
-    example = compiled(sampler, lambda s, *args: s(*args).rollout_extras)(state, xs[0])
-    taped = compiled(sampler, lambda s, *args: s.draw_ahead(*args, T + 2))(state, example)
-    # Two, one and no steps into the tape.
-    moved = taped._replace(count=taped.count + engine.random.words_to(B, state.key))
-    done = engine.asarray(np.zeros((T, B), bool))
-    unroll = compiled(sampler, lambda s, state: s.unroll(state, xs, done).output)
-    got, expected = unroll(moved), unroll(forget_drawn(moved))
-    assert_trees_close(got, expected, 1e-6)
+@pytest.mark.parametrize("name", NOISY)
+@pytest.mark.nightly_if("jax-graph", "jax-containers")
+def test_the_same_noise_with_and_without_a_tape(engine, name):
+    module, xs = NOISY[name](), engine.asarray(INPUTS)
+    _, state = rollout(module, module.initialize_state(B))  # counts that differ
+    ahead = compiled(module, lambda m, s, x: m.draw_ahead(s, m(s, x).rollout_extras, 2 * T))
+    taped = ahead(state, xs[0])
+    assert all(tape.shape[:2] == (B, 2 * T) for tape in tapes(taped)) and tapes(state) == [None] * len(tapes(taped))
+    (plain, after), (got, after_taped) = rollout(module, state), rollout(module, taped)
+    assert_trees_close(got, plain, 1e-6)
+    assert_trees_close(forget_drawn(after_taped), after, 1e-6)
+    # And at once, the rows at other places of their tapes.
+    done = engine.asarray(np.arange(T * B).reshape(T, B) % 4 == 0)
+    unroll = compiled(module, lambda m, s: tuple(m.unroll(s, xs, done))[:2])
+    (after_taped, got), (after, plain) = unroll(after_taped), unroll(after)
+    assert_trees_close(got, plain, 1e-6)
+    assert_trees_close(forget_drawn(after_taped), after, 1e-6)
 
 
-def test_a_replay_draws_ahead_only_for_an_entropy_estimate(engine):
-    x = engine.zeros((B, 4))
-    for make, draws in ((SAMPLERS["normal_tanh"], False), (SAMPLERS["normal_tanh_entropy"], True)):
-        sampler = make()
-        state = sampler.initialize_state(B)
-        drawn = engine.shapes(
-            lambda state, x, s=sampler: s.draw_ahead(state, s(state, x).rollout_extras, T, replay=True), state, x
-        )
-        assert (drawn.tape is not None) == draws
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_counts_are_of_the_steps_that_were_none_held(engine, name):
+    sampler = SAMPLERS[name]()
+    _, state = rollout(sampler, sampler.initialize_state(B))
+    assert to_numpy(state.count).tolist() == [4, 3, 5]
 
 
-@pytest.mark.nightly_if("jax")
-def test_containers_pass_it_on(engine):
-    net = mp.Sequential(
-        [mp.Dense(2, 4, mp.Rngs(0)), mp.Parallel(a=SAMPLERS["normal_tanh"](), b=SAMPLERS["categorical"]())]
-    )
-    state = net.initialize_state(B)
-    out = net(state, engine.zeros((B, 2)))
-    taped = net.draw_ahead(state, out.rollout_extras, T)
-    assert taped[0] == () and taped[1]["a"].tape.shape == (B, T, 2) and taped[1]["b"].tape.shape == (B, T)
-    assert_trees_close(net(taped, engine.zeros((B, 2))).output, out.output, 1e-6)
-    assert_trees_close(forget_drawn(taped), state, 0.0)
+# A code has its noise in replay too; a mask and a sample are stored, and an entropy's estimate is not.
+@pytest.mark.parametrize(
+    ("name", "draws"),
+    [("normal_tanh", False), ("normal_tanh_entropy", True), ("dropout", False), ("bottleneck", True), ("ar1", True)],
+)
+def test_a_replay_draws_ahead_what_it_does_not_have(engine, name, draws):
+    module = NOISY[name]()
+    ahead = lambda state, x: module.draw_ahead(state, module(state, x).rollout_extras, T, replay=True)  # noqa: E731
+    drawn = engine.shapes(ahead, module.initialize_state(B), engine.zeros((B, 4)))
+    assert [tape is not None for tape in tapes(drawn)] == [draws]
 
 
 def test_every_environment_has_its_own_key_and_every_sampler_its_own_stream(engine):

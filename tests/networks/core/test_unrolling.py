@@ -2,150 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import numpy as np
-import pytest
 from support import (
-    ENGINES,
-    TOLERANCE,
-    assert_trees_close,
-    both_at,
-    fill_randomly,
     gradients,
-    on,
-    portable_gradients,
     to_numpy,
-    total,
 )
-from zoo import BATCH, EPISODE_ENDS, NETWORKS, TIME, inputs
+from zoo import BATCH, TIME, inputs
 
 import multippo as mp
-from multippo.networks.core.unrolling import step_unroll
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.trees import tree_map
-
-# Which networks, at which precision, and whether samples are drawn or the stored ones evaluated: together every module
-# both ways. Each case compiles for a while, so there are no more than these.
-CASES = {
-    "leaves, sampled": ("leaves", "float64", False),
-    "leaves, replayed": ("leaves", "float64", True),
-    "nested": ("nested", "float64", False),
-    "shared_trunk": ("shared_trunk", "float32", True),
-}
-WAYS = {
-    "parallel": lambda module, *args: module.unroll(*args),
-    "scan": step_unroll,
-}
-
-
-def random_carry(engine, network):
-    """A carry as after some steps: random recurrent states, counts above 0."""
-    rng = np.random.default_rng(1)
-
-    def fill(leaf):
-        if "float" in str(leaf.dtype):
-            return engine.asarray(rng.normal(size=leaf.shape).astype(str(leaf.dtype).removeprefix("torch.")))
-        return leaf + 3 if leaf.ndim == 1 else leaf
-
-    return engine.stop_gradient(tree_map(fill, engine.stop_gradient(network.initialize_state(BATCH))))
-
-
-@functools.cache
-def stored_samples(name: str, precision: str) -> Any:
-    """Snapshots of a rollout, the same for every engine and way."""
-    with on("torch", precision) as engine, engine.no_grad():
-        network = NETWORKS[name]()
-        fill_randomly(network)
-        xs, done = engine.asarray(inputs().astype(precision)), engine.asarray(EPISODE_ENDS["mixed"])
-        return to_numpy(step_unroll(network, random_carry(engine, network), xs, done, None).rollout_extras)
-
-
-@functools.cache
-def results(case: str) -> dict[tuple[str, str, str], Any]:
-    """Output and gradients by (engine, way, episode ends)."""
-    name, precision, replayed = CASES[case]
-    samples = stored_samples(name, precision) if replayed else None
-    found: dict[tuple[str, str, str], Any] = {}
-    with both_at(precision):
-        for engine_name in ENGINES:
-            with on(engine_name, precision) as engine:
-                network = NETWORKS[name]()
-                fill_randomly(network)
-                for way, function in WAYS.items():
-                    for ends, result in run(engine, network, function, samples, precision):
-                        found[engine_name, way, ends] = result
-    return found
-
-
-def run(engine, network, function, samples, precision):
-    parts = engine.split(network)
-    state, xs = random_carry(engine, network), engine.asarray(inputs().astype(precision))
-    extras = tree_map(engine.asarray, samples)
-
-    def loss(params, variables, done):
-        out = function(engine.merge(parts.definition, params, variables), state, xs, done, extras)
-        out = out._replace(regularization_loss=out.regularization_loss + engine.zeros(done.shape))
-        return total(engine.xp, out._replace(rollout_extras=None)), out
-
-    compiled = engine.jit(engine.value_and_grad(loss))
-    for ends, done in EPISODE_ENDS.items():
-        (_, out), grads = compiled(parts.params, parts.variables, engine.asarray(done))
-        yield ends, (to_numpy(out), portable_gradients(network, grads))
-
-
-def assert_results_close(got, expected, tolerance, what):
-    for field in StatefulModuleOutput._fields:
-        assert_trees_close(getattr(got[0], field), getattr(expected[0], field), tolerance, f"{what} {field}")
-    # A sum of T B terms: ten times the tolerance of one.
-    assert_trees_close(got[1], expected[1], 10 * tolerance, f"{what} gradients")
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("engine_name", ENGINES)
-@pytest.mark.nightly_if("jax", "torch-leaves, sampled")
-def test_unroll_is_the_scan(case, engine_name):
-    found = results(case)
-    for ends in EPISODE_ENDS:
-        parallel, scan = (found[engine_name, way, ends] for way in WAYS)
-        assert_results_close(parallel, scan, TOLERANCE[CASES[case][1]], ends)
-        # Only what has no influence (the sampler's key) may be without a gradient.
-        assert [name for name, grad in parallel[1].items() if not grad.any() and "initial" not in name] == []
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.nightly_if("leaves, sampled")
-def test_engines_agree(case):
-    found = results(case)
-    for ends in EPISODE_ENDS:
-        of_jax, of_torch = (found[engine, "parallel", ends] for engine in ENGINES)
-        assert_results_close(of_torch, of_jax, TOLERANCE[CASES[case][1]], ends)
-
-
-def test_episode_ends_matter():
-    # Otherwise the tests above would hold for an unroll without resets.
-    found = results("nested")
-    out, other = (found["jax", "scan", ends][0] for ends in ("none", "mixed"))
-    # Environment 1 ends its episode at the first step, environment 0 never.
-    assert np.abs(out.output["keys"][1:, 1] - other.output["keys"][1:, 1]).max() > 1e-3
-    np.testing.assert_array_equal(out.output["keys"][0], other.output["keys"][0])
-    np.testing.assert_array_equal(out.output["keys"][:, 0], other.output["keys"][:, 0])
-
-
-def test_environments_are_independent(engine):
-    network = NETWORKS["separate_trunks"]()
-    fill_randomly(network)
-    rows = np.asarray([4, 1, 5])
-    take = lambda tree, axis: tree_map(  # noqa: E731
-        lambda x: engine.asarray(np.take(to_numpy(x), rows, axis)), tree
-    )
-    state, xs = random_carry(engine, network), engine.asarray(inputs().astype(np.float32))
-    done = engine.asarray(EPISODE_ENDS["mixed"])
-    unroll = engine.jit(lambda state, xs, done: network.unroll(state, xs, done))
-    whole, part = unroll(state, xs, done), unroll(take(state, 0), take(xs, 1), take(done, 1))
-    assert_trees_close(part.output, take(whole.output, 1), 1e-6)
-    assert_trees_close(part.next_state, take(whole.next_state, 0), 1e-6)
 
 
 class Leaky(StatefulModule):

@@ -212,16 +212,6 @@ def test_one_seed_gives_one_network_and_weights_move_between_engines():
     assert_trees_close(*outs, 1e-5)
 
 
-def test_a_round_trip_through_split_and_merge_keeps_everything(engine):
-    graph = recurrent()
-    fill_randomly(graph)
-    parts = engine.split(graph)
-    again = engine.merge(parts.definition, parts.params, parts.variables)
-    x, state = {"x": engine.zeros((2, 4)) + 1}, graph.initialize_state(2)
-    assert list(again.children_by_key) == list(graph.children_by_key) and repr(again) == repr(graph)
-    assert_trees_close(tuple(again(state, x)), tuple(graph(state, x)), 1e-6)
-
-
 def test_a_state_dict_of_torch(torch_engine):
     graph, other = recurrent(), recurrent()
     fill_randomly(graph)

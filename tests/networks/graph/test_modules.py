@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from support import assert_trees_close, compiled, fill_randomly, gradients, to_numpy, total
+from support import to_numpy
 
 import multippo as mp
-from multippo.networks.core.unrolling import step_unroll
 from multippo.trees import named_leaves
 
 T, B = 7, 3
@@ -74,82 +72,3 @@ def test_losses_metrics_snapshots_and_statistics_of_all_parts(engine):
         assert to_numpy(replayed.next_state["populations"]["a"]["buffer"]).ravel().tolist() == [15.0] * 2
         graph.update_statistics(out.rollout_extras)
         assert float(to_numpy(graph.outputs["y"].head.seen[...])) == 40.0
-
-
-def test_over_time_as_step_by_step(engine):
-    for loop in (False, True):
-        graph = charged(loop)
-        xs = {"a": engine.asarray(np.random.default_rng(0).normal(size=(T, B, 1)).astype(np.float32))}
-        args = (graph.initialize_state(B), xs, engine.asarray(DONE))
-        slow = compiled(graph, lambda net, *a: step_unroll(net, *a, None))(*args)
-        fast = compiled(graph, lambda net, *a: net.unroll(*a))(*args)
-        assert_trees_close(tuple(fast), tuple(slow), 1e-5, f"loop={loop}")
-        other = {"a": xs["a"] * 0 + 7}
-        replayed = compiled(graph, lambda net, s, x, d, e: net.unroll(s, x, d, e))(
-            args[0], other, args[2], slow.rollout_extras
-        )
-        assert_trees_close(replayed.output, slow.output, 1e-5)
-
-
-def everything():
-    """Every kind of carry, in loops and outside of them."""
-    rngs = mp.Rngs(4)
-    inner = mp.PopulationGraph(rngs)
-    inner.add_input("u", 3)
-    inner.add_population("v", 2, activation="tanh")
-    inner.connect("u", "v", delay=1)
-    inner.connect("v", "v", delay=2)
-    inner.add_output("w", source="v")
-    inner.finalize()
-    graph = mp.PopulationGraph(rngs)
-    graph.add_input("x", 4, output_size=3, compute=mp.Sequential([mp.Normalizer(4), mp.LSTM(4, 3, rngs)]))
-    noisy = mp.Sequential([mp.Dense(3, 4, rngs), mp.VariationalBottleneck(2, rngs, 0.1)])
-    graph.add_population("noisy", input_size=3, output_size=2, compute=noisy)
-    graph.add_population(
-        "looped", input_size=2, output_size=3, compute=mp.LSTM(2, 3, rngs, trainable_initial_state=True)
-    )
-    graph.add_population("nested", input_size=3, output_size=2, compute=mp.Sequential([inner, mp.Filter("w")]))
-    graph.connect("x", "noisy", transform=mp.Normalizer(3), delay=2)
-    graph.connect("noisy", "looped", transform="identity")
-    graph.connect("looped", "looped", delay=1, transform=mp.Sequential([mp.Normalizer(3), mp.Dense(3, 2, rngs)]))
-    graph.connect("looped", "nested", transform=mp.LSTM(3, 3, rngs))
-    graph.add_output("params", source="nested", head=mp.NormalTanhSampler(rngs, 0.1))
-    graph.add_output("value", source="looped", head=mp.Dense(3, 1, rngs))
-    graph.finalize()
-    return graph
-
-
-@pytest.mark.nightly_if("jax")
-def test_every_kind_of_module_over_time_and_its_gradients(engine):
-    with engine.precision("float64"):
-        graph = everything()
-        fill_randomly(graph, scale=0.4)
-        xs = {"x": engine.asarray(np.random.default_rng(0).normal(size=(T, B, 4)))}
-        state, done = graph.initialize_state(B), engine.asarray(DONE)
-        slow = compiled(graph, lambda net, *a: step_unroll(net, *a, None))(state, xs, done)
-        # A rollout's unroll is compiled in the test before this one.
-        for extras in (None, slow.rollout_extras) if engine.name == "torch" else (slow.rollout_extras,):
-            fast = compiled(graph, lambda net, *a: net.unroll(*a))(state, xs, done, extras)
-            assert_trees_close(tuple(fast), tuple(slow), 1e-9)
-        extras, loss = slow.rollout_extras, lambda o: total(graph.xp, (o.output, o.regularization_loss))
-        at_once = gradients(graph, lambda net: loss(net.unroll(state, xs, done, extras)))
-        one_by_one = gradients(graph, lambda net: loss(step_unroll(net, state, xs, done, extras)))
-        assert_trees_close(at_once, one_by_one, 1e-8)
-        assert all(np.any(gradient) for gradient in at_once.values())
-
-
-def test_noise_drawn_ahead_is_the_noise_and_buffers_stay(engine):
-    graph = everything()
-    fill_randomly(graph, scale=0.4)
-    x = {"x": engine.zeros((B, 4)) + 0.5}
-    step = compiled(graph, lambda net, *args: net(*args))
-    # Not the first state, whose buffers are all zeros.
-    state = step(graph.initialize_state(B), x).next_state
-    first = step(state, x)
-    ahead = compiled(graph, lambda net, *args: net.draw_ahead(*args, 3))(state, first.rollout_extras)
-    assert ahead["populations"]["noisy"]["compute"][1].tape is not None
-    assert ahead["outputs"]["params"]["head"].tape is not None
-    taped = step(ahead, x)
-    assert_trees_close(taped.output, first.output, 1e-6)
-    buffer = to_numpy(taped.next_state["populations"]["x"]["buffer"])
-    assert buffer.any() and np.array_equal(buffer, to_numpy(first.next_state["populations"]["x"]["buffer"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import Any
 
@@ -15,23 +14,15 @@ import torch
 from flax import nnx
 from support import (
     ENGINES,
-    TOLERANCE,
-    assert_trees_close,
     both_at,
     each_engine,
     fill_randomly,
-    gradients,
     on,
-    to_numpy,
-    total,
 )
-from zoo import BATCH, NETWORKS
+from zoo import NETWORKS
 
 import multippo as mp
-from multippo.networks.core.unrolling import step_unroll
 from multippo.networks.weights.portable import fitted, numbers
-
-STEPS = 20
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -41,35 +32,6 @@ def test_initial_weights_are_bit_equal(name):
     for path, value in nets["jax"].items():
         assert value.dtype == nets["torch"][path].dtype, path
         np.testing.assert_array_equal(value, nets["torch"][path], err_msg=path)
-
-
-@functools.cache
-def xs() -> np.ndarray:
-    return np.random.default_rng(5).normal(size=(STEPS, BATCH, 4))
-
-
-def steps_and_gradients(engine, net, precision) -> tuple[Any, Any]:
-    """Outputs and carries of twenty steps, and the gradient of all of them."""
-    x, done = engine.asarray(xs().astype(precision)), engine.asarray(np.zeros((STEPS, BATCH), bool))
-
-    class Watched(mp.StatefulModule):
-        """Puts the carry into the output."""
-
-        def __init__(self, net):
-            self.net = net
-
-        def __call__(self, state, x, rollout_extras=None):
-            out = self.net(state, x)
-            return out._replace(output=(out.output, out.next_state))
-
-        def initialize_state(self, batch_size):
-            return self.net.initialize_state(batch_size)
-
-    def walk(net):
-        return step_unroll(net, net.initialize_state(BATCH), x, done, None).output
-
-    watched = Watched(net)
-    return to_numpy(engine.jit(lambda: walk(watched))()), gradients(watched, lambda net: total(net.xp, walk(net)))
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
@@ -86,23 +48,6 @@ def test_arrays_go_both_ways_and_come_back(precision, source, target):
         assert list(read) == list(written)
         for path, value in written.items():
             np.testing.assert_array_equal(read[path], value.astype(read[path].dtype), err_msg=path)
-
-
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_a_recurrent_layer_walks_alike_on_both_engines(precision):
-    nets, found = {}, {}
-    with both_at(precision):
-        for name in ENGINES:
-            with on(name, precision) as engine:
-                nets[name] = mp.Sequential(
-                    [mp.Dense(4, 3, mp.Rngs(0), "tanh"), mp.LSTM(3, 3, mp.Rngs(0), trainable_initial_state=True)]
-                )
-                fill_randomly(nets[name], scale=1.0)
-                found[name] = steps_and_gradients(engine, nets[name], precision)
-    (jax_outs, jax_grads), (torch_outs, torch_grads) = found["jax"], found["torch"]
-    assert_trees_close(torch_outs, jax_outs, TOLERANCE[precision], "outputs and carries")
-    assert_trees_close(torch_grads, jax_grads, 10 * TOLERANCE[precision], "gradients")
-    assert all(grad.all() for grad in jax_grads.values())
 
 
 def test_layouts(engine):
