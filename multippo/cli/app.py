@@ -26,9 +26,9 @@ _COMMANDS = {  # name: (module, function, what it does)
     "train": ("multippo.cli.train", "run", "train a network in an environment"),
     "eval": ("multippo.cli.evaluate", "run", "play whole episodes with a trained network"),
     "compare": ("multippo.cli.compare", "run", "find where two runs part first"),
-    "conformance": ("multippo.cli.conformance", "run", "check that replay repeats rollouts, and that engines agree"),
-    "backends": ("multippo.cli.listing", "list_backends", "list the engines"),
-    "envs": ("multippo.cli.listing", "list_environments", "list the environments"),
+    "conformance": ("multippo.cli.installation", "run", "check that replay repeats rollouts, and that engines agree"),
+    "backends": ("multippo.cli.installation", "list_backends", "list the engines"),
+    "envs": ("multippo.cli.installation", "list_environments", "list the environments"),
 }
 _TRACEBACK = "--traceback"
 

@@ -22,11 +22,9 @@ from multippo.cli.flags import given_flags
 from multippo.errors import NonFiniteError, RunError, Terminated, UsageError, one_line
 from multippo.runs.directory import RunDirectory, default_run_directory
 from multippo.runs.fields import fields_of, shown
-from multippo.runs.progress import make_progress
-from multippo.runs.record import RunRecord
-from multippo.runs.recovery import check_num_envs, mend, restore_last_good
-from multippo.runs.settings import RunSettings, overlaid, run_settings
-from multippo.runs.settings_files import read_settings
+from multippo.runs.loading import check_num_envs, mend, restore_last_good
+from multippo.runs.progress import RunRecord, make_progress
+from multippo.runs.settings import RunSettings, overlaid, read_settings, run_settings
 from multippo.signals import Deadline, save_what_is_finished
 
 _LOG = logging.getLogger("multippo")

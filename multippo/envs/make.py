@@ -16,14 +16,11 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from multippo.arguments import check_number, check_size, refuse_swallowed, refuse_unknown
-from multippo.envs import hidden_velocities
 from multippo.envs.api import Env
 from multippo.envs.host.host_env import GymnasiumEnv
-from multippo.envs.host.members import Wrapper
-from multippo.envs.host.vector_forms import Vectorization, first_made, vectorize, vectorize_id
+from multippo.envs.host.vector_forms import Vectorization, Wrapper, first_made, vectorize, vectorize_id
 from multippo.envs.host.workers import WORKER_TIMEOUT_S
-from multippo.envs.other_interfaces import refuse_other_interface
-from multippo.envs.registry import FAMILIES, maker, unknown_env
+from multippo.envs.registry import FAMILIES, maker, refuse_other_interface, register_hidden_velocities, unknown_env
 from multippo.envs.wrappers import (
     ActionRepeat,
     EnvWrapper,
@@ -229,7 +226,7 @@ def _make_gymnasium(
     _check_vectorization(vectorization, worker_timeout)
     action_repeat = check_size("", "action_repeat", action_repeat)
     wrappers = (*wrappers, *_changes(action_repeat, observation_keys))
-    hidden_velocities.register()
+    register_hidden_velocities()
     spec = gymnasium.registry.get(gymnasium_id)
     if spec is None:
         if ":" in gymnasium_id:

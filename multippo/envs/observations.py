@@ -1,4 +1,4 @@
-"""Maps from the observations a gymnasium environment returns to the arrays a policy sees.
+"""Observations and whatever else a gymnasium environment returns: checked, and converted to what a policy sees.
 
 A policy sees a tree (dict and tuple) of ``[B, ...]`` arrays in the declared types. Box observations keep their type,
 so images stay ``uint8``; a categorical leaf becomes one-hot ``float32``, and its space says so:
@@ -11,13 +11,16 @@ so images stay ``uint8``; a categorical leaf becomes one-hot ``float32``, and it
 | MultiBinary(shape) | Box(0, 1, shape) |
 | Dict, Tuple | the same tree of the above |
 
-Values outside a Box's bounds are not an error: bounds are often wrong and nothing depends on them.
+Values outside a Box's bounds are not an error: bounds are often wrong and nothing depends on them. Rewards and flags
+are checked at little cost in each step: gymnasium's vector environments write them into buffers, where None becomes
+NaN, ``"1"`` 1.0 and ``"False"`` True, and of anything else NumPy complains without the environment's name.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -272,3 +275,146 @@ def mismatch(path: str, received: str, expected: str, giver: str = "the environm
         f"The {path} that {giver} returned does not fit its observation space: received {received}, expected "
         f"{expected}. Correct the environment's observation_space or what its reset and step return."
     )
+
+
+RESET_AND_STEP = (
+    "gymnasium expects (observation, info) of reset, and (observation, reward, terminated, truncated, info) of step."
+)
+
+_NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
+_FLAGS = frozenset({bool, np.bool_})
+
+
+def split_reset(returned: Any) -> tuple[Any, Any]:
+    """Splits the result of ``reset`` into observation and info.
+
+    Raises:
+        TypeError: If it is something else, such as the observation alone.
+    """
+    # An observation alone may have two entries as well.
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise TypeError(f"reset returned {describe(returned)}; expected (observation, info).")
+    obs, info = returned
+    _check_info("reset", info)
+    return obs, info
+
+
+def split_step(returned: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Splits the result of ``step`` into five values; odd rewards and flags become plain ones.
+
+    Raises:
+        TypeError: If there are not five values, or the reward is not a number, a flag not a bool, the info not a dict.
+        ValueError: If the reward or a flag is an array with axes.
+    """
+    try:
+        obs, reward, terminated, truncated, info = returned
+    except (TypeError, ValueError):
+        hint = " Since gym 0.26 `done` is in two parts." if isinstance(returned, tuple) and len(returned) == 4 else ""
+        raise TypeError(
+            f"step returned {describe(returned)}; expected (observation, reward, terminated, truncated, info).{hint}"
+        ) from None
+    if type(reward) not in _NUMBERS:
+        reward = as_reward(reward)
+    if type(terminated) not in _FLAGS:
+        terminated = as_flag("terminated", terminated)
+    if type(truncated) not in _FLAGS:
+        truncated = as_flag("truncated", truncated)
+    if type(info) is not dict:
+        _check_info("step", info)
+    return obs, reward, terminated, truncated, info
+
+
+def check_numbers(name: str, **batches: Any) -> None:
+    """Raises for rewards or flags of a vector environment that NumPy would cast: None to NaN, ``"False"`` to True.
+
+    Raises:
+        TypeError: If their type is neither bool nor that of real numbers.
+    """
+    for what, batch in batches.items():
+        dtype = (batch if isinstance(batch, np.ndarray) else np.asarray(batch)).dtype
+        if dtype.kind not in "biuf":
+            _refuse_reward_tree(batch)
+            raise TypeError(f"{name} returned {what} of type {dtype.name}; expected an array of numbers or bools.")
+
+
+def _refuse_reward_tree(reward: Any) -> None:
+    if isinstance(reward, Mapping):
+        raise TypeError(
+            f"step returned a dict as reward, with the keys {sorted(map(str, reward))}; expected a number: "
+            "gymnasium's vector environments have one reward for each environment. For one for each key write a "
+            "functional environment, or a subclass of multippo.envs.Env."
+        )
+
+
+def as_reward(reward: Any) -> Any:
+    """A reward as it is, or as a float where it is an array of any framework.
+
+    Raises:
+        TypeError: If it is not a real number.
+        ValueError: If it has axes.
+    """
+    _refuse_reward_tree(reward)
+    if shape := _shape(reward):
+        raise ValueError(f"step returned a reward of shape {shape}, expected one number: return float(reward).")
+    if not isinstance(reward, str | bytes):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            return float(reward)
+    raise TypeError(f"step returned {describe(reward)} as reward; expected a number.")
+
+
+def as_flag(name: str, flag: Any) -> bool:
+    """An end of an episode as a bool, from a bool or a number that is 0 or 1; None counts as False.
+
+    Raises:
+        TypeError: If it is something else.
+        ValueError: If it has axes.
+    """
+    if type(flag) is bool or flag is None:
+        return bool(flag)
+    if shape := _shape(flag):
+        raise ValueError(f"step returned {name} of shape {shape}, expected one bool: return bool({name}).")
+    if hasattr(flag, "__bool__") and not isinstance(flag, str | bytes) and (flag == 0 or flag == 1):
+        return bool(flag)
+    raise TypeError(f"step returned {describe(flag)} as {name}; expected a bool.")
+
+
+class Observations:
+    """Checks observations of single environments, and names the entry that does not fit.
+
+    Args:
+        space: Their space.
+
+    Raises:
+        ValueError: If the space is not supported.
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self._map = make_observation_map(space)
+        self._look: Any = None
+
+    def check(self, obs: Any) -> None:
+        """Raises a ValueError unless an observation fits; cheap for one with the types and shapes of the last."""
+        look = _look(obs)
+        if look != self._look:
+            self._map(self._map.stack([obs]), 1)
+            self._look = look
+
+
+def _look(obs: Any) -> Any:
+    """Types and shapes of an observation; lists, whose entries may change, equal nothing else."""
+    if isinstance(obs, dict):
+        return {key: _look(entry) for key, entry in obs.items()}
+    if isinstance(obs, tuple):
+        return tuple(_look(entry) for entry in obs)
+    if hasattr(obs, "dtype"):
+        return type(obs), obs.dtype, obs.shape
+    return int if type(obs) is int else object()
+
+
+def _check_info(where: str, info: Any) -> None:
+    if not isinstance(info, Mapping):
+        raise TypeError(f"{where} returned {describe(info)} as info; expected a dict: return {{}} if there is nothing.")
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(getattr(value, "shape", ()))

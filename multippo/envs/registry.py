@@ -1,16 +1,22 @@
-"""Families of environments, their names, and the names nearest to a mistyped one."""
+"""Environments that are known: families and their names, own variants of classic tasks, other libraries' interfaces."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium
-
-from multippo.envs import hidden_velocities
+import numpy as np
+from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.spaces import Box
+from gymnasium.vector import VectorEnv, VectorObservationWrapper
+from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers import TransformObservation
 
 
 class Family(NamedTuple):
@@ -104,7 +110,7 @@ def _module(family: str) -> Any:
 
 
 def _gymnasium_ids() -> list[str]:
-    hidden_velocities.register()
+    register_hidden_velocities()
     newest: dict[tuple[str | None, str], Any] = {}
     for spec in gymnasium.registry.values():
         # These convert environments from before gymnasium.
@@ -114,3 +120,138 @@ def _gymnasium_ids() -> list[str]:
         if known is None or (spec.version or 0) > (known.version or 0):
             newest[spec.namespace, spec.name] = spec
     return sorted(spec.id for spec in newest.values())
+
+
+_FUNCTIONAL = (
+    "write a class whose reset(key) and step(state, action) return a dataclass or named tuple with obs, reward, done, "
+    "and info for the environment's own state and a random key, and pass action_space="
+)
+
+_WAYS = {
+    "pettingzoo": (
+        "a PettingZoo environment",
+        "Several agents are not supported: write a gymnasium.Env of one of them, in which the others act on their own.",
+    ),
+    "stable_baselines3": (
+        "a vector environment of Stable-Baselines3's",
+        "Pass the functions that make its single environments: make_env([make, make, ...]).",
+    ),
+    "pufferlib": (
+        "a PufferLib environment",
+        "Pass a function that makes the gymnasium.Env inside, or write a gymnasium.vector.VectorEnv with a row for "
+        "each of its agents.",
+    ),
+    "dm_env": (
+        "a dm_env environment",
+        "Pass lambda: shimmy.DmControlCompatibilityV0(...) with a new environment in it (pip install shimmy).",
+    ),
+    "jumanji": (
+        "a jumanji environment",
+        f"Pass lambda: jumanji.wrappers.JumanjiToGymWrapper(env); or, to have it compiled, {_FUNCTIONAL}.",
+    ),
+    "craftax": (
+        "a craftax environment",
+        f"Make it with auto_reset=False and {_FUNCTIONAL}gymnasium.spaces.Discrete(env.num_actions).",
+    ),
+    "gymnax": (
+        "a gymnax environment",
+        f"Pass lambda: gymnax.wrappers.gym.GymnaxToGymWrapper(env); or, to have it compiled, {_FUNCTIONAL}.",
+    ),
+    "gym": (
+        "an environment of the old package gym",
+        "Derive it from gymnasium.Env, with five values from step; or pass lambda: "
+        "shimmy.GymV26CompatibilityV0(env=...) with a new environment in it (GymV21CompatibilityV0 before gym 0.26; "
+        "pip install shimmy).",
+    ),
+}
+"""By the package in which an environment's base class is defined: its name, and the way to train on it."""
+
+_PLAIN = (
+    "an object whose step takes the action alone",
+    "Derive it from gymnasium.Env and pass a function that makes one.",
+)
+
+
+def refuse_other_interface(env: Any) -> None:
+    """Raises for an object with ``reset`` and ``step`` that is not a functional environment; imports nothing for that.
+
+    Raises:
+        TypeError: If it is not one; the message names what it is and the way to train on it.
+    """
+    if hasattr(env, "action_size"):  # brax's interface, such as gymnax's wrapper for it
+        return
+    packages = {base.__module__.partition(".")[0] for base in type(env).__mro__}
+    # craftax derives its environments from gymnax's, and is asked for first.
+    found = next((way for package, way in _WAYS.items() if package in packages), None)
+    if found is None and _takes_one(env.step):
+        found = _PLAIN
+    if found is not None:
+        raise TypeError(
+            f"{type(env).__name__} is {found[0]}; expected a gymnasium.Env, made by a function, or a functional JAX "
+            f"environment. {found[1]}"
+        )
+
+
+def _takes_one(step: Any) -> bool:
+    try:
+        parameters = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.default is each.empty and each.kind in positional for each in parameters) == 1
+
+
+CARTPOLE_ID = "multippo/CartPoleNoVel-v0"
+PENDULUM_ID = "multippo/PendulumNoVel-v0"
+
+_CARTPOLE_ENTRIES = [0, 2]
+_PENDULUM_ENTRIES = [0, 1]
+
+
+class PositionsVector(VectorObservationWrapper):
+    """Many CartPoles without their velocities, in gymnasium's NEXT_STEP or DISABLED autoreset mode."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self.single_observation_space = _kept(env.single_observation_space, _CARTPOLE_ENTRIES)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    def observations(self, observations: Any) -> Any:
+        """Positions and angles of all environments."""
+        return observations[:, _CARTPOLE_ENTRIES]
+
+
+def make_cartpole(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
+    """A CartPole without its velocities."""
+    return _hidden(CartPoleEnv(**kwargs), _CARTPOLE_ENTRIES)
+
+
+def make_cartpole_vector(num_envs: int, max_episode_steps: int = 500, **kwargs: Any) -> PositionsVector:
+    """Many CartPoles without their velocities, stepped as one."""
+    return PositionsVector(CartPoleVectorEnv(num_envs=num_envs, max_episode_steps=max_episode_steps, **kwargs))
+
+
+def make_pendulum(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
+    """A Pendulum without its velocity."""
+    return _hidden(PendulumEnv(**kwargs), _PENDULUM_ENTRIES)
+
+
+def register_hidden_velocities() -> None:
+    """Makes the ids known to gymnasium; calling it again changes nothing."""
+    if CARTPOLE_ID not in gymnasium.registry:
+        gymnasium.register(
+            CARTPOLE_ID,
+            entry_point="multippo.envs.registry:make_cartpole",
+            vector_entry_point="multippo.envs.registry:make_cartpole_vector",
+            max_episode_steps=500,
+        )
+    if PENDULUM_ID not in gymnasium.registry:
+        gymnasium.register(PENDULUM_ID, entry_point="multippo.envs.registry:make_pendulum", max_episode_steps=200)
+
+
+def _hidden(env: gymnasium.Env[Any, Any], entries: list[int]) -> gymnasium.Env[np.ndarray, Any]:
+    return TransformObservation(env, lambda obs: obs[entries], _kept(env.observation_space, entries))
+
+
+def _kept(space: Any, entries: list[int]) -> Box:
+    return Box(space.low[entries], space.high[entries], dtype=space.dtype)

@@ -18,8 +18,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWra
 
 from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
-from multippo.envs.observations import at_paths, key_paths
-from multippo.envs.return_checks import split_step
+from multippo.envs.observations import at_paths, key_paths, split_step
 from multippo.trees import select, tree_map
 
 _LOG = logging.getLogger("multippo")

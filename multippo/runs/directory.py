@@ -22,8 +22,7 @@ from multippo.atomic_files import is_leftover, remove_leftovers, write_text
 from multippo.errors import UsageError
 from multippo.json_files import FormatVersion, checked
 from multippo.runs.fields import Setting
-from multippo.runs.settings import RunSettings, network_defaults, run_settings
-from multippo.runs.settings_files import read_object, settings_of
+from multippo.runs.settings import RunSettings, network_defaults, read_object, run_settings, settings_of
 from multippo.version import __version__
 
 FORMAT, FORMAT_VERSION = "multippo.run", 1

@@ -11,18 +11,21 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import docstring_parser
 
 from multippo.algorithms.checkpointing.folder import OnSaveError
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, EvalConfig, PPOConfig, TrainConfig
-from multippo.arguments import check_size
+from multippo.arguments import check_size, did_you_mean
+from multippo.atomic_files import read_text
 from multippo.backends.api import Engine
 from multippo.backends.registry import use_backend
 from multippo.envs.registry import FAMILIES
 from multippo.errors import UsageError, one_line
+from multippo.json_files import read_json
 from multippo.networks.factories.actor_critics import (
     make_cnn_actor_critic,
     make_mlp_actor_critic,
@@ -272,7 +275,7 @@ class RunSettings:
         return make(env.observation_space, env.action_space, rngs=rngs, **fixed, **self.network_options)
 
     def as_json(self) -> dict[str, Any]:
-        """The form in which ``config.json`` has it, and ``settings_files.settings_of`` reads it."""
+        """The form in which ``config.json`` has it, and ``settings_of`` reads it."""
         found = dataclasses.asdict(self)
         env = {"id": found.pop("env_id"), "kwargs": found.pop("env_kwargs")}
         network = {"kind": found.pop("network"), "options": found.pop("network_options")}
@@ -329,3 +332,71 @@ def _network_options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
                 f"out, or choose --network {kinds}."
             )
     return {name: given.get(name, default) for name, default in own.items()}
+
+
+_RUN_ONLY = {"format", "format_version", "versions", "numerics"}
+
+
+def read_settings(path: Path, known: Mapping[str, Setting]) -> dict[str, Any]:
+    """The settings in a file, by name.
+
+    A setting stands under its name (``learning_rate``), alone or in the section it belongs to (``ppo``, ``eval``,
+    ``train``, ``network``, ``env``; ``eval: {every_steps: …}`` is ``eval_every_steps``). The ``config.json`` of a run
+    has this form as well.
+
+    Raises:
+        UsageError: If it is another kind of file, a name is unknown, or a setting can't have its value.
+    """
+    return settings_of(read_object(path, follow=True), known, str(path))
+
+
+def read_object(path: Path, *, follow: bool = False) -> Mapping[str, Any]:
+    """The object in a JSON or YAML file; ``follow`` as in ``atomic_files.read_bytes``."""
+    try:
+        found = read_json(path, follow=follow) if path.suffix.lower() == ".json" else _read_yaml(path, follow)
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} holds no names with values: write YAML lines such as 'learning_rate: 1e-3', or JSON.")
+    return found
+
+
+def settings_of(found: Mapping[str, Any], known: Mapping[str, Setting], source: str) -> dict[str, Any]:
+    """The settings in an object; see ``read_settings``."""
+    settings: dict[str, Any] = {}
+    for name, value in _flat(found):
+        if name in _RUN_ONLY:
+            continue
+        if name in SECTIONS and name not in known:
+            raise UsageError(f"{source}: {name} is a section and has {value!r}; expected names with values.")
+        if name not in known:
+            hint = did_you_mean(name, known) or " `multippo train --help` lists the names, there as flags."
+            raise UsageError(f"unknown key {name!r} in {source}.{hint}")
+        if name in settings:
+            raise UsageError(f"{source} names {name!r} twice; leave one of them out.")
+        try:
+            settings[name] = known[name].read(value)
+        except UsageError as error:
+            raise UsageError(f"{source}: {error}") from error
+    return settings
+
+
+def _flat(found: Mapping[Any, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields names with values out of all sections."""
+    for key, value in found.items():
+        path = f"{section}{key}"
+        if isinstance(value, dict) and path.rpartition(".")[2] in SECTIONS:
+            yield from _flat(value, f"{path}.")
+        else:
+            yield name_of(path), value
+
+
+def _read_yaml(path: Path, follow: bool) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(read_text(path, follow=follow))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error

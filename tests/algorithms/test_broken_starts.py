@@ -76,7 +76,7 @@ def test_a_start_that_is_not_finite_is_passed_over(engine):
 
 
 def test_the_next_sound_entries_of_a_pool(jax_engine):
-    from multippo.envs.functional.start_pool import sound_starts
+    from multippo.envs.functional.state_trees import sound_starts
 
     xp, nan = jax_engine.xp, np.nan
     compiled = jax_engine.jit(sound_starts)  # all of one shape, to be compiled once

@@ -1,13 +1,23 @@
+"""Known environments are listed, and those of other libraries are recognised by their marks."""
+
+from __future__ import annotations
+
 import sys
 import types
+import warnings
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
+import multippo as mp
 from multippo.envs import registry
+from multippo.envs.host.vector_forms import vectorize_id
 from multippo.envs.make import make_env
-from multippo.envs.registry import list_envs
+from multippo.envs.registry import list_envs, refuse_other_interface
 from multippo.runs.settings import RunSettings
-from multippo.testing import Clock
+from multippo.testing import Clock, FunctionalGoal, check_env
 
 
 def test_the_list_holds_every_family_and_only_newest_versions():
@@ -39,3 +49,111 @@ def test_a_family_is_a_file_and_an_entry(monkeypatch):
         make_env("mine/clok")
     with pytest.raises(TypeError, match="Did you mean 'length'"):
         make_env("mine/clock", lenght=4)
+
+
+class OneAction:
+    """What most host environments have."""
+
+    def reset(self) -> Any:
+        return None
+
+    def step(self, action: Any) -> Any:
+        return None
+
+
+class StateAndAction:
+    """What jumanji's environments, and functional ones, have."""
+
+    def reset(self, key: Any) -> Any:
+        return None
+
+    def step(self, state: Any, action: Any) -> Any:
+        return None
+
+
+class KeyStateAction:
+    """What gymnax's environments have."""
+
+    def reset(self, key: Any, params: Any = None) -> Any:
+        return None
+
+    def step(self, key: Any, state: Any, action: Any, params: Any = None) -> Any:
+        return None
+
+
+def fake(base: type, package: str = "users_own", **attributes: Any) -> Any:
+    """An object of a user's class, derived from a class of a package's."""
+    foreign = type("Environment", (base,), {"__module__": f"{package}.environments.base", **attributes})
+    return type("Mine", (foreign,), {"__module__": "__main__"})()
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (fake(KeyStateAction, "gymnax"), "is a gymnax environment; expected.*GymnaxToGymWrapper"),
+        (fake(StateAndAction, "jumanji"), "is a jumanji environment.*JumanjiToGymWrapper"),
+        (fake(KeyStateAction, "craftax", default_params=0), "is a craftax environment.*auto_reset=False"),
+        (fake(OneAction, "dm_env"), "is a dm_env environment.*shimmy.DmControlCompatibilityV0"),
+        (fake(OneAction, "gym"), "is an environment of the old package gym.*GymV26CompatibilityV0"),
+        (fake(OneAction, "pettingzoo"), "is a PettingZoo environment.*Several agents are not supported"),
+        (fake(OneAction, "pufferlib"), "is a PufferLib environment.*gymnasium.vector.VectorEnv"),
+        (fake(OneAction, "stable_baselines3"), "is a vector environment of Stable-Baselines3's.*functions that make"),
+        (OneAction(), "is an object whose step takes the action alone.*Derive it from gymnasium.Env"),
+    ],
+)
+def test_the_way_is_named(env, message):
+    before = set(sys.modules)
+    for given in (env, lambda: env):
+        with pytest.raises(TypeError, match=f"^Mine {message}" if type(env) is not OneAction else message):
+            mp.make_env(given)
+    assert not {"gymnax", "jumanji", "gym", "shimmy", "pettingzoo"} & (set(sys.modules) - before)
+
+
+def test_check_env_names_it_too():
+    report = check_env(fake(KeyStateAction, "gymnax"))
+    assert "is a gymnax environment" in str(report)
+
+
+def test_functional_environments_pass():
+    refuse_other_interface(FunctionalGoal())
+    refuse_other_interface(fake(StateAndAction, "gymnax", action_size=1))  # as gymnax's wrapper for brax
+    refuse_other_interface(fake(StateAndAction, observation_space=0, action_space=0, render=0))
+
+
+def test_registering_twice_is_quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        registry.register_hidden_velocities()
+        registry.register_hidden_velocities()
+
+
+@pytest.mark.parametrize("vectorization", ["native", "sync"])
+def test_cartpole_shows_position_and_angle(vectorization):
+    registry.register_hidden_velocities()
+    hidden = vectorize_id(gymnasium.spec(registry.CARTPOLE_ID), 3, vectorization)
+    full = vectorize_id(gymnasium.spec("CartPole-v1"), 3, vectorization)
+    assert hidden.single_observation_space.shape == (2,)
+    assert hidden.observation_space.shape == (3, 2)
+    np.testing.assert_array_equal(hidden.single_observation_space.high, full.single_observation_space.high[[0, 2]])
+    np.testing.assert_array_equal(hidden.reset(seed=1)[0], full.reset(seed=1)[0][:, [0, 2]])
+    for t in range(60):
+        action = np.array([0, 1, t % 2])
+        hidden_step, full_step = hidden.step(action), full.step(action)
+        np.testing.assert_array_equal(hidden_step[0], full_step[0][:, [0, 2]])
+        for ours, theirs in zip(hidden_step[1:4], full_step[1:4], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_pendulum_shows_cosine_and_sine_and_ends_after_200_steps():
+    registry.register_hidden_velocities()
+    hidden, full = gymnasium.make(registry.PENDULUM_ID), gymnasium.make("Pendulum-v1")
+    np.testing.assert_array_equal(hidden.reset(seed=1)[0], full.reset(seed=1)[0][:2])
+    for t in range(200):
+        action = np.array([np.sin(t)], np.float32)
+        obs, reward, terminated, truncated, _ = hidden.step(action)
+        full_obs, full_reward, *_ = full.step(action)
+        np.testing.assert_array_equal(obs, full_obs[:2])
+        assert reward == full_reward
+        assert not terminated
+        assert truncated == (t == 199)
+    assert gymnasium.spec(registry.CARTPOLE_ID).max_episode_steps == 500

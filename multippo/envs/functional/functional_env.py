@@ -20,15 +20,22 @@ from multippo.arguments import check_size
 from multippo.backends.registry import computes_in_float64
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
-from multippo.envs.functional.functional_spaces import (
+from multippo.envs.functional.declarations import (
     as_declared,
+    find_truncation_key,
     functional_action_space,
     functional_observation_space,
+    own_episode_limit,
 )
-from multippo.envs.functional.start_pool import sound_starts
-from multippo.envs.functional.state_trees import conform, select, shared_leaves, strip_weak_types, take
-from multippo.envs.functional.tracing_errors import while_traced
-from multippo.envs.functional.truncation import find_truncation_key, own_episode_limit
+from multippo.envs.functional.state_trees import (
+    conform,
+    select,
+    shared_leaves,
+    sound_starts,
+    strip_weak_types,
+    take,
+    while_traced,
+)
 from multippo.envs.keys import raw_jax_key
 from multippo.envs.nonfinite import broken_leaf
 from multippo.envs.structure import Content, contents, structure

@@ -1,16 +1,22 @@
-"""Trees of JAX arrays with a fixed type: what ``lax.scan`` and the compilation cache ask of an environment's state.
+"""States of functional environments: trees of a fixed type, fresh starts, and what can't be traced, in plain words.
 
 An environment's ``reset`` and ``step`` are written apart and often disagree: a Python 0 here and a ``float32`` there.
-The functions below give the step's result the types of the reset's, or name the leaf that can't have them.
+``lax.scan`` and the compilation cache ask for one type: the step's result gets the types of the reset's, or an error
+names the leaf that can't have them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+import os
+import traceback
+from collections.abc import Collection, Generator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from multippo.envs.nonfinite import broken_leaf
 
 
 def strip_weak_types(tree: Any) -> Any:
@@ -98,3 +104,79 @@ def _rank(dtype: Any) -> int:
         if jnp.issubdtype(dtype, kind):
             return rank
     return 3
+
+
+def sound_starts(obs: Any, reward: Any, entry: jax.Array, wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Entries of a pool of starts, each that is not finite replaced by one that is.
+
+    Environments whose entries are not finite at once take different ones, which no other environment takes in this
+    step, where there are enough: two that start alike could play one episode. They follow each other in the pool, from
+    the first such environment's entry on.
+
+    Args:
+        obs: The pool's observations, ``[P, ...]``.
+        reward: Rewards of any values, for the position of a leaf in ``nonfinite.guarded_leaves``.
+        entry: ``[B]``, the entries whose turn it is.
+        wanted: ``[B]`` bool, where one is taken.
+
+    Returns:
+        The entries to take, and ``[B]`` int32: 1 + the position of the leaf for which an entry was passed over, 0 where
+        none was. Where no entry of the pool is finite, all stay what they are.
+    """
+    none = jax.tree.map(lambda leaf: jnp.zeros(entry.shape, leaf.dtype), reward)
+    seen = jax.tree.map(lambda leaf: leaf[entry], obs)
+    code = broken_leaf(jnp, seen, none, wanted, jnp.zeros_like(wanted))
+
+    def replaced() -> jax.Array:
+        size = jax.tree.leaves(obs)[0].shape[0]
+        every = jnp.ones(size, jnp.bool_)
+        none = jax.tree.map(lambda leaf: jnp.zeros(size, leaf.dtype), reward)
+        sound = broken_leaf(jnp, obs, none, every, ~every) == 0
+        passed_over = code > 0
+        taken = jnp.zeros(size, jnp.bool_).at[entry].max(wanted & ~passed_over)
+        ahead = (jnp.arange(size) - entry[jnp.argmax(passed_over)]) % size
+        # Sound ones first, of these the free ones, of these the next.
+        order = jnp.argsort(ahead + size * taken + 2 * size * ~sound)
+        rank = jnp.cumsum(passed_over) - 1
+        others = order[rank % jnp.maximum(jnp.sum(sound), 1)]
+        return jnp.where(passed_over & jnp.any(sound), others, entry).astype(entry.dtype)
+
+    # In a branch: nearly every pool is finite from end to end.
+    return jax.lax.cond(jnp.any(code > 0), replaced, lambda: entry), code
+
+
+_JAX = os.path.dirname(jax.__file__) + os.sep
+_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+@contextlib.contextmanager
+def while_traced(env: Any, method: str) -> Generator[None]:
+    """Explains errors of JAX's in an environment's ``reset`` or ``step``, which is compiled.
+
+    Raises:
+        TypeError: In the place of JAX's error, which is its cause.
+    """
+    try:
+        yield
+    except _ERRORS as error:
+        raise TypeError(
+            f"{method} of {type(env).__name__} needs the value of an array{_where(error)}, but a functional "
+            "environment is compiled once for all values: take jax.numpy for NumPy and float(), and jnp.where, "
+            "jax.lax.cond or jax.lax.while_loop for if, while and masks."
+        ) from error
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line outside JAX."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if not frame.filename.startswith((_JAX, os.path.dirname(__file__) + os.sep))]
+    if not outside:
+        return ""
+    last = outside[-1]
+    line = f": {last.line}" if last.line else ""
+    return f" ({os.path.basename(last.filename)}, line {last.lineno}{line})"

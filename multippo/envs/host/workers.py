@@ -8,14 +8,18 @@ import math
 import multiprocessing
 import multiprocessing.connection
 import os
+import pickle
 import queue
+import signal
 import time
-from collections.abc import Generator, Sequence
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
-
-from multippo.envs.host.members import MemberConstructor, run_member
+from gymnasium.vector.async_vector_env import _async_worker  # pyright: ignore[reportPrivateUsage]
 
 _LOG = logging.getLogger("multippo")
 
@@ -54,12 +58,12 @@ class WatchedVectorEnv(AsyncVectorEnv):
     timeout_s: float
     _is_starting = False
 
-    def __init__(self, members: Sequence[MemberConstructor], timeout_s: float) -> None:
+    def __init__(self, members: Sequence[Callable[[], Any]], timeout_s: float) -> None:
         self.timeout_s, self._began, self._is_starting = min(timeout_s, _LONGEST_S), time.monotonic(), True
         # Not forked, since JAX and torch run threads that a fork would break.
         context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         if context == "forkserver":
-            multiprocessing.get_context(context).set_forkserver_preload(["multippo.envs.host.preloaded"])
+            multiprocessing.get_context(context).set_forkserver_preload(["multippo.envs.host.vector_forms"])
         try:
             with self.naming_the_dead(_START):
                 # No copies of observations: the adapter copies.
@@ -212,3 +216,41 @@ def _stop(base: AsyncVectorEnv) -> None:
 def _started(base: AsyncVectorEnv) -> list[Any]:
     # A constructor that failed early has left no list, or one that ends with a process that could not be started.
     return [process for process in vars(base).get("processes", ()) if process.pid is not None]
+
+
+def run_member(
+    index: int, make: Callable[[], Any], pipe: Any, parent_pipe: Any, shared_memory: Any, errors: Any, *rest: Any
+) -> None:
+    """Runs gymnasium's own worker, from which exceptions of the constructor and of any kind arrive too."""
+    # A terminal sends Ctrl-C to the workers as well. They go on, so that the iteration at hand can be finished and
+    # saved; who stops them is the process that started them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # NumPy's global random state came with the fork, the same for all workers.
+    np.random.seed()  # noqa: NPY002
+    errors = _PortableErrors(errors)
+    try:
+        env = make()
+    except (Exception, SystemExit) as error:
+        parent_pipe.close()
+        pipe.recv()
+        errors.put((index, type(error), error, traceback.format_exc()))
+        pipe.send((None, False))
+        return
+    _async_worker(index, lambda: env, pipe, parent_pipe, shared_memory, errors, *rest)
+
+
+class _PortableErrors:
+    """A queue of errors that sends the text of an exception that can't be pickled, which would be lost silently."""
+
+    def __init__(self, errors: Any) -> None:
+        self._errors = errors
+
+    def put(self, entry: tuple[int, type, BaseException, str]) -> None:
+        index, _, error, trace = entry
+        try:
+            is_portable = str(pickle.loads(ForkingPickler.dumps(error))) == str(error)
+        except Exception:
+            is_portable = False
+        if not is_portable or isinstance(error, SystemExit):
+            error = RuntimeError("".join(traceback.format_exception_only(error)).strip())
+        self._errors.put((index, type(error), error, trace))

@@ -14,8 +14,8 @@ brax_envs = pytest.importorskip("brax.envs")
 from brax.envs.wrappers import training  # noqa: E402
 
 from multippo.envs.functional.brax import make_brax, without_batching  # noqa: E402
+from multippo.envs.functional.declarations import find_truncation_key  # noqa: E402
 from multippo.envs.functional.functional_env import FunctionalEnv  # noqa: E402
-from multippo.envs.functional.truncation import find_truncation_key  # noqa: E402
 from multippo.envs.make import make_env  # noqa: E402
 from multippo.envs.registry import FAMILIES, list_envs  # noqa: E402
 
