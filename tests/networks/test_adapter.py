@@ -90,27 +90,6 @@ def test_a_value_port_of_another_shape_is_refused(engine, value):
         run(engine, sample, value)
 
 
-@pytest.mark.parametrize("port", ["action", "value"])
-def test_a_port_that_is_no_module_is_refused(engine, port):
-    ports = {"action": Yields(sample), "value": Yields(sample), port: np.ones(2)}
-    with pytest.raises(TypeError, match=rf"PPOAdapter\({port}=...\) is a ndarray; expected a StatefulModule"):
-        mp.PPOAdapter(**ports)
-
-
-def test_ports_without_a_name_are_told_of(engine):
-    dense = mp.Dense(2, 2, mp.Rngs(0))
-    for ports in ((dense, dense), (dense,)):
-        with pytest.raises(TypeError, match=r"PPOAdapter got a port without a name: write PPOAdapter\(action="):
-            mp.PPOAdapter(*ports)
-    with pytest.raises(TypeError, match=r"PPOAdapter\(value=...\) is a NoneType; expected a StatefulModule"):
-        mp.PPOAdapter(action=dense)
-    for ports in ({"action": dense}, {"action": dense, "critic": dense}):
-        with pytest.raises(TypeError, match=r"PPOAdapter got a dict with the keys \['action'.*; expected PPOAdapter"):
-            mp.PPOAdapter(ports)
-    with pytest.raises(TypeError, match="PPOAdapter got a dict"):
-        mp.PPOAdapter({"action": dense, "value": dense}, value=dense)
-
-
 def test_ports_come_in_a_dict_too(engine):
     action, value = mp.CategoricalSampler(mp.Rngs(0)), mp.Dense(2, 1, mp.Rngs(0))
     net = mp.PPOAdapter({"value": value, "action": action})

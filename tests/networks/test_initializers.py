@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import multippo as mp
 from multippo.networks.initializers import lecun_normal, orthogonal, uniform, zeros
 from multippo.rngs import Rngs
 
@@ -39,8 +38,3 @@ def test_each_draw_takes_the_next_key():
     one, two = (lecun_normal()(rngs, (3, 3)) for _ in range(2))
     assert (one != two).all()
     np.testing.assert_array_equal(lecun_normal()(again, (3, 3)), one)
-
-
-def test_weights_that_would_take_minutes_to_draw_are_refused(torch_engine):
-    with pytest.raises(ValueError, match=r"Dense\(kernel_init=...\) would have 4000000000 numbers; expected at most"):
-        mp.Dense(4, 10**9, mp.Rngs(0))

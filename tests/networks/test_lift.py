@@ -114,11 +114,6 @@ def test_what_is_wrong_is_refused(engine):
         mp.Lift(3)
 
 
-def test_a_container_says_how_to_hold_a_native_module(engine):
-    with pytest.raises(TypeError, match=r"Sequential.layers\[0\] is a Linear; expected a StatefulModule.*Lift\(...\)"):
-        mp.Sequential([native(engine)])
-
-
 def encoder(dropout):
     return torch.nn.TransformerEncoderLayer(2, 1, 4, dropout=dropout, batch_first=True)
 

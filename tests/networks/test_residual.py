@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from support import gradients, to_numpy
 
 import multippo as mp
@@ -27,18 +26,3 @@ def test_the_gradient_goes_both_ways(engine):
     found = gradients(net, lambda net: net.xp.sum(net(net.initialize_state(1), engine.zeros((1, 1)) + 2).output))
     # h = 2 * 3 + 3 = 9; dy/dh = 1 + 3 = 4; dh/dkernel = 2.
     assert [found[name].item() for name in names] == [8.0, 4.0, 9.0, 1.0]
-
-
-def test_what_is_wrong_is_refused(engine):
-    with pytest.raises(TypeError, match=r"Residual.layers\[0\] is a function; expected a StatefulModule.*Lift"):
-        mp.Residual(lambda x: x)
-    net = mp.Residual(mp.Dense(2, 3, mp.Rngs(0)))
-    with pytest.raises(ValueError, match=r"input of shape \(4, 2\), .* module made an array of shape \(4, 3\)"):
-        net(net.initialize_state(4), engine.zeros((4, 2)))
-    wide = mp.Residual(mp.Dense(2, 1, mp.Rngs(0)))  # [4, 1] would broadcast
-    with pytest.raises(ValueError, match=r"made an array of shape \(4, 1\); expected the same shape"):
-        wide(wide.initialize_state(4), engine.zeros((4, 2)))
-    with pytest.raises(ValueError, match="its module made a dict"):
-        mp.Residual(mp.Splitter(a=1))([()], engine.zeros((4, 2)))
-    with pytest.raises(TypeError, match=r"Residual got a dict with the entries .*; expected an array"):
-        mp.Residual(mp.Filter("x"))([()], {"x": engine.zeros((4, 2))})

@@ -160,30 +160,3 @@ def test_extremes_stay_finite(engine, precision, make, min_std):
         # A mean that has left the range is pulled back by the gradient at the bound: 1e-6 * 0.5 * 1e8, and 1 for z.
         far = found[xs[..., 0] == 1e30][:, :2]
         np.testing.assert_allclose(far, [[51.0, 50.0]] * 16, rtol=1e-5)
-
-
-def test_what_is_no_bottleneck_is_refused(engine):
-    for kind in (mp.VariationalBottleneck, mp.AR1VariationalBottleneck):
-        name = kind.__name__
-        with pytest.raises(ValueError, match=rf"{name}\(latent_size=0\) is not possible"):
-            kind(0, mp.Rngs(0))
-        with pytest.raises(TypeError, match=rf"{name}.*Rngs"):
-            kind(2, 0)
-        for option in ("kl_weight", "min_std"):
-            for bad in (-1.0, float("nan"), float("inf"), None, True):
-                with pytest.raises(ValueError, match=rf"{name}\({option}=.*expected a number of at least 0"):
-                    kind(2, mp.Rngs(0), **{option: bad})
-        module = kind(2, mp.Rngs(0))
-        with pytest.raises(ValueError, match=rf"{name} got an input of shape \(3, 2\); expected 4 features"):
-            module(module.initialize_state(3), engine.zeros((3, 2)))
-    with pytest.raises(ValueError, match=r"\(prior_correlation=1.0\) is not possible: expected less than 1"):
-        mp.AR1VariationalBottleneck(2, mp.Rngs(0), prior_correlation=1.0)
-    with pytest.raises(ValueError, match=r"\(ar1_weight=-1\) is not possible"):
-        mp.AR1VariationalBottleneck(2, mp.Rngs(0), ar1_weight=-1)
-
-
-def test_an_unknown_keyword(engine):
-    with pytest.raises(
-        TypeError, match=r"^VariationalBottleneck\(\) got an unexpected keyword argument 'beta'. It takes"
-    ):
-        mp.VariationalBottleneck(2, mp.Rngs(0), beta=1.0)  # pyright: ignore[reportCallIssue]

@@ -105,11 +105,6 @@ def test_without_a_seed_the_network_is_that_of_seed_0():
             np.testing.assert_array_equal(value, mp.to_portable(other)[name])
 
 
-def test_an_unknown_cell_is_refused(engine):
-    with pytest.raises(ValueError, match=r"Unknown recurrent cell 'lstmm'; expected one of .*lstm"):
-        mp.make_recurrent_actor_critic(3, 2, cell="lstmm")
-
-
 def test_a_perceptron_needs_two_sizes(engine):
     with pytest.raises(ValueError, match=r"sizes=\[3\] is not possible"):
         make_mlp([3], mp.Rngs(0))

@@ -110,13 +110,6 @@ def test_divergence_and_entropy_are_means_over_samples(engine, make, features):
     np.testing.assert_allclose(out.regularization_loss + np.zeros(n), -sampler.entropy_weight * entropy, atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [0, -1, (2, 0), (1.5,), True, "3"])
-def test_an_action_shape_that_is_none_is_refused(engine, shape):
-    for kind in (mp.NormalTanhSampler, mp.NormalSampler, mp.BernoulliSampler):
-        with pytest.raises(ValueError, match=rf"{kind.__name__}\(action_shape=.*expected integers of at least 1"):
-            kind(mp.Rngs(0), action_shape=shape)
-
-
 def test_the_shapes_of_actions(engine):
     shapes = {
         "normal_tanh": (3,),

@@ -47,9 +47,3 @@ def test_extremes_stay_finite_with_their_gradients(engine, precision):
     drawn = found["fresh action"]
     assert (drawn[0] == [1, 0]).all() and drawn[1, 1] == 1 and drawn[2, 0] == 0 and (drawn[3] == [0, 1]).all()
     np.testing.assert_allclose(found["log_likelihood"][0], -2e4, rtol=1e-6)
-
-
-def test_a_wrong_input_is_refused(engine):
-    sampler = mp.BernoulliSampler(mp.Rngs(0), action_shape=(2, 2))
-    with pytest.raises(ValueError, match=r"BernoulliSampler got an input of shape \(1, 3\); expected 4 features"):
-        sample(sampler, np.zeros((1, 3), np.float32))

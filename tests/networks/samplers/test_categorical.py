@@ -211,20 +211,3 @@ def test_the_ends_of_the_unit_interval_reach_possible_actions_only(engine, monke
         row[allowed] = 0.1
     action = to_numpy(sample(sampler, logits).output["action"]).tolist()
     assert action == [allowed[0] if number == 0.0 else allowed[-1] for allowed in cases]
-
-
-def test_wrong_inputs_are_refused(engine):
-    logits = np.zeros((2, 5), np.float32)
-    sampler, several = mp.CategoricalSampler(mp.Rngs(0)), mp.MultiCategoricalSampler([2, 2], mp.Rngs(0))
-    with pytest.raises(ValueError, match=r"entries \['logits', 'masks'\]; expected logits, or 'logits' and 'mask'"):
-        sample(sampler, {"logits": logits, "masks": logits})
-    with pytest.raises(ValueError, match=r"a mask of shape \(2, 4\) for logits of shape \(2, 5\)"):
-        sample(sampler, {"logits": logits, "mask": logits[:, :4]})
-    with pytest.raises(ValueError, match=r"got an input of shape \(2, 5\); expected 4 .* choices of \[2, 2\] options"):
-        sample(several, logits)
-
-
-@pytest.mark.parametrize("nvec", [[], [2, 0], [1.5], [-1], "23"])
-def test_impossible_choices_are_refused(engine, nvec):
-    with pytest.raises(ValueError, match=r"MultiCategoricalSampler\(nvec=.*expected integers of at least 1"):
-        mp.MultiCategoricalSampler(nvec, mp.Rngs(0))

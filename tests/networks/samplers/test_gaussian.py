@@ -205,31 +205,3 @@ def test_what_is_clipped_for_the_environment_is_stored_as_it_was_sampled(engine)
     replayed = to_numpy(mp.replay(network, state, transition))
     valid = to_numpy(transition.valid)
     np.testing.assert_allclose(replayed.loglikelihoods[valid], stored.loglikelihoods[valid], atol=1e-6)
-
-
-def test_wrong_inputs_are_refused(engine):
-    for kind in (mp.NormalTanhSampler, mp.NormalSampler):
-        sampler = kind(mp.Rngs(0))
-        message = rf"{kind.__name__} got an input of shape \(2, 3\).*even number of features"
-        with pytest.raises(ValueError, match=message):
-            sample(sampler, np.zeros((2, 3), np.float32))
-        with pytest.raises(ValueError, match=r"stored samples of shape \(2, 3\).*calls for \(2, 2\)"):
-            evaluate(sampler, np.zeros((2, 4), np.float32), np.zeros((2, 3), np.float32))
-        with pytest.raises(ValueError, match=r"got an input of shape \(2, 4\).*concatenated, 6 on the last axis"):
-            sample(kind(mp.Rngs(0), action_shape=(3, 1)), np.zeros((2, 4), np.float32))
-    with pytest.raises(ValueError, match=r"input of shape \(2, 4\); expected the mean alone, 2 features"):
-        sample(independent(2), np.zeros((2, 4), np.float32))
-
-
-@pytest.mark.parametrize(("min_std", "std_scale"), [(-0.1, 1.0), (0.0, 0.0), (0.0, -1.0)])
-def test_impossible_scales_are_refused(engine, min_std, std_scale):
-    for kind in (mp.NormalTanhSampler, mp.NormalSampler):
-        with pytest.raises(ValueError, match="expected min_std of at least 0 and std_scale above 0"):
-            kind(mp.Rngs(0), min_std=min_std, std_scale=std_scale)
-
-
-def test_a_std_of_its_own_needs_a_shape_and_a_start(engine):
-    with pytest.raises(ValueError, match=r"state_dependent_std=False\) needs action_shape"):
-        mp.NormalSampler(mp.Rngs(0), state_dependent_std=False)
-    with pytest.raises(ValueError, match=r"initial_std=0.*expected a number above 0"):
-        independent(2, initial_std=0)
