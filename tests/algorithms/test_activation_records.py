@@ -62,17 +62,3 @@ def test_sampled_actions_and_environments_by_name(engine):
     logits = to_numpy(found.activations["action"][2])
     assert actions.shape == (20, 3)
     assert (actions != logits.argmax(-1)).any() and (actions == logits.argmax(-1)).any()
-
-
-def test_what_is_refused(torch_engine):
-    env = make("same_step")
-    net = network(env.observation_space.shape[0], mp.Rngs(0))
-    said = "The network's output is an array of shape .2, 2.; acting in an environment needs a PPONetworkOutput. Put a"
-    for kind, message, arguments, options in (
-        (ValueError, "num_envs=3 is not possible: the environment passed in has 2", (env, net, 4), {"num_envs": 3}),
-        (ValueError, "num_steps=0 is not possible", (env, net, 0), {}),
-        (TypeError, "deterministic='no'. is not possible: expected T", (env, net, 2), {"deterministic": "no"}),
-        (TypeError, said, (Clock(3, num_envs=2), mp.Dense(4, 2, mp.Rngs(0)), 2), {}),
-    ):
-        with pytest.raises(kind, match=message):
-            mp.record_activations_rollout(*arguments, **options)

@@ -6,31 +6,18 @@ import numpy as np
 import pytest
 import support
 
-from multippo.algorithms.advantages import generalized_advantages, linear_recurrence, standardized, standardized_tree
+from multippo.algorithms.advantages import generalized_advantages, standardized, standardized_tree
 
 # Conformance and the cases have JAX by day.
 pytestmark = pytest.mark.nightly_if("jax")
 
 
 def gae(engine: Any, discount: float, gae_lambda: float, **arrays: Any) -> tuple[np.ndarray, np.ndarray]:
-    """One environment's [T] lists (or [T, B] arrays); flags default to none, validity to all."""
-    time = np.shape(arrays["r_t"])
-    defaults = {
-        "v_bootstrap_t": np.zeros(time),
-        "terminated_t": np.zeros(time, bool),
-        "truncated_t": np.zeros(time, bool),
-        "valid_t": np.ones(time, bool),
-    }
-    values = {name: np.asarray(value) for name, value in {**defaults, **arrays}.items()}
-    if len(time) == 1:
-        values = {name: value[:, None] if value.ndim else value[None] for name, value in values.items()}
+    """Of arrays [T, B]."""
+    values = {name: np.asarray(value) for name, value in arrays.items()}
     values = {name: value if value.dtype == bool else value.astype(np.float32) for name, value in values.items()}
-    found = generalized_advantages(
-        engine.xp,
-        discount=discount,
-        gae_lambda=gae_lambda,
-        **{name: engine.asarray(value) for name, value in values.items()},
-    )
+    put = {name: engine.asarray(value) for name, value in values.items()}
+    found = generalized_advantages(engine.xp, discount=discount, gae_lambda=gae_lambda, **put)
     return tuple(np.asarray(engine.to_numpy(x)) for x in found)
 
 
@@ -81,31 +68,11 @@ def test_against_a_loop_with_random_ends_and_skips(engine, time):
 
 def test_what_does_not_count_may_hold_anything(engine):
     # The middle step is none; its NaN and the unused bootstrap's stay where they are.
-    nan = np.nan
-    advantages, _ = gae(
-        engine,
-        0.9,
-        1.0,
-        r_t=[1.0, nan, 1.0],
-        v_t=[1.0, nan, 1.0],
-        v_last=nan,
-        v_bootstrap_t=[nan, nan, nan],
-        terminated_t=[True, False, True],
-        valid_t=[True, False, True],
-    )
+    ends, numbers = [[True], [False], [True]], [[1.0], [np.nan], [1.0]]
+    flags = {"terminated_t": ends, "truncated_t": np.zeros((3, 1), bool), "valid_t": ends}
+    unused = {"v_last": [np.nan], "v_bootstrap_t": np.full((3, 1), np.nan)}
+    advantages, _ = gae(engine, 0.9, 1.0, r_t=numbers, v_t=numbers, **unused, **flags)
     np.testing.assert_array_equal(advantages[:, 0], [0.0, 0.0, 0.0])
-
-
-@pytest.mark.parametrize("time", [1, 2, 3, 7, 64])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_linear_recurrence_against_a_loop(engine, time, reverse):
-    rng = np.random.default_rng(time)
-    decay, x = rng.uniform(size=(time, 3)).astype(np.float32), rng.normal(size=(time, 3)).astype(np.float32)
-    expected, last = np.zeros_like(x), np.zeros(3)
-    for t in reversed(range(time)) if reverse else range(time):
-        last = expected[t] = x[t] + decay[t] * last
-    found = linear_recurrence(engine.xp, engine.asarray(decay), engine.asarray(x), reverse=reverse)
-    np.testing.assert_allclose(engine.to_numpy(found), expected, rtol=1e-5, atol=1e-6)
 
 
 # -- scaling

@@ -114,18 +114,18 @@ def test_training_counts_unsound_starts_and_a_strict_run_names_the_first(name):
 
 
 class BadStart(gymnasium.Env[Any, Any]):
-    """Pays 10, 20, 30 and ends; the first observation of its second episode is NaN."""
+    """Pays 10, 20, 30 and ends; the first observation of episode ``bad``, counted from 1, is NaN."""
 
     observation_space = gymnasium.spaces.Box(-10, 10, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, bad: bool, end: str = "terminated") -> None:
+    def __init__(self, bad: int, end: str = "terminated") -> None:
         self.bad, self.end, self.resets, self.time = bad, end, 0, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.time, self.resets = 0, self.resets + 1
-        return np.full(1, np.nan if self.bad and self.resets == 2 else 0.0, np.float32), {}
+        return np.full(1, np.nan if self.resets == self.bad else 0.0, np.float32), {}
 
     def step(self, action: Any) -> Any:
         self.time += 1
@@ -143,7 +143,7 @@ def gymnasium_env(mode: Any, *makers: Any) -> Any:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_an_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode, end):
-    found = roll(gymnasium_env(mode, lambda: BadStart(True, end), lambda: BadStart(False, end)), TableNet([2.0]))
+    found = roll(gymnasium_env(mode, lambda: BadStart(2, end), lambda: BadStart(0, end)), TableNet([2.0]))
     skips = mode is gymnasium.vector.AutoresetMode.NEXT_STEP
     # Told at the step for the reset; without one, at the step that ended the episode before. Leaf 2 is the observation.
     assert np.argwhere(found.broken).tolist() == [[3 if skips else 2, 0]]
@@ -162,18 +162,20 @@ def test_an_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode, 
     assert np.isfinite(found.obs).all()
 
 
+# The start of a run, and that of the second episode, which is seen at the step that ends the first or at its reset.
+@pytest.mark.parametrize("bad", [1, 2])
 @pytest.mark.parametrize("mode", MODES)
-def test_one_bad_start_of_a_single_environment_stops_no_run_but_a_strict_one(torch_engine, mode):
-    make = lambda: gymnasium_env(mode, lambda: BadStart(True))  # noqa: E731
-    run = training.train(make(), TableNet([0.5]), iterations=3, rollout_length=4, num_minibatches=1)
-    assert run.error is None
+def test_one_bad_start_stops_no_run_but_a_strict_one(torch_engine, mode, bad):
+    make = lambda: gymnasium_env(mode, lambda: BadStart(0), lambda: BadStart(bad))  # noqa: E731
+    options = {"rollout_length": 4, "num_minibatches": 1}
+    run = training.train(make(), TableNet([0.5]), iterations=3, **options)
     assert run.column("rollout/nonfinite_steps") == [1, 0, 0]
     assert run.column("rollout/episode_reward/mean")[0] == 60  # 10 + 20 + 30
-    options = {"nonfinite": "stop", "num_minibatches": 1, "rollout_length": 4}
-    strict = training.train(make(), TableNet([0.5]), **options, catch=(NonFiniteError,))
+    strict = training.train(make(), TableNet([0.5]), nonfinite="stop", **options, catch=(NonFiniteError,))
     step = 3 if mode is gymnasium.vector.AutoresetMode.NEXT_STEP else 2
-    assert f"The next observation is not finite at step {step} of the rollout in environment 0" in str(strict.error)
-    found = mp.eval_rollout(make(), TableNet([0.5]), num_episodes=3)
+    place = "at the start of environment 1" if bad == 1 else f"at step {step} of the rollout in environment 1"
+    assert f"observation is not finite {place}" in str(strict.error)
+    found = mp.eval_rollout(make(), TableNet([0.5]), num_episodes=4)
     assert found["eval/nonfinite_episodes"] == 0
     assert found["eval/episode_reward/min"] == found["eval/episode_reward/max"] == 60
 
@@ -184,23 +186,7 @@ def test_a_broken_step_that_ends_its_episode_before_a_bad_start(torch_engine):
             obs, reward, over, truncated, info = super().step(action)
             return obs, np.inf if over and self.resets == 1 else reward, over, truncated, info
 
-    found = roll(gymnasium_env(gymnasium.vector.AutoresetMode.SAME_STEP, lambda: Both(True)), TableNet([0.5]))
+    found = roll(gymnasium_env(gymnasium.vector.AutoresetMode.SAME_STEP, lambda: Both(2)), TableNet([0.5]))
     np.testing.assert_array_equal(found.broken[:, 0], [0, 0, 1] + [0] * (STEPS - 3))
     np.testing.assert_array_equal(found.truncated[:, 0], found.broken[:, 0] > 0)
     np.testing.assert_array_equal(found.rewards[:6, 0], [10, 20, 0, 10, 20, 30])
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_first_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode):
-    class AtOnce(BadStart):
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            obs, info = super().reset(seed=seed, options=options)
-            return np.where(self.bad and self.resets == 1, np.nan, 0 * np.nan_to_num(obs)).astype(np.float32), info
-
-    makers = [lambda bad=bad: AtOnce(bad) for bad in (False, True)]
-    make = lambda: gymnasium_env(mode, *makers)  # noqa: E731
-    run = training.train(make(), TableNet([0.5]), iterations=2)
-    assert run.column("rollout/nonfinite_steps") == [1, 0]
-    strict = training.train(make(), TableNet([0.5]), nonfinite="stop", catch=(NonFiniteError,))
-    assert "The observation is not finite at the start of environment 1" in str(strict.error)
-    assert mp.eval_rollout(make(), TableNet([0.5]), num_episodes=2)["eval/lifespan/mean"] == 3

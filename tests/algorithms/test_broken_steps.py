@@ -10,7 +10,7 @@ import training
 
 import multippo as mp
 from multippo.errors import NonFiniteError
-from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableNet
+from multippo.testing import Clock, CountNet, Goal, Spy, TableNet
 
 # Conformance and the cases have JAX by day.
 pytestmark = pytest.mark.nightly_if("jax")
@@ -40,25 +40,6 @@ class Blowing(Clock):
         return state
 
 
-class FunctionalBlowing(FunctionalClock):
-    """Two in five episodes blow up in their third step."""
-
-    def reset(self, key: Any) -> Any:
-        import jax
-
-        state = super().reset(key)
-        return state._replace(info={**state.info, "luck": jax.random.uniform(key)})
-
-    def step(self, state: Any, action: Any) -> Any:
-        import jax.numpy as jnp
-
-        after = super().step(state, action)
-        unlucky = (state.info["luck"] < 0.4) & (state.info["time"] == 2)
-        return after._replace(
-            obs=jnp.where(unlucky, jnp.nan, after.obs), info={**after.info, "luck": state.info["luck"]}
-        )
-
-
 def roll(env: Any, network: Any) -> tuple[Any, Any, Any]:
     engine = network.engine
     before = network.initialize_state(env.num_envs)
@@ -66,17 +47,12 @@ def roll(env: Any, network: Any) -> tuple[Any, Any, Any]:
     return before, after, transition
 
 
-def counting() -> CountNet:
-    return CountNet()
-
-
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-def test_the_broken_one_starts_anew(engine, autoreset):
-    spy, network = Spy(Blowing(autoreset)), counting()
-    *_, found = roll(spy, network)
-    found = support.to_numpy(found)
+def test_the_broken_one_starts_anew_and_its_carry_with_it(engine, autoreset):
+    spy, network = Spy(Blowing(autoreset)), CountNet()
+    before, after, transition = roll(spy, network)
+    found = support.to_numpy(transition)
     assert not found.broken[:, [0, 1, 3]].any()
-
     # The fifth step's observation, then the ninth step's reward (leaf 1 is the reward, leaf 2 the observation).
     np.testing.assert_array_equal(found.broken[:, BAD], [0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0])
     np.testing.assert_array_equal(found.counted[:, BAD], found.broken[:, BAD] == 0)
@@ -87,40 +63,14 @@ def test_the_broken_one_starts_anew(engine, autoreset):
         assert np.isfinite(leaf).all()
     # Each episode is begun once by the environment itself, and the broken ones by a restart.
     assert len(spy.states) == 1 + STEPS + 2
-
-
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-def test_the_carry_starts_anew_too_and_replay_agrees(engine, autoreset):
-    network = counting()
-    before, after, transition = roll(Blowing(autoreset), network)
-    # The carry counts the steps since the reset, and shows in the value and the log-likelihood.
-    replayed = support.to_numpy(mp.replay(network, before, transition))
-    stored = support.to_numpy(transition)
-    for part in ("value_estimates", "loglikelihoods"):
-        deviation = np.abs(getattr(replayed, part) - getattr(stored.network_output, part))
-        assert deviation[stored.valid].max() <= 1e-6
-    values = stored.network_output.value_estimates[:, BAD]
-    np.testing.assert_array_equal(values[5:8], values[:3])
-    np.testing.assert_array_equal(values[9:12], values[:3])
-    assert len(set(values[:5])) == 5
+    # The carry counts the steps since the reset, and shows in the value (10 + count) and the log-likelihood.
+    values = found.network_output.value_estimates[:, BAD]
+    np.testing.assert_array_equal(values, 10 + found.obs[:, BAD].argmax(-1))
     assert support.to_numpy(after)["memory"][BAD] == 3
-
-
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-def test_training_goes_on_and_counts(torch_engine, autoreset):
-    network = mp.Sequential([mp.Normalizer(8), TableNet([0.5] * 8)])
-    run = training.train(Blowing(autoreset), network, iterations=4, scale_rewards=True)
-    assert run.error is None
-    assert run.column("rollout/nonfinite_steps") == [0, 1, 1, 0]
-    for _, value in mp.to_portable(network).items():
-        assert np.isfinite(value).all()
-    # What the normaliser counts is what the network saw, broken steps included: their observation was finite.
-    skipped = 0 if autoreset == "same_step" else 3 + 3 + 2 + 2
-    assert network[0].count <= 16 * 4
-    assert network[0].count >= 16 * 4 - skipped
-    # An episode cut short by an accident is none: 3, 4 and 5 long ones only.
-    lengths = [x for x in run.column("rollout/episode_length/mean") if not np.isnan(x)]
-    assert all(3 <= x <= 5 for x in lengths)
+    replayed = support.to_numpy(mp.replay(network, before, transition))
+    for part in ("value_estimates", "loglikelihoods"):
+        deviation = np.abs(getattr(replayed, part) - getattr(found.network_output, part))
+        assert deviation[found.valid].max() <= 1e-6
 
 
 def test_every_environment_at_once_is_no_accident(engine):
@@ -146,24 +96,6 @@ def test_an_environment_that_cannot_be_restarted_stops_the_run(torch_engine):
     assert isinstance(run.error, NonFiniteError)
     # The fifth step is the first of the second rollout; its observation is seen a step later.
     assert "The observation is not finite at step 1 of the rollout in environment 2, in iteration 2" in str(run.error)
-
-
-def test_functional_environments(engine):
-    env = mp.make_env(FunctionalBlowing(5), num_envs=8)
-    network = counting()
-    before, _, transition = roll(env, network)
-    found = support.to_numpy(transition)
-    broken = found.broken > 0
-    assert 0 < broken.sum() < broken.size / 2
-    times = found.obs.argmax(-1)
-    np.testing.assert_array_equal(times[broken], 2)
-    np.testing.assert_array_equal(times[1:][broken[:-1]], 0)
-    np.testing.assert_array_equal(found.truncated, broken)
-    np.testing.assert_array_equal(found.terminated, times == 4)
-    np.testing.assert_array_equal(found.rewards, np.where(broken, 0, 1))
-    assert np.isfinite(found.obs).all()
-    replayed = support.to_numpy(mp.replay(network, before, transition))
-    np.testing.assert_allclose(replayed.loglikelihoods, found.network_output.loglikelihoods, atol=1e-6)
 
 
 def explosive_makers() -> list[Any]:

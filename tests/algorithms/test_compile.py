@@ -4,51 +4,17 @@ import gc
 import weakref
 from typing import Any
 
-import gymnasium
 import numpy as np
+import probing
 import pytest
 import support
 import training
 
 import multippo as mp
 from multippo.programmes import clear_programmes
-from multippo.testing import Clock, FunctionalClock, TableNet
+from multippo.testing import FunctionalClock, TableNet
 
 # -- torch
-
-
-class Continuous(Clock):
-    """A clock with two continuous actions, which it ignores."""
-
-    def __init__(self) -> None:
-        super().__init__([2, 3], "truncated", 2)
-        self.action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-
-
-def run(mode: str, on_log: Any = None) -> tuple[Any, training.Run]:
-    # With an entropy bonus, for which replay draws noise too.
-    network = mp.make_mlp_actor_critic(4, 2, (8,), (8,), mp.Rngs(0), entropy_weight=0.01)
-    fields = {"iterations": 6, "rollout_length": 6, "num_minibatches": 2, "learning_rate": 1e-3}
-    return network, training.train(Continuous(), network, on_log=on_log, config={"compile": mode}, **fields)
-
-
-def check_compiled() -> None:
-    import torch
-
-    clear_programmes()
-    statistics = torch._dynamo.utils.counters
-    before, breaks = statistics["stats"]["unique_graphs"], len(statistics["graph_break"])
-    graphs: list[int] = []
-    network, done = run("on", lambda metrics: graphs.append(statistics["stats"]["unique_graphs"] - before))
-    # Acting, valuing a final observation, and the loss: three, while the learning rate falls.
-    assert graphs[0] > 0 and graphs[1:] == [3] * 5
-    assert len(statistics["graph_break"]) == breaks
-    assert done.column("time/compile_s")[-1] > 0
-    expected_network, expected = run("off")
-    assert max(done.column("ratio/first_max_dev")) <= 1e-5
-    support.assert_trees_close(mp.to_portable(network), mp.to_portable(expected_network), 1e-5)
-    for metric in ("losses/total", "kl/approx", "gradient/norm"):
-        np.testing.assert_allclose(done.column(metric), expected.column(metric), rtol=1e-3, atol=1e-5)
 
 
 def test_metrics_are_no_part_of_the_compiled_backward_pass(torch_engine, monkeypatch):
@@ -69,18 +35,11 @@ def test_metrics_are_no_part_of_the_compiled_backward_pass(torch_engine, monkeyp
 
     clear_programmes()
     monkeypatch.setattr(torch, "compile", spy)
-    run("on")
+    # With an entropy bonus, for which replay draws noise too.
+    network = mp.make_mlp_actor_critic(4, 2, (8,), (8,), mp.Rngs(0), entropy_weight=0.01)
+    training.train(probing.Continuous(), network, iterations=1, config={"compile": "on"})
     # Acting has none, the loss is one.
     assert set(differentiable) == {0, 1}
-
-
-def test_torch_compiles_three_graphs_without_a_break(torch_engine, without_code_generation):
-    check_compiled()
-
-
-@pytest.mark.nightly
-def test_torch_compiled_code_computes_the_same(torch_engine):
-    check_compiled()
 
 
 def test_many_networks_in_one_process(torch_engine, without_code_generation):
@@ -105,21 +64,20 @@ class Scaled:
 # -- the second run of a process
 
 
-def run_again(kind: str, number: int, mode: str = "auto", on_log: Any = None) -> tuple[Any, training.Run, list[Any]]:
+def run_again(kind: str, number: int, mode: str = "auto") -> tuple[Any, training.Run, list[Any]]:
     """A run of a new network in a new environment, with numbers of its own; and references to what it was made of."""
-    env: Any = Continuous() if kind == "host" else mp.make_env(FunctionalClock(3), num_envs=2)
+    env: Any = probing.Continuous() if kind == "host" else mp.make_env(FunctionalClock(3), num_envs=2)
     actions: Any = 2 if kind == "host" else env.action_space
     network = mp.make_mlp_actor_critic(4, actions, (5,), (5,), mp.Rngs(number))
     support.fill_randomly(network, number)
     evaluation = mp.EvalConfig(every_steps=8, num_episodes=2)
     fields: dict[str, Any] = {"learning_rate": 0.01 * (number + 1), "entropy_weight": 0.1 * number + 0.1}
     fields |= {"lr_schedule": ("linear", "cosine")[number], "learning_rate_warmup": number}
-    eval_env = Continuous() if kind == "host" else None
+    eval_env = probing.Continuous() if kind == "host" else None
     done = training.train(
         env,
         network,
         iterations=2 + number,
-        on_log=on_log,
         eval_env=eval_env,
         config={"seed": number, "compile": mode, "eval": evaluation},
         **fields,

@@ -1,11 +1,10 @@
 """What a configuration refuses, and what it derives."""
 
 import dataclasses
-import inspect
 import json
+import math
 import pickle
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,65 +12,36 @@ import pytest
 import multippo as mp
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
 
-INFINITY, NAN = float("inf"), float("nan")
-WRONG: dict[str, list[Any]] = {
-    "num_envs": [0, 2.0, 2**20 + 1],
-    "rollout_length": [0, True, 2**24 + 1],
-    "total_steps": [-1],
-    "num_epochs": [0],
-    "num_minibatches": [1.5],
-    "sequence_length": [0],
-    "discounting_factor": [1.1],
-    "gae_lambda": [-0.1],
-    "learning_rate": [NAN, "1e-4"],
-    "weight_decay": [-1.0],
-    "critic_loss_weight": [INFINITY],
-    "clip_range": [0.0],
-    "adam_epsilon": [0],
-    "value_clip_range": [0.0],
-    "gradient_clipping": [-0.5],
-    "target_kl": [0],
-    "lr_schedule": ["sine", None],
-    "combine_advantages": ["max"],
-    "learning_rate_warmup": [-1, 0.1, True],
-    "desired_kl": [0.0],
-    "min_learning_rate": [0.0, 0.1],  # above the largest
-    "max_learning_rate": [INFINITY],
-    "adam_betas": [0.9, (0.9,), (0.9, 1.0), (-0.1, 0.9), ("0.9", 0.9)],
-    "advantage_normalization": ["rollout"],
-    "recompute_advantages": ["yes"],
-    "normalize_advantages": [1],
-    "scale_rewards": [None],
-    "reward_clip": [0.0],
-    "entropy_weight": [-0.01, "0.01"],
-    "entropy_schedule": ["cosine"],
-}
+CONFIGS = (PPOConfig, EvalConfig, TrainConfig, mp.DistillationConfig, mp.DistillationTrainConfig)
 
 
-@pytest.mark.parametrize("field", WRONG)
-def test_a_wrong_field_is_named_with_what_was_received(field):
-    for wrong in WRONG[field]:
-        with pytest.raises(ValueError, match=re.escape(f"{field}={wrong!r}")) as caught:
-            PPOConfig(**{field: wrong})
-        assert "expected" in str(caught.value) and "\n" not in str(caught.value)
+def test_every_field_refuses_what_it_can_not_be():
+    for config in CONFIGS:
+        for field in dataclasses.fields(config):
+            with pytest.raises(ValueError, match=re.escape(f"{field.name}={NotImplemented!r}")) as caught:
+                config(**{field.name: NotImplemented})
+            assert "expected" in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("config", "fields"),
+    ("field", "wrong"),
     [
-        (EvalConfig, {"num_episodes": [0], "every_steps": [0], "max_episode_steps": [0], "enabled": [1]}),
-        (TrainConfig, {"seed": [-1, 2**63], "compile": ["yes"], "checkpoint_every_steps": [0], "ppo": [{}]}),
-        (TrainConfig, {"checkpoint_at_evals": [1], "log_every_steps": [-1], "eval": [None]}),
-        (mp.DistillationConfig, {"loss": ["mse"], "lr_schedule": ["adaptive_kl"], "rollout_length": [0]}),
-        (mp.DistillationConfig, {"learning_rate": [-1.0]}),
-        (mp.DistillationTrainConfig, {"distillation": [mp.PPOConfig()], "seed": [-1]}),
+        ("num_envs", [0, 2.0, True, 2**20 + 1]),
+        ("rollout_length", [2**24 + 1]),
+        ("discounting_factor", [-0.1, 1.1]),
+        ("learning_rate", [math.nan, -1.0, "1e-4"]),
+        ("critic_loss_weight", [math.inf]),
+        ("clip_range", [0.0]),
+        ("learning_rate_warmup", [-1, 0.1]),
+        ("min_learning_rate", [0.0, 0.1]),  # above the largest
+        ("adam_betas", [0.9, (0.9,), (0.9, 1.0), (-0.1, 0.9), ("0.9", 0.9)]),
+        ("entropy_weight", [-0.01]),
     ],
 )
-def test_the_other_configurations_too(config, fields):
-    for field, values in fields.items():
-        for wrong in values:
-            with pytest.raises(ValueError, match=field):
-                config(**{field: wrong})
+def test_numbers_out_of_range(field, wrong):
+    for value in wrong:
+        with pytest.raises(ValueError, match=re.escape(f"{field}={value!r}")):
+            PPOConfig(**{field: value})
 
 
 ADAPTIVE = {"lr_schedule": "adaptive_kl", "min_learning_rate": 1e-3, "max_learning_rate": 1e-2}
@@ -98,8 +68,6 @@ ADAPTIVE = {"lr_schedule": "adaptive_kl", "min_learning_rate": 1e-3, "max_learni
             {"desired_kl": 0.02},
             "desired_kl=0.02 has no effect with lr_schedule='linear'.*set lr_schedule='ad",
         ),
-        ({"min_learning_rate": 1e-4}, "min_learning_rate=0.0001 has no effect with lr_schedule='linear'"),
-        ({"max_learning_rate": 1e-3}, "max_learning_rate=0.001 has no effect with lr_schedule='linear'"),
     ],
 )
 def test_fields_that_do_not_go_together(fields, message):
@@ -123,30 +91,6 @@ def test_fields_that_go_together():
         _ = PPOConfig().num_iterations
 
 
-def test_configurations_are_frozen_and_keyword_only():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        PPOConfig().learning_rate = 0.1
-    with pytest.raises(TypeError):
-        PPOConfig(8)
-
-
-def test_every_field_says_what_it_is():
-    import ast
-
-    from multippo.algorithms import config
-
-    tree = ast.parse(inspect.getsource(config))
-    for node in (n for n in tree.body if isinstance(n, ast.ClassDef)):
-        for field, after in zip(node.body, node.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign):
-                assert isinstance(after, ast.Expr), f"{node.name}.{field.target.id} has no docstring"
-
-
-def test_a_configuration_comes_back_from_json():
-    config = PPOConfig(adam_betas=(0.8, 0.9), entropy_weight=0.01)
-    assert PPOConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
-
-
 def test_numbers_of_numpy_are_numbers():
     config = mp.PPOConfig(
         rollout_length=np.int64(16), learning_rate=np.float32(0.25), scale_rewards=np.bool_(False), adam_betas=(0, 0.5)
@@ -165,10 +109,7 @@ def test_iterations_are_rounded_up():
     assert dataclasses.replace(config, total_steps=96).num_iterations == 3
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"every_steps": 5000}, {"every_steps": 25_000}, {"num_episodes": 3}, {"deterministic": False}, {"num_envs": 2}],
-)
+@pytest.mark.parametrize("fields", [{"every_steps": 25_000}, {"deterministic": False}])
 def test_saying_how_to_evaluate_asks_for_evaluations(fields):
     assert EvalConfig(**fields).enabled
     assert not EvalConfig(enabled=False, **fields).enabled
@@ -183,11 +124,8 @@ def test_saying_how_to_evaluate_asks_for_evaluations(fields):
 @pytest.mark.parametrize(
     ("make", "wrong", "meant"),
     [
-        (PPOConfig, "learning_rates", "learning_rate"),
         (PPOConfig, "gamma", "discounting_factor"),
         (TrainConfig, "sed", "seed"),
-        (EvalConfig, "episodes", "num_episodes"),
-        (mp.DistillationConfig, "rollout_len", "rollout_length"),
         (mp.DistillationTrainConfig, "distilation", "distillation"),
     ],
 )
@@ -195,10 +133,3 @@ def test_an_unknown_field_is_answered_with_the_nearest(make, wrong, meant):
     expected = f"{make.__name__}() got an unexpected keyword argument '{wrong}'. Did you mean '{meant}'?"
     with pytest.raises(TypeError, match=re.escape(expected)):
         make(**{wrong: 1})
-
-
-def test_nothing_is_hidden_of_a_class_that_knows_its_keywords():
-    for config in (PPOConfig, EvalConfig, TrainConfig):
-        assert list(inspect.signature(config).parameters) == [field.name for field in dataclasses.fields(config)]
-    with pytest.raises(TypeError, match=re.escape("It takes ppo, eval, seed, compile")):
-        TrainConfig(zzz=1)

@@ -1,6 +1,5 @@
 """Options of a run: each does what it says, to the bit where it says that nothing moves, on both engines."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -41,19 +40,6 @@ def test_after_the_divergence_that_is_too_much_nothing_moves(engine):
     assert stopped.column("kl/approx") == pytest.approx(short.column("kl/approx"), rel=1e-5)
     assert stopped.column("losses/total") == pytest.approx(short.column("losses/total"), rel=1e-5)
     assert not short.column("kl/stop")
-
-
-def test_without_a_stop_there_is_no_divergence_to_log(torch_engine):
-    run = training.train(Clock(3, num_envs=4), TableNet([0.0] * 4), iterations=1, target_kl=1e9)
-    assert math.isnan(run.column("kl/stop")[0])
-    assert run.column("update/minibatches") == [4.0]
-
-
-def test_a_stop_leaves_the_schedule_alone(torch_engine):
-    fields = {"num_minibatches": 1, "learning_rate": 0.1, "num_epochs": 8, "target_kl": 1e-6}
-    run = training.train(Clock(3, num_envs=4), TableNet([0.0] * 4), iterations=4, **fields)
-    assert run.column("update/minibatches") == [1.0] * 4
-    np.testing.assert_allclose(run.column("learning_rate"), [0.1, 0.075, 0.05, 0.025], rtol=1e-6)
 
 
 # -- the learning rate that follows the divergence

@@ -1,8 +1,6 @@
 """Rollouts: which carry a step saw, where it was reset, and what the end of an episode is worth."""
 
 import functools
-import gc
-import weakref
 from typing import Any
 
 import numpy as np
@@ -91,9 +89,6 @@ def test_noise_drawn_ahead_is_the_noise_of_each_step(autoreset):
     support.assert_trees_close(found[1], found[0], 1e-5)
 
 
-# -- functional environments
-
-
 # -- what training asks of it besides
 
 
@@ -110,17 +105,6 @@ def test_the_carries_at_the_starts_of_sequences(engine, kind):
     np.testing.assert_array_equal(starts["memory"][:, 0], [0, 2, 1, 0])
     np.testing.assert_array_equal(starts["sampler"].count[:, 0], [0, 2, 4, 6])
     assert starts["sampler"].tape is None
-
-
-@pytest.mark.parametrize("kind", ["host", "functional"])
-def test_an_environment_can_be_forgotten(engine, kind):
-    env: Any = Clock(3, num_envs=2) if kind == "host" else mp.make_env(FunctionalClock(3), num_envs=2)
-    network = TableNet([0.0] * 4)
-    mp.unroll_env(env, env.reset(0), network, network.initialize_state(2), 1, mp.random.key(0))
-    alive = weakref.ref(env)
-    del env
-    gc.collect()
-    assert alive() is None
 
 
 class Reusing(Spy):

@@ -5,6 +5,8 @@ Seen in mujocolab/mjlab#174 and #224, akanazawa/fpo#4, google/brax#467, isaac-si
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import support
@@ -48,6 +50,9 @@ def test_a_host_environment(engine: Any, autoreset: Any):
     run = training.train(spy, network, iterations=3, rollout_length=ROLLOUT)
     assert run.column("rollout/nonfinite_steps") == [1, 1, 0]
     support.assert_finite(network)
+    # All that the network saw counts, broken steps too, whose own observations were finite; 3 were there before.
+    assert network[0].count == 3 + 3 * ROLLOUT * NUM_ENVS
+    assert np.isnan(run.column("rollout/episode_length/mean")).all()  # an accident ends no episode that counts
     for line in run.logs:
         assert np.isfinite(line["losses/total"]), line
 
@@ -69,29 +74,34 @@ def test_the_other_environments_data_are_untouched(torch_engine: Any):
         assert np.isfinite(with_fault).all(), name
 
 
+class Blown(FunctionalClock):
+    """Two in five episodes blow up in their third step."""
+
+    def reset(self, key: Any) -> Any:
+        state = super().reset(key)
+        return state._replace(info={**state.info, "bad": jax.random.uniform(key) < 0.4})
+
+    def step(self, state: Any, action: Any) -> Any:
+        after, bad = super().step(state, action), state.info["bad"]
+        obs = jnp.where(bad & (state.info["time"] == 2), jnp.nan, after.obs)
+        return after._replace(obs=obs, info={**after.info, "bad": bad})
+
+
 @pytest.mark.nightly_if("jax")
 def test_a_functional_environment(engine: Any):
-    class Blown(FunctionalClock):
-        """One start in three leads to NaN in the third step."""
-
-        def reset(self, key: Any) -> Any:
-            import jax
-
-            state = super().reset(key)
-            return state._replace(info={**state.info, "bad": jax.random.uniform(key) < 0.3})
-
-        def step(self, state: Any, action: Any) -> Any:
-            import jax.numpy as jnp
-
-            after, bad = super().step(state, action), state.info["bad"]
-            reward = jnp.where(bad & (state.info["time"] == 2), jnp.nan, after.reward)
-            return after._replace(reward=reward, info={**after.info, "bad": bad})
-
-    network = make_network()
-    run = training.train(mp.make_env(Blown(20), num_envs=8), network, iterations=3, rollout_length=ROLLOUT)
-    counts = run.column("rollout/nonfinite_steps")
-    assert sum(counts) > 0
-    assert max(counts) < 8
+    network, env = make_network(), mp.make_env(Blown(20), num_envs=8)
+    found, replayed = support.rolled_and_replayed(env, network, 2 * ROLLOUT)
+    broken, times = found.broken > 0, found.obs.argmax(-1)
+    assert 0 < broken.sum() < broken.size / 2
+    np.testing.assert_array_equal(times[broken], 2)
+    np.testing.assert_array_equal(times[1:][broken[:-1]], 0)
+    np.testing.assert_array_equal(found.truncated, broken)
+    np.testing.assert_array_equal(found.rewards, np.where(broken, 0, 1))
+    assert np.isfinite(found.obs).all()
+    assert not found.terminated.any()
+    np.testing.assert_allclose(replayed.loglikelihoods, found.network_output.loglikelihoods, atol=1e-6)
+    run = training.train(env, network, iterations=3, rollout_length=ROLLOUT)
+    assert 0 < sum(run.column("rollout/nonfinite_steps")) < 3 * 8
     support.assert_finite(network)
 
 

@@ -229,15 +229,6 @@ def test_a_target_that_can_not_be_written_is_an_error(torch_engine: Any, tmp_pat
             saved_at(tmp_path / "locked/a", network)
 
 
-def test_a_failing_checkpoint_function_is_not_swallowed(torch_engine: Any):
-    def full(state: Any, step: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    config = mp.TrainConfig(ppo=mp.PPOConfig(rollout_length=4, total_steps=16, num_minibatches=1, num_epochs=1))
-    with pytest.raises(OSError, match="No space left"):
-        mp.train_ppo(Clock(3, num_envs=4), TableNet([0.0] * 4), config, checkpoint_fn=full)
-
-
 def test_relative_paths_and_a_second_save(torch_engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     network, other = TableNet([0.0] * 4), TableNet([1.0] * 4)

@@ -338,12 +338,3 @@ def test_another_teachers_carry_is_refused(torch_engine):
     _, result = distil(env, CountNet(0.3), student)
     with pytest.raises(ValueError, match="the carry of another teacher"):
         distil(env, table("torch", TAUGHT), student, iterations=2, initial_state=result.training_state)
-
-
-def test_the_loop_gets_the_same_fields():
-    config = mp.DistillationTrainConfig(
-        distillation=mp.DistillationConfig(num_epochs=3, adam_betas=[0.8, 0.9]), seed=7, log_every_steps=5
-    )
-    loop = config.as_train()
-    assert (loop.ppo.num_epochs, loop.ppo.adam_betas, loop.seed, loop.log_every_steps) == (3, (0.8, 0.9), 7, 5)
-    assert loop.ppo.entropy_weight is None and loop.ppo.target_kl is None and not loop.ppo.scale_rewards
