@@ -4,8 +4,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["make_class"]
-
 
 def make_class(fault=None):
     class Counter(gymnasium.Env):

@@ -15,21 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import multippo as mp
-from multippo.testing import Clock, HostEnv
-
-__all__ = [
-    "ONE_STEP",
-    "Continuous",
-    "Numbered",
-    "Receiver",
-    "Script",
-    "Small",
-    "advantages_of",
-    "gymnasium_env",
-    "modes",
-    "received",
-    "reference_advantages",
-]
+from multippo.testing import Clock, HostEnv, TableNet
 
 ONE_STEP: dict[str, Any] = {
     "iterations": 1,
@@ -133,6 +119,28 @@ class Numbered(gymnasium.Env[Any, Any]):
         self.number, self.time = self.number + 1, self.time + 1
         over = self.time == self.length
         return self._observe(), 1.0, over and self.end != "truncated", over and self.end != "terminated", {}
+
+
+class ExplodingGradient(TableNet):
+    """Its gradient is finite until its table has moved, and its value stays so."""
+
+    def heads(self, memory: Any, x: Any) -> Any:
+        """See ``TinyActorCritic.heads``."""
+        memory, logits, value = super().heads(memory, x)
+        table = self.values[...]
+        return memory, logits, value + self.poison(self.engine.stop_gradient(self.xp.sum(table * table) > 0.0), table)
+
+    def poison(self, moved: Any, table: Any) -> Any:
+        """0, whose derivative is NaN: that of the square root at 0 is infinite, and infinity times 0 is NaN."""
+        return self.xp.sqrt(self.xp.where(moved, self.xp.sum(table) * 0.0, self.xp.ones_like(table[0]))) * 0.0
+
+
+class ExplodingLoss(ExplodingGradient):
+    """Its value is finite until its table has moved."""
+
+    def poison(self, moved: Any, table: Any) -> Any:
+        """0, then NaN."""
+        return self.xp.where(moved, self.xp.full_like(table[0], np.nan), self.xp.zeros_like(table[0]))
 
 
 class Small(gymnasium.Env[Any, Any]):

@@ -6,8 +6,6 @@ from typing import Any
 import multippo as mp
 from multippo.algorithms.metrics import read_metrics
 
-__all__ = ["FIVE", "SHORT", "SMALL", "checkpoints", "contents", "iterations", "numbers", "train"]
-
 # Two iterations of 4 x 8 steps. Of CartPole's, those that only reset do not count.
 SHORT = ("--num-envs", 4, "--rollout-length", 8, "--num-epochs", 1, "--num-minibatches", 2, "--total-steps", 64)
 SMALL = ("--actor-hidden-sizes", 8, "--critic-hidden-sizes", 8)

@@ -6,8 +6,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["Spaces"]
-
 
 class Spaces(gymnasium.Env[Any, Any]):
     """Random observations of one space; the reward is 1, an episode takes three steps.

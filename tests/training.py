@@ -8,8 +8,6 @@ import support
 
 import multippo as mp
 
-__all__ = ["Run", "assert_same_end", "portable_moments", "train"]
-
 DEFAULTS = {"rollout_length": 4, "num_epochs": 2, "num_minibatches": 2, "learning_rate": 1e-2}
 
 

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import support
 import training
 from gymnasium import spaces
 from spaces_env import Spaces
 
 import multippo as mp
-from multippo.testing import Clock, CountNet, FunctionalClock, Spy, TableNet, TinyActorCritic
+from multippo.testing import Clock, CountNet, FunctionalClock, Spy, TableNet
 
 
 def refusal(network: Any, kind: type[Exception] = ValueError, env: Any = None, **fields: Any) -> str:
@@ -22,55 +23,25 @@ def refusal(network: Any, kind: type[Exception] = ValueError, env: Any = None, *
     return str(run.error)
 
 
-def adapter(features: int, entropy_weight: float = 0.0) -> Any:
-    rngs = mp.Rngs(0)
-    sampler = mp.CategoricalSampler(rngs)
-    sampler.entropy_weight = entropy_weight
-    return mp.PPOAdapter(
-        action=mp.Sequential([mp.Dense(features, 2, rngs), sampler]), value=mp.Dense(features, 1, rngs)
-    )
+class Odd(CountNet):
+    """Its memory and values, its output, or its reset are changed by a function."""
 
+    def __init__(self, heads: Any = None, output: Any = None, reset: Any = None) -> None:
+        super().__init__()
+        self.change_heads, self.change_output, self.change_reset = heads, output, reset
 
-class Changed(TableNet):
-    """Its outputs are changed by a function."""
-
-    def __init__(self, change: Any) -> None:
-        super().__init__([0.0] * 4)
-        self.change = change
+    def heads(self, memory: Any, x: Any) -> Any:
+        memory, logits, value = super().heads(memory, x)
+        if self.change_heads is not None:
+            memory, value = self.change_heads(self, memory, value)
+        return memory, logits, value
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
         out = super().__call__(state, x, rollout_extras)
-        return out._replace(output=self.change(out.output))
+        return out if self.change_output is None else out._replace(output=self.change_output(out.output))
 
-
-class Bare(mp.StatefulModule):
-    """Returns no StatefulModuleOutput."""
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> Any:
-        return x
-
-
-class Talkative(CountNet):
-    """Fails in two lines."""
-
-    def heads(self, memory: Any, x: Any) -> Any:
-        raise RuntimeError("first line\n  second line")
-
-
-class Odd(TinyActorCritic):
-    """Its heads are changed by a function."""
-
-    def __init__(self, change: Any) -> None:
-        super().__init__()
-        self.weight = mp.Param(np.ones((4, 2)))
-        self.change = change
-
-    def fresh_memory(self, batch_size: int) -> Any:
-        return self.zeros((batch_size,))
-
-    def heads(self, memory: Any, x: Any) -> Any:
-        logits = x @ self.weight[...]
-        return self.change(self, memory, logits, logits[:, 0])
+    def reset_state(self, prev_state: Any) -> Any:
+        return super().reset_state(prev_state) if self.change_reset is None else self.change_reset(self, prev_state)
 
 
 class Shared(CountNet):
@@ -84,87 +55,71 @@ class Shared(CountNet):
         return memory + 1, logits, value
 
 
-class Resetting(CountNet):
-    """Its reset is a function's."""
-
-    def __init__(self, reset: Any) -> None:
-        super().__init__()
-        self.reset = reset
-
-    def reset_state(self, prev_state: Any) -> Any:
-        return self.reset(self, prev_state)
+def charging() -> Any:
+    network = support.actor_critic(4)
+    network.action.layers[1].entropy_weight = 0.02
+    return network
 
 
-def layers(*sizes: tuple[int, int]) -> Any:
-    return [mp.Dense(*pair, mp.Rngs(0)) for pair in sizes]
-
-
-NO_NETWORK = "at Sequential.layers[0]: Dense(activation=<lambda>) failed on an array of shape (2, 4)"
 REFUSED: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
     "no module": (object, ["got a object as its network; expected a StatefulModule"], {"kind": TypeError}),
-    "no actor-critic": (lambda: layers((4, 2))[0], ["needs a PPONetworkOutput", "PPOAdapter"], {"kind": TypeError}),
+    "no actor-critic": (
+        lambda: mp.Dense(4, 2, mp.Rngs(0)),
+        ["needs a PPONetworkOutput", "PPOAdapter"],
+        {"kind": TypeError},
+    ),
     "no entropy": (
-        lambda: Changed(lambda out: out._replace(entropies=None)),
+        lambda: Odd(output=lambda out: out._replace(entropies=None)),
         ["entropy_weight=0.01 needs the entropy of the policy"],
         {"entropy_weight": 0.01},
     ),
     "two weights of the entropy": (
-        lambda: adapter(4, 0.02),
+        charging,
         ["PPOAdapter.action.layers[1] has an entropy_weight=0.02 of its own", "make it with 0, or leave PPOConfig."],
         {"entropy_weight": 0.01},
     ),
     "an entropy of another shape": (
-        lambda: Changed(lambda out: out._replace(entropies={"arm": out.entropies[:, None]})),
+        lambda: Odd(output=lambda out: out._replace(entropies={"arm": out.entropies[:, None]})),
         ["entropy 'arm' has shape (2, 1); expected one number"],
         {},
     ),
-    "another output": (Bare, ["StatefulModuleOutput"], {}),
-    "two lines": (Talkative, ["at Talkative: first line second line"], {}),
     # Of a torch tensor without gradients NumPy makes one again.
     "NumPy in the network": (
-        lambda: mp.Sequential([mp.Dense(4, 4, mp.Rngs(0), lambda x: np.tanh(x)), adapter(4)]),
-        [NO_NETWORK, "Give a name, such as 'tanh', or a function of the engine's own arrays"],
-        {},
-    ),
-    # The clock of 3 shows 4 features; 8 meet a layer that takes 9.
-    "a layer that does not fit": (
-        lambda: mp.Sequential([*layers((4, 8), (9, 8)), adapter(8)]),
-        ["Sequential.layers[1]", "first observation {'obs': (2, 4)}", "(2, 8)", "9 features"],
+        lambda: mp.Sequential([mp.Dense(4, 4, mp.Rngs(0), lambda x: np.tanh(x)), support.actor_critic(4)]),
+        [
+            "at Sequential.layers[0]: Dense(activation=<lambda>) failed on an array of shape (2, 4)",
+            "Give a name, such as 'tanh', or a function of the engine's own arrays",
+        ],
         {},
     ),
     "other keys of values": (
-        lambda: Odd(lambda net, m, logits, v: (m, logits, {"a": v, "b": v})),
+        lambda: Odd(lambda net, memory, value: (memory, {"a": value, "b": value})),
         ["['']", "['a', 'b']", "must be the same"],
         {},
     ),
     "another structure of the carry": (
-        lambda: Odd(lambda net, m, logits, v: ((m, m), logits, v)),
+        lambda: Odd(lambda net, memory, value: ((memory, memory), value)),
         ["changed its structure"],
         {},
     ),
     "another shape of the carry": (
-        lambda: Odd(lambda net, m, logits, v: (m[:, None], logits, v)),
+        lambda: Odd(lambda net, memory, value: (memory[:, None], value)),
         ["memory", "(2,)", "(2, 1)"],
         {},
     ),
     "another type of the carry": (
-        lambda: Odd(lambda net, m, logits, v: (net.xp.astype(m, net.xp.int32), logits, v)),
+        lambda: Odd(lambda net, memory, value: (net.xp.astype(memory, net.xp.int32), value)),
         ["memory", "float32", "int32"],
         {},
     ),
     "a carry without a batch axis": (Shared, ["memory", "batch axis (2)"], {}),
     "a reset of another shape": (
-        lambda: Resetting(lambda net, state: {**state, "memory": net.zeros((3,))}),
+        lambda: Odd(reset=lambda net, state: {**state, "memory": net.zeros((3,))}),
         ["reset_state", "memory", "(2,)", "(3,)"],
         {},
     ),
-    "a reset of another structure": (
-        lambda: Resetting(lambda net, state: {**state, "memory": None}),
-        ["reset_state", "changed its structure"],
-        {},
-    ),
     "a reset that fails": (
-        lambda: mp.Sequential([Resetting(lambda net, state: {**state, "memory": state["nothing"]})]),
+        lambda: mp.Sequential([Odd(reset=lambda net, state: {**state, "memory": state["nothing"]})]),
         ["reset_state failed", "Sequential.layers[0]", "nothing"],
         {},
     ),
@@ -172,23 +127,17 @@ REFUSED: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_network_that_does_not_fit(torch_engine, what):
+ON_JAX = ("NumPy in the network", "another type of the carry", "a reset that fails")
+
+
+@pytest.mark.parametrize(
+    ("backend", "what"), [*(("torch", what) for what in REFUSED), *(("jax", what) for what in ON_JAX)]
+)
+def test_a_network_that_does_not_fit(backend, what):
     make, words, fields = REFUSED[what]
-    message = refusal(make(), **fields)
-    assert [word for word in words if word not in message] == [], message
-
-
-def test_jax_refuses_in_the_same_words(jax_engine):
-    for what in (
-        "NumPy in the network",
-        "a layer that does not fit",
-        "another type of the carry",
-        "a reset that fails",
-    ):
-        make, words, fields = REFUSED[what]
+    with mp.use_backend(backend):
         message = refusal(make(), **fields)
-        assert [word for word in words if word not in message] == [], message
+    assert [word for word in words if word not in message] == [], message
 
 
 def test_a_config_of_another_kind(torch_engine):
@@ -203,7 +152,6 @@ def acting(features: int, layers: Any) -> Any:
     return mp.Sequential([mp.PPOAdapter(action=actor, value=mp.Dense(3, 1, rngs))])
 
 
-SAMPLER = "of the sampler Sequential.layers[0].action.layers"
 ARMS = spaces.Dict({"arm": spaces.Discrete(2), "leg": spaces.Box(-1, 1, (2,))})
 
 
@@ -226,16 +174,13 @@ def two_and_three(r: Any) -> Any:
             3,
             categorical,
             spaces.Discrete(2, start=5),
-            f"The network's action, {SAMPLER}[1], is one of 3 choices; expected 2 for the action space "
-            "Discrete(2, start=5). Give it 2 logits, by the size of the layer in front of it.",
+            "The network's action, of the sampler Sequential.layers[0].action.layers[1], is one of 3 choices; expected "
+            "2 for the action space Discrete(2, start=5). Give it 2 logits, by the size of the layer in front of it.",
         ),
-        (1, categorical, spaces.Discrete(2), "is one of 1 choices; expected 2"),
-        (7, two_arms(arm=3, leg=4), ARMS, f"action['arm'], {SAMPLER}[2].components['arm'], is one of 3 choices; expec"),
-        (5, two_arms(arm=3, leg=2), ARMS, "expected 2 for the action space Discrete(2)"),
+        (7, two_arms(arm=3, leg=4), ARMS, "layers[2].components['arm'], is one of 3 choices; expected 2 for"),
         (4, two_arms(arm=2, leg=2), ARMS, "['leg'], is an array of shape (2, 1); expected shape (2, 2) for the action"),
         (5, two_and_three, spaces.MultiDiscrete([3, 2]), "[2, 3] choices; expect"),
         (5, two_and_three, spaces.Box(0, 1, (2,), np.int8), "expected [2, 2] for"),
-        (2, lambda r: [mp.BernoulliSampler(r)], spaces.MultiDiscrete([2, 3]), "one of 2 choices; expected [2, 3] for"),
         (2, lambda r: [mp.BernoulliSampler(r)], spaces.MultiBinary(3), "shape (2, 2); expected shape (2, 3)"),
         (4, lambda r: [mp.NormalSampler(r)], spaces.Box(-1, 1, (3,)), "shape (2, 2); expected shape (2, 3)"),
         (5, two_and_three, spaces.Box(-1, 1, (2,)), "is a choice that counts from"),
@@ -257,14 +202,6 @@ class Halved(mp.StatefulModule):
         return mp.StatefulModuleOutput(state, {**x, "action": x["action"] // 2})
 
 
-class Fold(mp.CategoricalSampler):
-    """Two logits at a time stand for one action."""
-
-    def _evaluate(self, parameters: Any, raw_action: Any, noise: Any) -> Any:
-        action, log_likelihood, entropy = super()._evaluate(parameters, raw_action, noise)
-        return action % 2, log_likelihood, entropy
-
-
 def masked(logits: Any) -> dict[str, Any]:
     import torch
 
@@ -274,11 +211,9 @@ def masked(logits: Any) -> dict[str, Any]:
 def test_choices_that_fit_and_those_nobody_knows(torch_engine):
     for space, network in (
         (ARMS, acting(6, two_arms(arm=2, leg=4))),
-        (spaces.MultiBinary(2), acting(4, lambda r: [mp.MultiCategoricalSampler([2, 2], r)])),
         (spaces.MultiDiscrete([2, 2]), acting(2, lambda r: [mp.BernoulliSampler(r)])),
-        # What a module of the user's makes of an action is its own affair; so is a class of theirs, or a mask.
+        # What a module of the user's makes of an action is its own affair; so is a mask.
         (spaces.Discrete(2), acting(4, lambda r: [mp.CategoricalSampler(r), Halved()])),
-        (spaces.Discrete(2), acting(4, lambda r: [Fold(r)])),
         (spaces.Discrete(2), acting(4, lambda r: [mp.Lift(masked), mp.CategoricalSampler(r)])),
     ):
         env = mp.make_env(lambda space=space: Spaces(spaces.Box(-1, 1, (3,)), space), num_envs=2)
@@ -298,17 +233,12 @@ class TwoRewards(Clock):
         return state._replace(reward={"a": state.reward, "b": 2 * state.reward})
 
 
-class TwoValues(TableNet):
-    def heads(self, memory: Any, x: Any) -> Any:
-        memory, logits, value = super().heads(memory, x)
-        return memory, logits, {"a": value, "b": 2 * value}
-
-
 def test_trees_of_rewards_train_and_separate_advantages_need_the_same_keys(torch_engine):
-    for combine in ("sum", "mean"):
-        run = training.train(TwoRewards(3, num_envs=2), TwoValues([0.0] * 4), combine_advantages=combine)
-        assert run.column("rollout/episode_reward/mean")[-1] == 9.0
-        assert max(run.column("ratio/first_max_dev")) <= 1e-6
+    env = TwoRewards(3, num_envs=2)
+    two_values = Odd(lambda net, memory, value: (memory, {"a": value, "b": 2 * value}))
+    run = training.train(env, two_values, combine_advantages="mean")
+    assert run.column("rollout/episode_reward/mean")[-1] == 9.0
+    assert max(run.column("ratio/first_max_dev")) <= 1e-6
     message = refusal(TableNet([0.0] * 4), combine_advantages="separate", env=TwoRewards(3, num_envs=2))
     assert "['']" in message and "['a', 'b']" in message
 
@@ -324,7 +254,6 @@ def test_states_to_go_on_from(torch_engine):
         training.train(env, other, initial_state=run.state)
     message = refusal(TableNet([0.0] * 4, num_actions=3), initial_state=run.state)
     assert "parameter logits has shape (4, 2), this network's (4, 3)" in message
-    assert "its parameter gain has shape none" in refusal(CountNet(), initial_state=run.state)
     # A host environment starts new episodes anyway; a functional one does not.
     more = training.train(Clock(3, num_envs=4), network, total_steps=32, initial_state=run.state)
     assert more.result.total_steps > run.state.step

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import probing
 import pytest
 import support
 import training
@@ -115,33 +116,12 @@ def test_the_first_of_several_is_named(torch_engine):
     assert found.checkpoints[0][0].iteration == 0
 
 
-class Exploding(TableNet):
-    """Its value and its gradient are finite until its table has moved; then one of them is not."""
-
-    part = "gradient"
-
-    def heads(self, memory: Any, x: Any) -> Any:
-        memory, logits, value = super().heads(memory, x)
-        xp, table = self.xp, self.values[...]
-        # 0 and finite as it stands; the derivative of the square root at 0 is infinite, and infinity times 0 is NaN.
-        moved = self.engine.stop_gradient(xp.sum(table * table) > 0.0)
-        if self.part == "gradient":
-            poison = xp.sqrt(xp.where(moved, xp.sum(table) * 0.0, xp.ones_like(table[0]))) * 0.0
-        else:
-            poison = xp.where(moved, xp.full_like(table[0], np.nan), xp.zeros_like(table[0]))
-        return memory, logits, value + poison
-
-
-class ExplodingLoss(Exploding):
-    part = "loss"
-
-
 @pytest.mark.parametrize(
     ("backend", "cls", "name"),
     [
-        pytest.param("jax", Exploding, "gradient of values", marks=pytest.mark.nightly),
-        ("torch", Exploding, "gradient of values"),
-        ("torch", ExplodingLoss, "loss"),
+        pytest.param("jax", probing.ExplodingGradient, "gradient of values", marks=pytest.mark.nightly),
+        ("torch", probing.ExplodingGradient, "gradient of values"),
+        ("torch", probing.ExplodingLoss, "loss"),
     ],
 )
 def test_what_the_network_makes_of_it(backend, cls, name):

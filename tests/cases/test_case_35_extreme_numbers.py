@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import support
 import training
+from loss_samples import evaluate
+from probing import ExplodingGradient
 
 import multippo as mp
-from multippo.algorithms.types import Sequences
 from multippo.errors import NonFiniteError
-from multippo.testing import Clock, TableNet
-from multippo.trees import tree_map
+from multippo.testing import Clock, Goal
 
 SAMPLERS = ("NormalTanhSampler", "NormalSampler")
 
@@ -54,69 +54,23 @@ def test_sampling_likelihood_entropy_and_gradients(engine: Any, sampler: str, ra
         assert np.isfinite(grad).all(), name
 
 
-class Fixed(mp.StatefulModule):
-    """Yields given log-likelihoods and values ``[1, S]``."""
-
-    def __init__(self, log_likelihoods: np.ndarray, values: np.ndarray) -> None:
-        self.log_likelihoods, self.values = mp.Param(log_likelihoods), mp.Param(values)
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        return self.unroll(state, x, None, rollout_extras)
-
-    def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        return mp.StatefulModuleOutput((), mp.PPONetworkOutput(None, self.log_likelihoods[...], self.values[...]))
-
-
-def sequences(engine: Any, old: np.ndarray, advantages: np.ndarray) -> Sequences:
-    shape = old.shape
-    return tree_map(
-        engine.asarray,
-        Sequences(
-            network_state=(),
-            obs=np.zeros((*shape, 1), np.float32),
-            done=np.zeros(shape, bool),
-            valid=np.ones(shape, bool),
-            rollout_extras=None,
-            loglikelihoods=old,
-            value_estimates=np.zeros(shape, np.float32),
-            advantages=advantages,
-            returns=np.ones(shape, np.float32),
-        ),
-    )
-
-
 @pytest.mark.parametrize("difference", [100.0, -100.0, 1e4])
 @pytest.mark.parametrize("advantage", [0.0, 1.0, -1.0])
 def test_a_likelihood_far_from_the_stored_one(engine: Any, difference: float, advantage: float):
-    row = lambda *values: np.asarray([values], np.float32)  # noqa: E731
-    network = Fixed(row(difference, 0.0), row(0.5, 0.5))
-    stored = sequences(engine, row(0.0, 0.0), row(advantage, 0.3))
+    samples = {"old": [0.0, 0.0], "values": [0.5, 0.5], "returns": [1.0, 1.0]}
     for normalize in (False, True):
         config = mp.PPOConfig(normalize_advantages=normalize)
-        loss, out = mp.ppo_loss(network, stored, config)
-        assert math.isfinite(float(support.to_numpy(loss)))
-        for name, value in out.metrics.items():
-            assert math.isfinite(float(support.to_numpy(value))), name
-        grads = support.gradients(network, lambda net, config=config: mp.ppo_loss(net, stored, config)[0])
+        loss, metrics, grads, _ = evaluate(engine, [difference, 0.0], [advantage, 0.3], config=config, **samples)
+        assert math.isfinite(loss)
+        for name, value in metrics.items():
+            assert math.isfinite(value), name
         for name, grad in grads.items():
             assert np.isfinite(grad).all(), name
 
 
-class Exploding(TableNet):
-    """Finite values with a gradient that is not, once its table has moved."""
-
-    def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
-        memory, logits, value = super().heads(memory, x)
-        xp, table = self.xp, self.values[...]
-        moved = self.engine.stop_gradient(xp.sum(table * table) > 0.0)
-        # The derivative of the square root at 0 is infinite, and infinity times 0 is NaN.
-        poison = xp.sqrt(xp.where(moved, xp.sum(table) * 0.0, xp.ones_like(table[0]))) * 0.0
-        return memory, logits, value + poison
-
-
 @pytest.mark.nightly_if("jax")
 def test_a_gradient_that_is_not_finite_reaches_neither_weights_nor_moments(engine: Any):
-    network = Exploding([0.0] * 4)
+    network = ExplodingGradient([0.0] * 4)
     run = training.train(Clock(3, num_envs=4), network, iterations=3, catch=(NonFiniteError,))
     assert "gradient of values" in str(run.error)
     state = run.checkpoints[-1][0]
@@ -125,8 +79,6 @@ def test_a_gradient_that_is_not_finite_reaches_neither_weights_nor_moments(engin
 
 def test_policies_that_sharpen_for_long_stay_finite(torch_engine: Any):
     # Much too large a rate on a policy that only has to stand still at the goal: its deviation falls to the least.
-    from multippo.testing import Goal
-
     network = mp.make_mlp_actor_critic(1, 1, (8,), (8,), mp.Rngs(0), min_std=1e-3)
     run = training.train(
         Goal(8), network, iterations=20, learning_rate=0.3, num_epochs=8, lr_schedule="constant", gradient_clipping=None
