@@ -21,6 +21,7 @@ from multippo.envs.make import make_env
 from multippo.envs.nonfinite import LARGEST, fits, guarded_leaves
 from multippo.errors import one_line
 from multippo.integer_boxes import is_integer_box, num_choices
+from multippo.networks.factories.actor_critics import MASK_KEY
 from multippo.networks.factories.observations import map_space
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
@@ -75,7 +76,7 @@ def check_env(
         The findings. Nothing is raised for what the environment does wrong.
 
     >>> print(check_env("CartPole-v1", num_steps=100))
-    100 steps and 8 episode ends were looked at; nothing is wrong.
+    100 steps and 4 episode ends were looked at; nothing is wrong.
     """
     if num_envs is None and (isinstance(env, str) or (callable(env) and not hasattr(env, "step"))):
         num_envs = 2
@@ -140,7 +141,9 @@ def _play(env: Env, states: list[EnvState], actions: list[Any], num_steps: int, 
     states.append(_copy(live))
     for step in range(num_steps):
         if step == len(actions):
-            actions.append(random_action(env.action_space, env.num_envs, rng, mask_in(states[-1].obs)))
+            seen = states[-1].obs
+            mask = seen.get(MASK_KEY) if isinstance(seen, Mapping) else None
+            actions.append(random_action(env.action_space, env.num_envs, rng, mask))
         live = env.step(live, actions[step])
         states.append(_copy(live))
 
@@ -314,10 +317,6 @@ def _called(what: str, name: str) -> str:
     return f"The {what} {name!r}" if name else f"The {what}"
 
 
-MASK_KEY = "action_mask"
-"""The entry of a Dict observation that the ready-made networks take as a mask."""
-
-
 def random_action(space: spaces.Space[Any], num_envs: int, rng: np.random.Generator, mask: Any = None) -> Any:
     """Actions in policy coordinates, extremes included now and then.
 
@@ -332,39 +331,27 @@ def random_action(space: spaces.Space[Any], num_envs: int, rng: np.random.Genera
     if isinstance(space, spaces.Dict):
         masks = mask if isinstance(mask, Mapping) else {}
         return {key: random_action(sub, num_envs, rng, masks.get(key)) for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Discrete):
-        return _choices(np.array([space.n]), num_envs, rng, mask)[:, 0]
-    if isinstance(space, spaces.MultiDiscrete):
-        return _choices(space.nvec.ravel(), num_envs, rng, mask).reshape(num_envs, *space.nvec.shape)
-    if is_integer_box(space):
-        return _choices(num_choices(space, "action").ravel(), num_envs, rng, mask).reshape(num_envs, *space.shape)
     if isinstance(space, spaces.MultiBinary):
         return rng.integers(0, 2, (num_envs, *space.shape)).astype(np.int32)
-    assert isinstance(space, spaces.Box)
-    action = rng.uniform(-1.0, 1.0, (num_envs, *space.shape))
-    extreme = rng.random((num_envs, *(1 for _ in space.shape))) < 0.1
-    return np.where(extreme, np.sign(action), action).astype(np.float32)
-
-
-def mask_in(observation: Any) -> Any:
-    """The mask in an observation, or None."""
-    return observation.get(MASK_KEY) if isinstance(observation, Mapping) else None
-
-
-def _choices(counts: np.ndarray, num_envs: int, rng: np.random.Generator, mask: Any) -> np.ndarray:
-    """``[B, parts]``, the number of a choice for each part of an action."""
-    if mask is None:
-        return rng.integers(0, counts, (num_envs, len(counts))).astype(np.int32)
-    drawn = rng.random((num_envs, len(counts)))
+    if isinstance(space, spaces.Discrete):
+        counts = np.array(space.n)
+    elif isinstance(space, spaces.MultiDiscrete):
+        counts = space.nvec
+    elif is_integer_box(space):
+        counts = num_choices(space, "action")
+    else:
+        assert isinstance(space, spaces.Box)
+        action = rng.uniform(-1.0, 1.0, (num_envs, *space.shape))
+        extreme = rng.random((num_envs, *(1 for _ in space.shape))) < 0.1
+        return np.where(extreme, np.sign(action), action).astype(np.float32)
     allowed = np.ones((num_envs, int(counts.sum())), np.bool_)
-    leaves = [np.asarray(part) for part in mask] if isinstance(mask, tuple) else [np.asarray(mask)]
-    given = np.concatenate([leaf.reshape(num_envs, -1) for leaf in leaves], axis=1) > 0
-    # One of another size is not a mask of these choices.
-    allowed = given if given.shape == allowed.shape else allowed
-    columns = []
-    for part, own in enumerate(np.split(allowed, np.cumsum(counts)[:-1], axis=1)):
-        own = own | ~own.any(axis=1, keepdims=True)
-        number = np.floor(drawn[:, part] * own.sum(axis=1))
-        # The choice before which so many are allowed.
-        columns.append(np.argmax(np.cumsum(own, axis=1) > number[:, None], axis=1))
-    return np.stack(columns, axis=1).astype(np.int32)
+    if mask is not None:
+        leaves = mask if isinstance(mask, tuple) else (mask,)
+        given = np.concatenate([np.reshape(leaf, (num_envs, -1)) for leaf in leaves], axis=1) > 0
+        # One of another size is not a mask of these choices.
+        allowed = given if given.shape == allowed.shape else allowed
+    columns: list[np.ndarray] = []
+    for part in np.split(allowed, np.cumsum(counts.ravel())[:-1], axis=1):
+        part = part | ~part.any(axis=1, keepdims=True)
+        columns.append(np.argmax(rng.random(part.shape) * part, axis=1))
+    return np.stack(columns, axis=1).astype(np.int32).reshape(num_envs, *counts.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -129,17 +129,16 @@ class _Checker:
 
     def run(self) -> ModuleReport:
         """Runs all stages up to the first with an error, from which later ones would follow."""
-        stages: tuple[Callable[[], object], ...] = (
+        for stage in (
             self._first_carry,
             self._first_call,
-            self._captured,
-            self._kinds,
+            lambda: self.errors.extend(captured_weights(self.module)),
+            lambda: self._carries and self._holds("reset/kept") and self._holds("reset/writes_nothing"),
             self._behaviour,
             self._gradient,
             self._inside,
             self._statistics,
-        )
-        for stage in stages:
+        ):
             try:
                 stage()
             except Exception as error:
@@ -158,20 +157,17 @@ class _Checker:
         kind = type(self.engine.zeros((1,)))
         foreign = [name for name, leaf in named_leaves(state) if not isinstance(leaf, kind)]
         if foreign:
-            self._error(f"initialize_state returned a leaf {foreign[0]!r} that is not an array of the engine.")
+            self.errors.append(f"initialize_state returned a leaf {foreign[0]!r} that is not an array of the engine.")
         elif not takes_three(self.module):
-            self._error(
+            self.errors.append(
                 f"{type(self.module).__name__}.__call__ can't be given three arguments; it must take "
                 "(self, state, x, rollout_extras=None), and is given rollout_extras in replay."
             )
         elif self._holds("carry/batch_axis") and (found := self.evidence.starts_anew()).worst:
-            self._error(
+            self.errors.append(
                 f"initialize_state gives another carry each time: {self._said(found)}. Make a key in the constructor, "
                 "a Variable of rngs.key(), and split it."
             )
-
-    def _captured(self) -> None:
-        self.errors += captured_weights(self.module)
 
     def _first_call(self) -> None:
         state, x = self.evidence.fresh_state(), self.evidence.at_step(0)
@@ -182,12 +178,11 @@ class _Checker:
             name for name, held in after.items() if not np.array_equal(held, before[name], equal_nan=True)
         }
         if written:
-            self._error(_ERRORS["call/writes_nothing"].format(f"it changed the attribute {min(written)}"))
-            return
+            raise self.probing.ProtocolError(_written(written))
         for field in ("output", "rollout_extras"):
             for name, leaf in named_leaves(getattr(out, field)):
                 if leaf.dtype.kind == "f" and np.isnan(leaf).any():
-                    self._error(f"The {field}{f' {name!r}' if name else ''} holds NaN.")
+                    self.errors.append(f"The {field}{f' {name!r}' if name else ''} holds NaN.")
         if self.errors or not self._holds("carry/kept") or not self._holds("call/writes_nothing"):
             return
         again = self.evidence.call(state, x)
@@ -195,7 +190,7 @@ class _Checker:
 
     def _repeats(self, found: Any, allowed: float = 0.0) -> bool:
         if found.worst > allowed:
-            self._error(
+            self.errors.append(
                 f"Two calls with equal arguments differ, by {found.worst:.2g} at {found.where}. Draw random numbers "
                 "with self.random, from a key in the carry."
             )
@@ -203,14 +198,10 @@ class _Checker:
 
     # -- rules that the conformance suite measures
 
-    def _kinds(self) -> None:
-        if self._carries and self._holds("reset/kept"):
-            self._holds("reset/writes_nothing")
-
     def _behaviour(self) -> None:
-        if not self._holds("call/rows_apart", self._scaled):
+        if not self._holds("call/rows_apart", rounded=True):
             return
-        if not (self._holds("unroll/step_by_step", self._scaled) and self._replays()):
+        if not (self._holds("unroll/step_by_step", rounded=True) and self._replays()):
             # On an engine that compiles, a draw on the host is another one in the next programme.
             found = self.evidence.traced_anew()
             if found.worst > self._scaled():
@@ -218,17 +209,16 @@ class _Checker:
                 self._repeats(found, self._scaled())
             return
         if self._carries:
-            self._holds("replay/keeps_actions", self._scaled)
+            self._holds("replay/keeps_actions", rounded=True)
             self._holds("carry/moves")
-            self._holds("reset/forgets", self._scaled)
+            self._holds("reset/forgets", rounded=True)
 
     def _replays(self) -> bool:
-        if self._emits and not self._holds("replay/output", self._scaled):
+        if self._emits and not self._holds("replay/output", rounded=True):
             return False
         if self.evidence.learnt is not None:
             found = suite("checks.module_checks").unrolls_apart(*self.evidence.learnt[:2])
-            if found.worst > self._scaled():
-                self._error(_ERRORS["unroll/step_by_step"].format(self._said(found)))
+            self._holds("unroll/step_by_step", rounded=True, found=found)
         return not self.errors
 
     def _gradient(self) -> None:
@@ -239,34 +229,40 @@ class _Checker:
             said = self._said(found)
             if "nudge_" in said:
                 said = f"{found.worst:.2g} off, by the inputs or the carry"
-            self._error(f"unroll has another gradient than the steps one by one: {said.replace(' inner.', ' ')}.")
+            self.errors.append(
+                f"unroll has another gradient than the steps one by one: {said.replace(' inner.', ' ')}."
+            )
 
     def _inside(self) -> None:
         """Checks modules of a user's own for faults that ours can't have."""
         if self.evidence.overridden_by_own("draw_ahead"):
-            found = self.evidence.drawn_ahead()
-            if found.worst > self._scaled():
-                self._error(_ERRORS["noise/drawn_ahead"].format(self._said(found)))
+            self._holds("noise/drawn_ahead", rounded=True, found=self.evidence.drawn_ahead())
         for path in suite("evidence.lost_losses").lost_losses(self.evidence):
             self.warnings.append(
                 f"The regularization_loss of {path} is not part of the one that comes out. Return it, added to others."
             )
-        for path, held in untracked_arrays(self.evidence.own, self.engine):
-            self.warnings.append(
-                f"The attribute {path} holds {held} that is not a Param or Variable: it is neither trained nor saved. "
-                "Assign mp.Param(...) or mp.Variable(...); a constant can stay a NumPy array."
-            )
+        kind = type(self.engine.zeros((1,)))
+        for path, module in self.evidence.own:
+            for name, value in vars(module).items():
+                if isinstance(value, kind) and "float" in str(value.dtype) and not name.startswith("_"):
+                    self.warnings.append(
+                        f"The attribute {f'{path}.{name}' if path else name} holds {describe(value)} that is not a "
+                        "Param or Variable: it is neither trained nor saved. Assign mp.Param(...) or mp.Variable(...); "
+                        "a constant can stay a NumPy array."
+                    )
 
     def _statistics(self) -> None:
         self._holds("statistics/only_in_update")
         if self.errors:
             return
         updated = self.evidence.statistics_after()
-        variables = [name for name, leaf in self.engine.leaves(self.module).items() if not leaf.trained]
-        moved = [name for name in variables if not np.array_equal(updated[name], self.evidence.arrays[name])]
-        for path, still in self.probing.still_statistics(self.module, set(variables) - set(moved), self._real):
+        before = self.evidence.arrays
+        variables = {name for name, leaf in self.engine.leaves(self.module).items() if not leaf.trained}
+        still_ones = {name for name in variables if np.array_equal(updated[name], before[name])}
+        is_real = lambda name: before[name].dtype.kind == "f"  # noqa: E731
+        for path, still in self.probing.still_statistics(self.module, still_ones, is_real):
             if path:
-                self._error(
+                self.errors.append(
                     f"update_statistics never moves the statistics of {path}, such as {still}. Return its "
                     "rollout_extras from __call__ and unroll, and hand them to its update_statistics."
                 )
@@ -276,19 +272,20 @@ class _Checker:
             return
         if self._emits and self.evidence.own:
             self._holds("extras/used")
-        if moved:
-            self._holds("statistics/of_valid_entries", lambda: _TOLERANCE[self.precision])
+        if variables - still_ones:
+            self._holds("statistics/of_valid_entries", rounded=True)
 
     # -- helpers
 
-    def _holds(self, name: str, allowed: Callable[[], float] | None = None) -> bool:
-        """Makes one check of the conformance suite, and notes what it finds."""
-        (check,) = (check for check in suite("checks.module_checks").MODULE_CHECKS if check.name == name)
-        found = check.measure(self.evidence)
-        if found.worst <= (0.0 if allowed is None else allowed()):
+    def _holds(self, name: str, rounded: bool = False, found: Any = None) -> bool:
+        """Notes what a check of the conformance suite finds, or what was found already; True if it is nothing."""
+        if found is None:
+            (check,) = (check for check in suite("checks.module_checks").MODULE_CHECKS if check.name == name)
+            found = check.measure(self.evidence)
+        if found.worst <= (self._scaled() if rounded else 0.0):
             return True
         if name in _ERRORS:
-            self._error(_ERRORS[name].format(self._said(found)))
+            self.errors.append(_ERRORS[name].format(self._said(found)))
         else:
             self.warnings.append(_WARNINGS[name].format(self._said(found)))
         return False
@@ -300,14 +297,9 @@ class _Checker:
     def _scaled(self) -> float:
         """Rounding, in proportion to the largest number that comes out."""
         unrolled = self.evidence.rollout[1]
-        leaves = [
-            np.abs(leaf) for leaf in tree_leaves((unrolled.over_time, unrolled.next_state)) if leaf.dtype.kind == "f"
-        ]
-        largest = max((float(np.max(leaf, where=np.isfinite(leaf), initial=1.0)) for leaf in leaves), default=1.0)
-        return _TOLERANCE[self.precision] * largest
-
-    def _real(self, name: str) -> bool:
-        return self.evidence.arrays[name].dtype.kind == "f"
+        leaves = tree_leaves((unrolled.over_time, unrolled.next_state))
+        sizes = [np.abs(leaf[np.isfinite(leaf)]).max(initial=1.0) for leaf in leaves if leaf.dtype.kind == "f"]
+        return _TOLERANCE[self.precision] * float(max(sizes, default=1.0))
 
     @property
     def _carries(self) -> bool:
@@ -319,36 +311,24 @@ class _Checker:
 
     def _failed(self, error: Exception) -> None:
         """Notes an exception under what was being run, never under a rule."""
+        doing, said = self.evidence.doing, " ".join(str(error).split()).rstrip(".")
         if isinstance(error, self.probing.ProtocolError):
-            self._error(str(error))
-            return
-        doing = self.evidence.doing
-        said = f"{doing} failed: {type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
-        if type(error).__name__ in _NOT_TRACED:
-            written = self.evidence.written_uncompiled() if doing == "A call" else ()
-            if written:
-                self._error(_ERRORS["call/writes_nothing"].format(f"it changed the attribute {min(written)}"))
-                return
+            said = str(error)
+        elif isinstance(error, TypeError | IndexError) and type(error).__module__ == "jax.errors":
             said = (
                 f"{doing} can't be compiled: {type(error).__name__}. No float(), if or NumPy on an array's numbers, "
                 "and no shape that depends on them; use xp.where."
             )
-        elif doing == "A call":
-            said += ". (sample_input is one environment's, without a batch axis.)"
-        self._error(said)
+            if doing == "A call" and (written := self.evidence.written_uncompiled()):
+                said = _written(written)
+        else:
+            hint = ". (sample_input is one environment's, without a batch axis.)" if doing == "A call" else ""
+            said = f"{doing} failed: {type(error).__name__}: {said}{hint}"
+        self.errors.append(said)
 
-    def _error(self, text: str) -> None:
-        self.errors.append(text)
 
-
-_NOT_TRACED = (
-    "ConcretizationTypeError",
-    "NonConcreteBooleanIndexError",
-    "TracerArrayConversionError",
-    "TracerBoolConversionError",
-    "TracerIntegerConversionError",
-)
-"""Exceptions by which JAX says that a programme asked for an array's numbers while being compiled."""
+def _written(attributes: set[str]) -> str:
+    return _ERRORS["call/writes_nothing"].format(f"it changed the attribute {min(attributes)}")
 
 
 def suite(part: str) -> Any:
@@ -366,7 +346,7 @@ def check_sample(sample_input: Any) -> None:
     wrong = [
         f"{leaf!r} at {name!r}" if name else repr(leaf)
         for name, leaf in leaves
-        if isinstance(leaf, str | bytes) or np.asarray(leaf).dtype.kind not in "fiub"
+        if np.asarray(leaf).dtype.kind not in "fiub"
     ]
     if wrong or not leaves:
         raise TypeError(
@@ -377,11 +357,11 @@ def check_sample(sample_input: Any) -> None:
 
 def stir(module: Any) -> None:
     """Moves trained parameters by a tenth."""
-    rng = np.random.default_rng(0)
-    trained = {name for name, leaf in module.engine.leaves(module).items() if leaf.trained}
-    arrays = to_portable(module)
-    moved = {name: arrays[name] + 0.1 * rng.normal(size=arrays[name].shape) for name in trained}
-    load_portable(module, {**arrays, **{name: moved[name].astype(arrays[name].dtype) for name in sorted(trained)}})
+    rng, arrays = np.random.default_rng(0), to_portable(module)
+    for name, leaf in module.engine.leaves(module).items():
+        if leaf.trained:
+            arrays[name] = (arrays[name] + 0.1 * rng.normal(size=arrays[name].shape)).astype(arrays[name].dtype)
+    load_portable(module, arrays)
 
 
 def drawn_around(sample_input: Any) -> Callable[[Any], Any]:
@@ -434,22 +414,3 @@ def inspect_output(engine: Any, out: Any, batch: int) -> str | None:
                 what = f"{field}{f' {name!r}' if name else ''}"
                 return f"The {what} is {describe(leaf)}; expected an array [B, ...] with B = {batch}."
     return wrong_scalars(engine, out.regularization_loss, out.metrics, batch)
-
-
-def untracked_arrays(own: list[tuple[str, Any]], engine: Any) -> Iterator[tuple[str, str]]:
-    """Attributes of a user's own modules that hold real numbers and are neither a Param nor a Variable.
-
-    Args:
-        own: The modules by path.
-        engine: Theirs.
-
-    Yields:
-        Path of the attribute, and what it holds.
-    """
-    kind = type(engine.zeros((1,)))
-    for path, module in own:
-        for name, value in vars(module).items():
-            entries = value if isinstance(value, list | tuple) else [value]
-            held = [entry for entry in entries if isinstance(entry, kind) and "float" in str(entry.dtype)]
-            if held and not name.startswith("_"):
-                yield f"{path}.{name}" if path else name, describe(held[0])

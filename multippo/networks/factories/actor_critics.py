@@ -26,7 +26,7 @@ from multippo.rngs import Rngs
 
 _HIDDEN_GAIN = 2.0**0.5
 
-_MASK_KEY = "action_mask"
+MASK_KEY = "action_mask"
 """Default entry of an observation to look for a mask; it may be missing."""
 
 
@@ -100,7 +100,7 @@ def make_mlp_actor_critic(
     distribution: Distribution | None = None,
     min_std: float = 0.1,
     std_scale: float = 1.0,
-    mask_key: str | None = _MASK_KEY,
+    mask_key: str | None = MASK_KEY,
     bytes_as_images: bool = False,
 ) -> StatefulModule:
     """A feed-forward actor and a feed-forward critic, side by side.
@@ -182,7 +182,7 @@ def make_recurrent_actor_critic(
     distribution: Distribution | None = None,
     min_std: float = 0.1,
     std_scale: float = 1.0,
-    mask_key: str | None = _MASK_KEY,
+    mask_key: str | None = MASK_KEY,
     trainable_initial_state: bool = False,
     bytes_as_images: bool = False,
 ) -> StatefulModule:
@@ -272,7 +272,7 @@ def _ends(
 ) -> _Ends:
     seen, mask_space, mask = observation, None, None
     keys = tuple(observation.spaces) if isinstance(observation, spaces.Dict) else ()
-    if mask_key not in (None, _MASK_KEY, *keys):
+    if mask_key not in (None, MASK_KEY, *keys):
         has = f"it has {list(keys)}" if keys else f"it is {observation}"
         raise ValueError(
             f"mask_key={mask_key!r} is not an entry of the observation; {has}. Name the entry that masks the action, "
