@@ -164,18 +164,14 @@ def test_a_slow_evaluation_is_given_up(torch_engine, monkeypatch):
     assert not network.sampler.deterministic
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_an_evaluation_that_a_signal_prevented_is_made_up(torch_engine, tmp_path, last):
-    def train(iterations: int, **more: Any) -> training.Run:
-        evaluation = mp.EvalConfig(enabled=True, every_steps=16, num_episodes=2)
-        env, network = mp.make_env(FunctionalClock(3), num_envs=2), TableNet([0.0] * 4)
-        state = mp.load_checkpoint(tmp_path, network) if more.pop("resumed", False) else None
-        run = training.train(
-            env, network, iterations=iterations, initial_state=state, config={"eval": evaluation}, **more
-        )
-        if run.error is not None:
-            mp.save_checkpoint(tmp_path, run.checkpoints[0][0], network)
-        return run
+@pytest.mark.parametrize("iterations", [2, 4])
+def test_an_evaluation_that_a_signal_prevented_is_made_up(torch_engine, tmp_path, iterations):
+    network = TableNet([0.0] * 4)
+
+    def train(**more: Any) -> training.Run:
+        config = {"eval": mp.EvalConfig(enabled=True, every_steps=16, num_episodes=2)}
+        env = mp.make_env(FunctionalClock(3), num_envs=2)
+        return training.train(env, network, iterations=iterations, config=config, **more)
 
     def press_at_second(metrics: dict[str, float]) -> None:
         if metrics.get("iteration") == 2 and "losses/total" in metrics:
@@ -185,19 +181,17 @@ def test_an_evaluation_that_a_signal_prevented_is_made_up(torch_engine, tmp_path
         records = [line for run in runs for line in run.logs]
         return [{k: v for k, v in line.items() if not k.startswith(("time/", "throughput/"))} for line in records]
 
-    def evaluated_of(run: training.Run) -> dict[float, float]:
-        return {line["step"]: line["eval/episode_reward/mean"] for line in run.logs if "eval/episodes" in line}
-
-    iterations = 2 if last else 4
-    whole = train(iterations)
-    first = train(iterations, on_log=press_at_second, catch=(KeyboardInterrupt,))
+    whole, network = train(), TableNet([0.0] * 4)
+    first = train(on_log=press_at_second, catch=(KeyboardInterrupt,))
     assert isinstance(first.error, KeyboardInterrupt)
-    second = train(iterations, resumed=True)
+    mp.save_checkpoint(tmp_path, first.checkpoints[0][0], network)
+    second = train(initial_state=mp.load_checkpoint(tmp_path, network))
     assert lines(first, second) == lines(whole)
-    assert list(evaluated_of(second)) == ([16] if last else [16, 32])
     # With the evaluation that was made up, and at the end.
-    assert [(state.step, state.eval_due) for state, _ in second.checkpoints] == [(16, False), (32, False)][: 2 - last]
-    assert second.checkpoints[0][0].eval_return == evaluated_of(second)[16]
+    ends = [(16, False), (32, False)][: iterations // 2]
+    assert [(state.step, state.eval_due) for state, _ in second.checkpoints] == ends
+    made_up = second.logs[0]
+    assert (made_up["step"], made_up["eval/episode_reward/mean"]) == (16, second.checkpoints[0][0].eval_return)
 
 
 def test_an_interrupt_while_the_last_state_is_saved(torch_engine):
@@ -257,8 +251,7 @@ class Rescued(Clock):
 
 
 @pytest.mark.parametrize("where", ["rollout", "evaluation"])
-@pytest.mark.nightly_if("jax")
-def test_another_thread_saves_the_last_finished_iteration(engine, where):
+def test_another_thread_saves_the_last_finished_iteration(torch_engine, where):
     evaluation = mp.EvalConfig(enabled=True, every_steps=16, num_episodes=2)
 
     def plain() -> Clock:
@@ -389,20 +382,6 @@ def test_it_ends_before_the_training_begins(tmp_path, number, honest, code, word
     program = PREPARING.format(honest=honest)
     assert ended(program, tmp_path / "run", number) == (code, "", f"multippo: {word}.")
     assert not (tmp_path / "run").exists()
-
-
-def test_the_previous_listener_is_put_back():
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    before = signal.set_wakeup_fd(writing)
-    try:
-        with Deadline(lambda: "", 60.0):
-            pass
-        assert signal.set_wakeup_fd(before) == writing
-    finally:
-        signal.set_wakeup_fd(before)
-        os.close(reading)
-        os.close(writing)
 
 
 def test_no_thread_is_left_to_be_ended_with_the_process():

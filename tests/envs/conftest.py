@@ -1,15 +1,13 @@
 """Environments small enough that every number they return can be worked out by hand."""
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
-
 import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+
+from multippo.testing.environments import State
 
 
 class Clock(gymnasium.Env):
@@ -42,16 +40,6 @@ class Clock(gymnasium.Env):
         return self._obs(), reward, over and self.end != "truncated", over and self.end != "terminated", {}
 
 
-class State(NamedTuple):
-    """A brax-like state."""
-
-    obs: Any
-    reward: Any
-    done: Any
-    info: Any
-    metrics: Any
-
-
 class JaxClock:
     """``Clock`` as a functional environment: ``done`` is set at any end, ``info["truncation"]`` at a time limit."""
 
@@ -76,37 +64,9 @@ class JaxClock:
         return self._state(time + 1, 10.0 * time + action)
 
 
-class JaxGoal:
-    """``Goal`` as a functional environment; two steps an episode, and a counter of steps in ``info``."""
-
-    action_size = 1
-
-    def __init__(self, length=2):
-        self.length = length
-
-    def reset(self, key):
-        zero = jnp.zeros(())
-        return State(jax.random.uniform(key, (1,)), zero, zero, {"truncation": zero, "phase": jnp.zeros((), int)}, {})
-
-    def step(self, state, action):
-        phase = state.info["phase"] + 1
-        over = (phase == self.length).astype(jnp.float32)
-        return State(state.obs, action[0], over, {"truncation": over, "phase": phase}, {})
-
-
-@pytest.fixture
-def state_class():
-    return State
-
-
 @pytest.fixture
 def jax_clock():
     return JaxClock
-
-
-@pytest.fixture
-def jax_goal():
-    return JaxGoal
 
 
 @pytest.fixture

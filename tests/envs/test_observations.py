@@ -43,10 +43,6 @@ def test_images_stay_uint8():
     np.testing.assert_array_equal(obs, 200)
 
 
-def test_float64_stays_where_it_is_declared():
-    assert make_observation_map(spaces.Box(-1, 1, (1,), np.float64))(np.zeros((1, 1)), 1).dtype == np.float64
-
-
 def test_categories_become_one_hot():
     discrete = make_observation_map(spaces.Discrete(3, start=-1))
     assert discrete.space == spaces.Box(0, 1, (3,), np.float32)
@@ -97,8 +93,6 @@ def test_trees():
         ({"a": {"image": np.zeros((1, 1, 1), np.uint8)}}, r"observation that.*entries \['a'\], .*\['a', 'b'\]"),
         ({"a": {"image": np.zeros((1, 2, 1), np.uint8)}, "b": ()}, r"\['a'\]\['image'\].*\(2, 1\), expected.*\(1, 1\)"),
         ({"a": {"image": np.zeros((1, 1, 1))}, "b": ()}, r"\['a'\]\['image'\].*float64 values, expected uint8"),
-        ({"a": {"image": np.zeros((1, 1, 1), np.uint8)}, "b": ()}, r"\['b'\].*an empty tuple, expected a tuple of 2"),
-        (np.zeros((1, 2)), r"an array of shape .1, 2., expected a dict"),
     ],
 )
 def test_a_mismatch_names_the_leaf(raw, message):
@@ -106,23 +100,23 @@ def test_a_mismatch_names_the_leaf(raw, message):
         make_observation_map(NESTED)(raw, 1)
 
 
-@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Sequence(spaces.Discrete(2))])
-def test_other_spaces_are_refused_by_name(space):
-    with pytest.raises(
-        ValueError, match=r"observation\['x'\] = .*not supported; supported are Box.*TransformObservation"
-    ):
-        make_observation_map(spaces.Dict({"x": space}))
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (
+            spaces.Dict(x=spaces.Text(3)),
+            r"observation\['x'\] = .*supported are Box.*TransformObservation",
+        ),
+        (spaces.Dict(a=spaces.Dict({"": spaces.Discrete(2)})), r"observation\['a'\] space has the keys \[''\]"),
+        (spaces.Dict(a=spaces.Dict({1: spaces.Discrete(2), "x": spaces.Discrete(2)})), "strings that are not empty"),
+    ],
+)
+def test_other_spaces_are_refused_by_name(space, message):
+    with pytest.raises(ValueError, match=message):
+        make_observation_map(space)
 
 
-@pytest.mark.parametrize("keys", [("", "x"), (1, "x")])
-def test_keys_that_name_no_entry_are_refused(keys):
-    inner = spaces.Dict(dict.fromkeys(keys, spaces.Discrete(2)))
-    with pytest.raises(
-        ValueError, match=r"observation\['a'\] space has the keys \[.*expected strings that are not empty"
-    ):
-        make_observation_map(spaces.Dict(a=inner))
-    assert make_observation_map(spaces.Dict({1: spaces.Discrete(2), 0: spaces.Discrete(2)})).space[1].shape == (2,)
-
+# -- what a single environment returns
 
 ZEROS = np.zeros(2, np.float32)
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -145,23 +139,6 @@ def test_a_reward_is_any_real_number(reward, number):
     assert split_step((ZEROS, reward, False, False, {}))[1] == number
 
 
-@pytest.mark.parametrize(
-    ("reward", "error", "message"),
-    [
-        (None, TypeError, "step returned a NoneType as reward; expected a number"),
-        ("1", TypeError, r"a str \('1'\) as reward"),
-        ([1.0], TypeError, "a list of 1 entries as reward"),
-        (1j, TypeError, "a complex as reward"),
-        (np.array(None), TypeError, "an array of shape .* as reward"),
-        (np.ones(1), ValueError, r"a reward of shape \(1,\), expected one number"),
-        ({"a": 1.0}, TypeError, r"a dict as reward, with the keys \['a'\].*functional environment"),
-    ],
-)
-def test_what_is_no_reward(reward, error, message):
-    with pytest.raises(error, match=message):
-        split_step((ZEROS, reward, False, False, {}))
-
-
 @pytest.mark.parametrize("cast", [int, float, np.bool_, np.float32, np.array, torch.tensor, jnp.asarray])
 def test_flags(cast):
     for value in (True, False):
@@ -169,18 +146,30 @@ def test_flags(cast):
     assert split_step((ZEROS, 0.0, cast(True), None, {}))[2:4] == (True, False)
 
 
+def step(**changed):
+    named = {"obs": ZEROS, "reward": 1.0, "terminated": False, "truncated": False, "info": {}, **changed}
+    return tuple(named.values())
+
+
 @pytest.mark.parametrize(
-    ("flag", "error", "message"),
+    ("returned", "error", "message"),
     [
-        ("False", TypeError, r"step returned a str \('False'\) as truncated; expected a bool"),
-        (0.5, TypeError, "a float .* as truncated"),
-        (2, TypeError, r"a int \(2\) as truncated"),
-        (np.array([True]), ValueError, r"truncated of shape \(1,\), expected one bool: return bool\(truncated\)"),
+        (None, TypeError, "step returned a NoneType; expected"),
+        ((ZEROS, 1.0, False, {}), TypeError, "step returned a tuple of 4 entries; .*`done` is in two parts"),
+        (step(reward=None), TypeError, "step returned a NoneType as reward; expected a number"),
+        (step(reward="1"), TypeError, r"a str \('1'\) as reward"),
+        (step(reward=np.array(None)), TypeError, "an array of shape .* as reward"),
+        (step(reward=np.ones(1)), ValueError, r"a reward of shape \(1,\), expected one number"),
+        (step(reward={"a": 1.0}), TypeError, r"a dict as reward, with the keys \['a'\].*functional environment"),
+        (step(truncated="False"), TypeError, r"step returned a str \('False'\) as truncated; expected a bool"),
+        (step(truncated=2), TypeError, r"a int \(2\) as truncated"),
+        (step(truncated=np.array([True])), ValueError, r"truncated of shape .*one bool: return bool\(truncated\)"),
+        (step(info=None), TypeError, "step returned a NoneType as info; expected a dict"),
     ],
 )
-def test_what_is_no_flag(flag, error, message):
+def test_what_a_step_can_not_return(returned, error, message):
     with pytest.raises(error, match=message):
-        split_step((ZEROS, 0.0, False, flag, {}))
+        split_step(returned)
 
 
 class Returning(gymnasium.Env):
@@ -223,26 +212,11 @@ def test_what_reset_returns(first, message):
     env.close()
 
 
-def step(**changed):
-    named = {"obs": ZEROS, "reward": 1.0, "terminated": False, "truncated": False, "info": {}, **changed}
-    return tuple(named.values())
-
-
 @pytest.mark.parametrize("action_repeat", [1, 3])
-@pytest.mark.parametrize(
-    ("after", "message"),
-    [
-        ((ZEROS, 1.0, False, {}), "step returned a tuple of 4 entries; .*truncated, info.*`done` is in two parts"),
-        (None, "step returned a NoneType; expected"),
-        (step(reward=None), "step returned a NoneType as reward"),
-        (step(terminated="False"), "a str .* as terminated"),
-        (step(info=None), "step returned a NoneType as info; expected a dict"),
-    ],
-)
-def test_what_step_returns(after, message, action_repeat):
-    env = make_env(returning(after=after), num_envs=2, action_repeat=action_repeat)
+def test_what_step_returns_is_looked_at_in_every_step(action_repeat):
+    env = make_env(returning(after=step(terminated="False")), num_envs=2, action_repeat=action_repeat)
     state = env.reset(0)
-    with pytest.raises(TypeError, match=message) as caught:
+    with pytest.raises(TypeError, match=r"a str .* as terminated") as caught:
         for _ in range(3):
             state = env.step(state, np.zeros(2, np.int64))
     assert "Raised by environment 0 of the batch." in caught.value.__notes__
@@ -267,12 +241,9 @@ RIGHT = {"x": ZEROS, "n": 1, "t": (ZEROS, np.zeros(2, np.int8))}
     [
         (BOX, ZEROS, None, "observation that .* received object values, expected numbers"),
         (BOX, ZEROS, np.array(["a", "b"]), "received str.* values, expected numbers"),
-        (BOX, ZEROS, np.zeros((1, 2), np.float32), r"received shape \(1, 2\)"),
         (BOX, [0.0, 0.0], [0.0, 0.0, 0.0], r"received shape \(3,\)"),
-        (DICT, RIGHT, {**RIGHT, "x": None}, r"observation\['x'\].*received object values"),
         (DICT, RIGHT, {**RIGHT, "n": 0.5}, r"observation\['n'\].*received float64 values, expected integers"),
         (DICT, RIGHT, {"x": ZEROS, "n": 1}, r"received a dict with the entries \['n', 'x'\]"),
-        (DICT, RIGHT, {**RIGHT, "t": (ZEROS,)}, r"observation\['t'\].*received a tuple of 1 entries"),
         (DICT, RIGHT, {**RIGHT, "t": (ZEROS, np.zeros(3, np.int8))}, r"observation\['t'\]\[1\].*received shape \(3,\)"),
     ],
 )

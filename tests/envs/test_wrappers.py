@@ -1,7 +1,5 @@
 """Reward scale, observation filter, episode limit and action repeat, on every family they are for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium
@@ -9,35 +7,33 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from probing import Small
 
 import multippo as mp
 from multippo.envs.nonfinite import restart_broken
-from multippo.envs.wrappers import ActionRepeat, EpisodeLimit, FilterObservation, ScaleReward
+from multippo.envs.wrappers import EpisodeLimit, FilterObservation, ScaleReward
 from multippo.testing import Clock, FunctionalClock, Goal, Spy
 
 
-class Sensors(gymnasium.Env[Any, Any]):
+class Sensors(Small):
     """Counts its steps in three places of a nested Dict; pays the count; ends after ``length`` steps by terminating."""
 
-    action_space = spaces.Discrete(2)
+    box = spaces.Box(-100, 100, (1,), np.float32)
+    observation_space = spaces.Dict({"b": spaces.Dict({"x": box, "y": box}), "a": box})
 
     def __init__(self, length: int = 5, nan_at: int = -1) -> None:
-        box = spaces.Box(-100, 100, (1,), np.float32)
-        self.observation_space = spaces.Dict({"b": spaces.Dict({"x": box, "y": box}), "a": box})
-        self.length, self.nan_at, self.time, self.total = length, nan_at, 0, 0
+        self.length, self.nan_at, self.total = length, nan_at, 0
 
-    def _obs(self) -> dict[str, Any]:
+    def observe(self) -> dict[str, Any]:
         value = lambda offset: np.full(1, self.time + offset, np.float32)  # noqa: E731
         return {"a": value(0), "b": {"x": value(10), "y": value(np.nan if self.total == self.nan_at else 20)}}
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.time = 0
-        return self._obs(), {}
-
     def step(self, action: Any) -> Any:
-        self.time, self.total = self.time + 1, self.total + 1
-        return self._obs(), float(self.time), self.time == self.length, False, {}
+        self.total += 1
+        return super().step(action)
+
+    def outcome(self) -> Any:
+        return float(self.time), self.time == self.length, False
 
 
 def play(env: Any, steps: int) -> list[Any]:
@@ -74,8 +70,6 @@ def test_scaled_rewards_by_key():
     np.testing.assert_array_equal(state.reward["b"], [20, 20])
     with pytest.raises(ValueError, match=r"scales for \['c'\], but Keyed gives \['a', 'b'\]"):
         play(ScaleReward(Keyed(3), {"c": 1.0}), 1)
-    with pytest.raises(ValueError, match="expected finite"):
-        ScaleReward(Keyed(3), {"a": float("nan")})
 
 
 def test_scaled_rewards_inside_a_compiled_rollout(engine):
@@ -114,31 +108,26 @@ class Mission(spaces.Space):
         return isinstance(x, str)
 
 
-class Talking(gymnasium.Env):
+class Talking(Small):
     """Says in words what it shows in numbers."""
 
     observation_space = spaces.Dict(x=spaces.Box(0, 9, (1,), np.float32), mission=Mission(), text=spaces.Text(9))
-    action_space = spaces.Discrete(2)
 
-    def reset(self, *, seed=None, options=None):
-        self.time = 0
-        return self.show(), {}
-
-    def step(self, action):
-        self.time += 1
-        return self.show(), 1.0, False, self.time == 2, {}
-
-    def show(self):
+    def observe(self) -> Any:
         return {"x": np.array([self.time], np.float32), "mission": "go", "text": str(self.time)}
+
+    def outcome(self) -> Any:
+        return 1.0, False, self.time == 2
 
 
 @pytest.mark.parametrize("form", ["sync", "async", *AutoresetMode])
 def test_keys_that_are_hidden_may_be_of_any_space(form):
-    given = [Talking, Talking] if isinstance(form, str) else SyncVectorEnv([Talking, Talking], autoreset_mode=form)
-    env = mp.make_env(given, observation_keys=["x"], **({"vectorization": form} if isinstance(form, str) else {}))
+    if isinstance(form, str):
+        env = mp.make_env([Talking, Talking], observation_keys=["x"], vectorization=form)
+    else:
+        env = mp.make_env(SyncVectorEnv([Talking, Talking], autoreset_mode=form), observation_keys=["x"])
     assert env.observation_space == spaces.Dict(x=spaces.Box(0, 9, (1,), np.float32))
-    states = play(env, 2)
-    assert [state.final_obs["x"][0, 0] for state in states] == [1, 2]
+    assert [state.final_obs["x"][0, 0] for state in play(env, 2)] == [1, 2]
     env.close()
 
 
@@ -151,8 +140,6 @@ def test_the_refusal_of_a_space_names_the_way_to_leave_it_out():
     ("keys", "message"),
     [
         ([], "expected a list of at least one key"),
-        ("ab", "expected a list of at least one key"),
-        (["c"], r"no key 'c' that could be shown; it has the keys \['a', 'b'\]"),
         (["b.z"], r"no key 'z' that could be shown; it has the keys \['x', 'y'\]"),
         (["a.z"], "no key 'z' that could be shown; it has no keys: Box"),
     ],
@@ -191,8 +178,6 @@ def test_an_episode_limit_starts_counting_with_each_reset():
 
 
 def test_limits_that_are_not_possible():
-    with pytest.raises(ValueError, match="expected an integer of at least 1"):
-        EpisodeLimit(Clock(3), 0)
     with pytest.raises(ValueError, match="make it with episode_length=4"):
         EpisodeLimit(mp.make_env(FunctionalClock(9)), 4)
     with pytest.raises(ValueError, match="can't restart single environments"):
@@ -216,8 +201,6 @@ def test_a_repeat_stops_where_the_episode_ends():
     # 1 + 2 + 3, then 4 + 5 and the end; the next action is that of a new episode.
     assert [float(state.reward[0]) for state in states] == [6, 9]
     assert [bool(state.terminated[0]) for state in states] == [False, True]
-    with pytest.raises(ValueError, match="action_repeat=0"):
-        ActionRepeat(Sensors(), 0)
     env.close()
 
 

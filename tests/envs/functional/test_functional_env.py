@@ -1,5 +1,4 @@
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -10,8 +9,10 @@ import support
 from gymnasium import spaces
 from jax.interpreters.batching import register_vmappable
 
-from multippo.envs.functional.functional_env import FunctionalEnv, _stride
+from multippo.envs.functional.functional_env import FunctionalEnv
 from multippo.envs.make import make_env
+from multippo.testing import FunctionalGoal
+from multippo.testing.environments import State
 
 
 def signature(tree):
@@ -75,15 +76,9 @@ def test_the_adapters_own_limit(jax_clock, length, end, limit, terminated, trunc
     assert env.max_episode_steps == limit
 
 
-def test_info_and_state_begin_anew(jax_goal):
-    env = FunctionalEnv(jax_goal(), 1)
-    phases = [int(state.internal.simulator.info["phase"][0]) for state in run(env, 5, action=jnp.zeros((1, 1)))]
-    assert phases == [0, 1, 0, 1, 0, 1]
-
-
-@pytest.mark.parametrize("num_envs", [3, 100])
-def test_each_episode_has_its_own_start(jax_goal, num_envs):
-    env = FunctionalEnv(jax_goal(), num_envs)
+@pytest.mark.parametrize("num_envs", [3, 8, 100])
+def test_each_episode_has_its_own_start(num_envs):
+    env = FunctionalEnv(FunctionalGoal(), num_envs)
     states = run(env, 10, action=jnp.zeros((num_envs, 1)))
     goals = np.stack([state.obs[:, 0] for state in states[::2]])
     # No environment sees a goal twice, and no two environments see one at the same time.
@@ -94,8 +89,8 @@ def test_each_episode_has_its_own_start(jax_goal, num_envs):
         assert len(np.unique(goals)) == 6 * num_envs
 
 
-def test_refresh_brings_new_starts_and_lets_episodes_run_on(jax_goal):
-    env = FunctionalEnv(jax_goal(), 2)
+def test_refresh_brings_new_starts_and_lets_episodes_run_on():
+    env = FunctionalEnv(FunctionalGoal(), 2)
     action = jnp.zeros((2, 1))
     state = env.step(env.reset(0), action)
     refreshed = env.refresh(state, 1)
@@ -107,19 +102,11 @@ def test_refresh_brings_new_starts_and_lets_episodes_run_on(jax_goal):
     np.testing.assert_array_equal(env.refresh(new, 2).internal.draws, 0)
 
 
-def test_equal_keys_give_equal_runs_and_others_differ(jax_goal):
-    env = FunctionalEnv(jax_goal(), 2)
+def test_equal_keys_give_equal_runs_and_others_differ():
+    env = FunctionalEnv(FunctionalGoal(), 2)
     np.testing.assert_array_equal(env.reset(3).obs, env.reset(np.array([0, 3], np.uint32)).obs)
     assert not np.isin(np.asarray(env.reset(4).obs), np.asarray(env.reset(3).obs)).any()
     assert not np.isin(np.asarray(env.reset(3).internal.pool.obs), np.asarray(env.reset(3).obs)).any()
-
-
-@pytest.mark.parametrize(("num_envs", "pool_size"), [(1, 64), (8, 64), (63, 64), (64, 64), (100, 100), (7, 7), (1, 1)])
-def test_stride(num_envs, pool_size):
-    stride = _stride(num_envs, pool_size)
-    assert math.gcd(stride, pool_size) == 1
-    entries = (np.arange(num_envs)[:, None] + stride * np.arange(pool_size)) % pool_size
-    assert (np.sort(entries, axis=1) == np.arange(pool_size)).all()
 
 
 class Drifting:
@@ -128,18 +115,15 @@ class Drifting:
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_size = 1
 
-    def __init__(self, state_class):
-        self.state_class = state_class
-
     def reset(self, key):
         info = {"truncated": False, "count": 0, "noise": key, "typed": jax.random.wrap_key_data(key)}
-        return self.state_class(jnp.zeros(2), 0, False, info, {"distance": 0})
+        return State(jnp.zeros(2), 0, False, info, {"distance": 0})
 
     def step(self, state, action):
         count = state.info["count"] + 1
         info = {**state.info, "truncated": count >= 4, "count": count.astype(jnp.int8)}
         obs = (state.obs + action).astype(jnp.float16)
-        return self.state_class(obs, 1.5 * action[0], count >= 2, info, {"distance": action[0] * 0.5})
+        return State(obs, 1.5 * action[0], count >= 2, info, {"distance": action[0] * 0.5})
 
 
 def check_signatures(env):
@@ -167,13 +151,10 @@ def check_signatures(env):
             env.reset(seed)
 
 
-def test_reset_step_and_refresh_return_one_type(state_class):
-    check_signatures(FunctionalEnv(Drifting(state_class), 3))
-
-
-def test_the_same_in_64_bits(state_class):
-    with jax.enable_x64(True):
-        env = FunctionalEnv(Drifting(state_class), 3, reward_dtype=np.float64)
+@pytest.mark.parametrize("double", [False, True])
+def test_reset_step_and_refresh_return_one_type(double):
+    with jax.enable_x64(double):
+        env = FunctionalEnv(Drifting(), 3, reward_dtype=np.float64 if double else np.float32)
         assert env.reset(0).obs.dtype == np.float32
         check_signatures(env)
 
@@ -182,17 +163,13 @@ def test_the_same_in_64_bits(state_class):
     ("change", "message"),
     [
         (lambda s: s._replace(info={**s.info, "new": 1}), r"Faulty.step.*additional leaves \[\"\.info\['new'\]\"\]"),
-        (lambda s: s._replace(info={}), r"missing leaves \[.*phase"),
-        (
-            lambda s: s._replace(obs=jnp.zeros(3)),
-            r"float32\[2, 3\] for state\.obs, where reset returned float32\[2, 1\]",
-        ),
-        (lambda s: s._replace(info={**s.info, "phase": 0.5}), r"float32.*state\.info\['phase'\].*int32"),
+        (lambda s: s._replace(info={}), r"missing leaves \[.*time"),
+        (lambda s: s._replace(info={**s.info, "time": 0.5}), r"float32.*state\.info\['time'\].*int32"),
     ],
-    ids=["additional", "missing", "shape", "float as integer"],
+    ids=["additional", "missing", "float as integer"],
 )
-def test_a_state_that_changes_its_type_is_refused_by_leaf(jax_goal, change, message):
-    class Faulty(jax_goal):
+def test_a_state_that_changes_its_type_is_refused_by_leaf(change, message):
+    class Faulty(FunctionalGoal):
         def step(self, state, action):
             return change(super().step(state, action))
 
@@ -201,10 +178,10 @@ def test_a_state_that_changes_its_type_is_refused_by_leaf(jax_goal, change, mess
         env.step(env.reset(0), jnp.zeros((2, 1)))
 
 
-def test_no_two_arrays_of_a_state_share_memory(jax_goal):
+def test_no_two_arrays_of_a_state_share_memory():
     # A compiled training step donates the state; a buffer can be donated once. 64 environments use all of the pool.
     for num_envs in (3, 64):
-        env = FunctionalEnv(jax_goal(), num_envs)
+        env = FunctionalEnv(FunctionalGoal(), num_envs)
         first = env.reset(0)
         for state in (first, env.step(first, jnp.zeros((num_envs, 1)))):
             pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
@@ -244,7 +221,7 @@ def test_an_episode_limit_amid_an_action(jax_clock, clock, truncation_key):
 
 
 @pytest.mark.parametrize("action_repeat", [1, 2])
-def test_actions_are_mapped(state_class, action_repeat):
+def test_actions_are_mapped(action_repeat):
     class Echo:
         action_space = spaces.Dict(
             gear=spaces.Discrete(2, start=-1),
@@ -253,7 +230,7 @@ def test_actions_are_mapped(state_class, action_repeat):
         )
 
         def reset(self, key):
-            return state_class(jnp.zeros(4), 0.0, 0.0, {}, {})
+            return State(jnp.zeros(4), 0.0, 0.0, {}, {})
 
         def step(self, state, action):
             assert action["turns"].dtype == jnp.int8
@@ -265,34 +242,35 @@ def test_actions_are_mapped(state_class, action_repeat):
     np.testing.assert_allclose(state.obs, [[-1, 2.5, -128, 7], [0, 5, 127, 7]])
 
 
-def test_similar_and_arguments(jax_goal):
-    env = FunctionalEnv(jax_goal(), 2, episode_length=5)
+def test_similar_and_arguments():
+    env = FunctionalEnv(FunctionalGoal(), 2, episode_length=5)
     other = env.similar(7)
-    assert (other.num_envs, other.max_episode_steps, other.id) == (7, 5, "JaxGoal")
+    assert (other.num_envs, other.max_episode_steps, other.id) == (7, 5, "FunctionalGoal")
     assert other.reset(0).obs.shape == (7, 1)
-    for arguments in ({"num_envs": 0}, {"num_envs": 1, "episode_length": 0}, {"num_envs": 3, "pool_size": 2}):
-        with pytest.raises(ValueError, match=r"JaxGoal\(.*not possible: expected an integer of at least"):
-            FunctionalEnv(jax_goal(), **arguments)
+    with pytest.raises(ValueError, match=r"FunctionalGoal\(.*pool_size=2.*not possible: expected an integer"):
+        FunctionalEnv(FunctionalGoal(), 3, pool_size=2)
 
 
-def test_a_batched_environment_is_refused(jax_goal):
-    class Batched(jax_goal):
-        def reset(self, key):
-            return super().reset(key)._replace(done=jnp.zeros(4))
-
-    with pytest.raises(ValueError, match=r"shape \(4,\) for \['done'\], expected one number"):
-        FunctionalEnv(Batched(), 1)
+class Batched(FunctionalGoal):
+    def reset(self, key):
+        return super().reset(key)._replace(done=jnp.zeros(4))
 
 
-def test_a_foreign_interface_is_refused():
-    class Other:
-        action_size = 1
+class Other(FunctionalGoal):
+    def reset(self, key):
+        return jnp.zeros(2), {}
 
-        def reset(self, key):
-            return jnp.zeros(2), {}
 
-    with pytest.raises(TypeError, match=r"Other.reset returned a tuple without \['obs', 'reward', 'done'\]"):
-        FunctionalEnv(Other(), 1)
+@pytest.mark.parametrize(
+    ("env", "error", "message"),
+    [
+        (Batched(), ValueError, r"shape \(4,\) for \['done'\], expected one number"),
+        (Other(), TypeError, r"Other.reset returned a tuple without \['obs', 'reward', 'done'\]"),
+    ],
+)
+def test_another_interface_is_refused(env, error, message):
+    with pytest.raises(error, match=message):
+        FunctionalEnv(env, 1)
 
 
 @jax.tree_util.register_dataclass
@@ -321,13 +299,13 @@ class SharingClock:
 
     action_size = 1
 
-    def __init__(self, state_class, size=4):
-        self.state_class, self.size = state_class, size
+    def __init__(self, size):
+        self.size = size
 
     def _state(self, physics):
         over = (physics.time == 3).astype(jnp.float32)
         info = {"physics": physics, "truncation": over}
-        return self.state_class(physics.time[None].astype(jnp.float32), 1.0 * physics.time, over, info, {})
+        return State(physics.time[None].astype(jnp.float32), 1.0 * physics.time, over, info, {})
 
     def reset(self, key):
         return self._state(Physics(jax.random.randint(key, (), 0, 2), jnp.zeros(self.size, jnp.int32)))
@@ -339,10 +317,8 @@ class SharingClock:
 
 # One environment; as many rows as environments; as the pool.
 @pytest.mark.parametrize(("num_envs", "size", "action_repeat"), [(1, 4, 1), (4, 4, 2), (5, 4, 1), (5, 64, 2)])
-def test_a_simulator_with_leaves_that_all_environments_share(state_class, num_envs, size, action_repeat):
-    env = FunctionalEnv(
-        SharingClock(state_class, size), num_envs, truncation_key="truncation", action_repeat=action_repeat
-    )
+def test_a_simulator_with_leaves_that_all_environments_share(num_envs, size, action_repeat):
+    env = FunctionalEnv(SharingClock(size), num_envs, truncation_key="truncation", action_repeat=action_repeat)
     state = env.reset(0)
     time = np.asarray(state.obs)[:, 0]
     for t in range(1, 6):

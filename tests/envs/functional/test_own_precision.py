@@ -1,9 +1,5 @@
 """An environment made in double precision computes in it, whichever engine and mode it is called from."""
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,12 +7,7 @@ import pytest
 
 import multippo as mp
 from multippo.envs.functional.functional_env import FunctionalEnv
-
-
-class State(NamedTuple):
-    obs: Any
-    reward: Any
-    done: Any
+from multippo.testing.environments import State
 
 
 class Draws:
@@ -25,10 +16,10 @@ class Draws:
     action_size = 1
 
     def reset(self, key):
-        return State(jax.random.uniform(key, (2,)), jnp.zeros(()), jnp.zeros(()))
+        return State(jax.random.uniform(key, (2,)), jnp.zeros(()), jnp.zeros(()), {}, {})
 
     def step(self, state, action):
-        return State(state.obs + 1.0 / 3.0, jnp.sum(action), jnp.zeros(()))
+        return state._replace(obs=state.obs + 1.0 / 3.0, reward=jnp.sum(action))
 
 
 def rolled(name: str, precision: str) -> list[np.ndarray]:

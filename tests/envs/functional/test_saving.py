@@ -1,7 +1,5 @@
 """The state of a functional environment goes into named arrays and comes back, keys of either style included."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

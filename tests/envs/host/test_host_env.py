@@ -25,7 +25,13 @@ class Scripted(VectorEnv):
 
 
 def scripted_step(obs=(0, 0), reward=(1, 1), terminated=(False, False), truncated=(False, False), infos=None):
-    return np.array(obs, np.float32)[:, None], np.array(reward), np.array(terminated), np.array(truncated), infos or {}
+    return (
+        np.array(obs, np.float32)[:, None],
+        reward if isinstance(reward, dict) else np.array(reward),
+        np.array(terminated),
+        np.array(truncated),
+        infos or {},
+    )
 
 
 def no_action(num_envs=2):
@@ -65,9 +71,7 @@ def test_a_batched_dict_of_final_observations_with_masks():
 
 
 @pytest.mark.parametrize("mode", [None, "sometimes"])
-def test_an_unknown_autoreset_mode_is_an_error(mode):
-    with pytest.raises(ValueError, match=r"autoreset_mode'\] is .*expected one of AutoresetMode.NEXT_STEP"):
-        GymnasiumEnv(Scripted(mode))
+def test_a_mode_that_the_environment_does_not_name_can_be_given(mode):
     assert GymnasiumEnv(Scripted(mode), autoreset_mode="NextStep").may_skip
     assert not GymnasiumEnv(Scripted(mode), autoreset_mode=AutoresetMode.SAME_STEP).may_skip
 
@@ -125,24 +129,15 @@ def test_only_the_latest_state_can_be_stepped(clock):
     [
         ({"obs": (0, 0, 0)}, ValueError, "received 3 rows, expected 2, one for each environment"),
         ({"reward": np.zeros((2, 3))}, ValueError, r"rewards of shape \(2, 3\).*expected \(2,\)"),
+        ({"reward": {"walk": np.ones(2)}}, TypeError, r"the keys \['walk'\]; expected a number"),
         ({"reward": (1.0, None)}, TypeError, "Scripted returned rewards of type object; expected an array of numbers"),
-        ({"reward": ("1", "2")}, TypeError, "rewards of type str"),
-        ({"reward": (1j, 0)}, TypeError, "rewards of type complex128"),
         ({"terminated": ("False", "False")}, TypeError, "terminations of type str"),
-        ({"truncated": (None, False)}, TypeError, "truncations of type object"),
     ],
 )
 def test_what_a_step_can_not_return(changed, error, message):
     env = GymnasiumEnv(Scripted(steps=[scripted_step(**changed)]))
     state = env.reset(0)
     with pytest.raises(error, match=message):
-        env.step(state, no_action())
-
-
-def test_a_vector_environment_with_rewards_for_several_keys_is_refused():
-    env = GymnasiumEnv(Scripted(steps=[(*scripted_step()[:1], {"walk": np.ones(2)}, *scripted_step()[2:])]))
-    state = env.reset(0)
-    with pytest.raises(TypeError, match=r"the keys \['walk'\]; expected a number"):
         env.step(state, no_action())
 
 

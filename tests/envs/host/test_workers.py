@@ -3,7 +3,6 @@
 import math
 import multiprocessing
 import os
-import re
 import signal
 import threading
 import time
@@ -123,14 +122,16 @@ def failing(fault):
     return make
 
 
-def test_a_constructor_that_hangs_is_named():
-    with pytest.raises(RuntimeError, match=r"In the start of .*the workers of environments \[1\].*a lock, a po"):
-        make_env([make_class(), failing(lambda: time.sleep(60))], vectorization="async", worker_timeout=3.0)
-
-
-def test_a_constructor_that_dies_is_named():
-    with pytest.raises(RuntimeError, match=r"In the start of .*a worker.*\{1: 3\}.*__main__"):
-        make_env([make_class(), failing(lambda: os._exit(3))], vectorization="async")
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda: time.sleep(60), r"the workers of environments \[1\].*a lock, a po"),
+        (lambda: os._exit(3), r"a worker.*\{1: 3\}.*__main__"),
+    ],
+)
+def test_a_constructor_that_hangs_or_dies_is_named(fault, message):
+    with pytest.raises(RuntimeError, match=f"In the start of .*{message}"):
+        make_env([make_class(), failing(fault)], vectorization="async", worker_timeout=3.0)
 
 
 def no_licence():
@@ -153,14 +154,6 @@ def test_an_exception_of_a_constructor_keeps_its_type(fault, kind, message):
     assert f"in {fault.__name__}" in note
 
 
-def test_members_with_other_spaces_are_named():
-    class Other(make_class()):
-        action_space = spaces.Discrete(3)
-
-    with pytest.raises(ValueError, match=r"Environment 1, Other, has the action_space Discrete\(3\), and environm"):
-        make_env([make_class(), Other], vectorization="async")
-
-
 def test_a_constructor_that_cannot_travel_keeps_its_exception():
     class Locked(make_class()):
         lock = threading.Lock()
@@ -169,12 +162,10 @@ def test_a_constructor_that_cannot_travel_keeps_its_exception():
         vectorize([Locked] * 2, "async")
 
 
-@pytest.mark.parametrize("seconds", [0, math.nan, math.inf, None, "20", True])
-def test_a_limit_that_is_no_time_is_refused_before_a_worker_is_started(seconds):
-    text = re.escape(f"worker_timeout={seconds!r} is not possible: expected a number above 0")
-    for environment in ([make_class()] * 2, "CartPole-v1"):
-        with pytest.raises(ValueError, match=text):
-            make_env(environment, num_envs=2, vectorization="async", worker_timeout=seconds)
+@pytest.mark.parametrize("environment", [[make_class()] * 2, "CartPole-v1"])
+def test_a_limit_that_is_no_time_is_refused_before_a_worker_is_started(environment):
+    with pytest.raises(ValueError, match="worker_timeout=inf is not possible: expected a number above 0"):
+        make_env(environment, num_envs=2, vectorization="async", worker_timeout=math.inf)
 
 
 def test_a_worker_that_does_not_close_is_ended(caplog):
@@ -217,17 +208,6 @@ def test_what_is_refused_after_the_start_leaves_no_worker():
     del kept
 
 
-class TwoArgumentsError(Exception):
-    """Can be pickled and not unpickled: ``args`` holds one argument, and the class wants two."""
-
-    def __init__(self, code, where):
-        super().__init__(f"code {code} at {where}")
-
-
-def two_arguments():
-    raise TwoArgumentsError(7, "the sim")
-
-
 def local():
     class LocalError(Exception):
         pass
@@ -243,8 +223,7 @@ def lost():
     ("fault", "kind", "text"),
     [
         (lost, ConnectionResetError, "the sim"),  # also what the pipe of a worker that died would raise
-        (two_arguments, RuntimeError, "TwoArgumentsError: code 7 at the sim"),
-        (local, RuntimeError, "LocalError: the sim"),
+        (local, RuntimeError, "LocalError: the sim"),  # which can't be pickled
     ],
 )
 def test_an_exception_arrives_with_its_traceback(fault, kind, text):
@@ -253,8 +232,7 @@ def test_an_exception_arrives_with_its_traceback(fault, kind, text):
     with pytest.raises(kind, match=text) as caught:
         env.step(state, SECOND)
     notes = "\n".join(caught.value.__notes__)
-    assert "environment 1" in notes
-    assert f"in {fault.__name__}" in notes
+    assert "environment 1" in notes and f"in {fault.__name__}" in notes
     assert not is_alive(base)
 
 
