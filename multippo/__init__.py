@@ -48,21 +48,22 @@ from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulMo
 from multippo.networks.variational import AR1VariationalBottleneck, VariationalBottleneck
 from multippo.networks.weights.imported import load_flax_state, load_torch_state
 from multippo.networks.weights.portable import freeze, load_portable, to_portable, unfreeze
-from multippo.rngs import Rngs
+from multippo.random import Rngs
 from multippo.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from multippo.algorithms.activation_records import record_activations_rollout
-    from multippo.algorithms.checkpointing.checkpoint import load_checkpoint
+    from multippo.algorithms.checkpointing.checkpoint import load_checkpoint, save_checkpoint
     from multippo.algorithms.checkpointing.folder import CheckpointFolder
-    from multippo.algorithms.checkpointing.writing import save_checkpoint
     from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
-    from multippo.algorithms.distillation.distillation_config import DistillationConfig, DistillationTrainConfig
-    from multippo.algorithms.distillation.training import train_distillation
-    from multippo.algorithms.evaluation import eval_rollout
+    from multippo.algorithms.distillation.training import (
+        DistillationConfig,
+        DistillationTrainConfig,
+        train_distillation,
+    )
+    from multippo.algorithms.evaluation import eval_rollout, record_activations_rollout
     from multippo.algorithms.losses import ppo_loss
+    from multippo.algorithms.minibatches import replay
     from multippo.algorithms.ppo import train_ppo
-    from multippo.algorithms.replay import replay
     from multippo.algorithms.rollout import unroll_env
     from multippo.algorithms.types import TrainingState, TrainResult, Transition
     from multippo.envs import list_envs, make_env
@@ -77,8 +78,8 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "CheckpointFolder": "multippo.algorithms.checkpointing.folder",
-    "DistillationConfig": "multippo.algorithms.distillation.distillation_config",
-    "DistillationTrainConfig": "multippo.algorithms.distillation.distillation_config",
+    "DistillationConfig": "multippo.algorithms.distillation.training",
+    "DistillationTrainConfig": "multippo.algorithms.distillation.training",
     "EvalConfig": "multippo.algorithms.config",
     "PPOConfig": "multippo.algorithms.config",
     "TrainConfig": "multippo.algorithms.config",
@@ -90,9 +91,9 @@ _LAZY = {
     "Run": "multippo.runs.loading",
     "load_run": "multippo.runs.loading",
     "ppo_loss": "multippo.algorithms.losses",
-    "record_activations_rollout": "multippo.algorithms.activation_records",
-    "replay": "multippo.algorithms.replay",
-    "save_checkpoint": "multippo.algorithms.checkpointing.writing",
+    "record_activations_rollout": "multippo.algorithms.evaluation",
+    "replay": "multippo.algorithms.minibatches",
+    "save_checkpoint": "multippo.algorithms.checkpointing.checkpoint",
     "train_distillation": "multippo.algorithms.distillation.training",
     "train_ppo": "multippo.algorithms.ppo",
     "unroll_env": "multippo.algorithms.rollout",

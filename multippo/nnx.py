@@ -12,7 +12,7 @@ from typing import Any
 from multippo.backends.registry import active_engine
 from multippo.networks import initializers as _initializers
 from multippo.networks.core.binding import Param, Variable
-from multippo.rngs import Rngs
+from multippo.random import Rngs
 
 __all__ = [
     "Dict",

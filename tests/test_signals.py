@@ -14,7 +14,7 @@ import support
 import training
 
 import multippo as mp
-from multippo.algorithms import run as run_module
+from multippo.algorithms import ppo as run_module
 from multippo.algorithms.trainer import Trainer
 from multippo.errors import Terminated
 from multippo.signals import Deadline, DeferredInterrupt, save_what_is_finished

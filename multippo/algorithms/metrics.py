@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from multippo.atomic_files import create, open_to_append, read_text, write_bytes, write_text
-from multippo.json_files import checked, parse_json
+from multippo.files import checked, create, open_to_append, parse_json, read_text, write_bytes, write_text
 
 _LIMIT = 2**30  # bytes of metrics.jsonl: half a million iterations
 RETURN, EVAL_RETURN = "rollout/episode_reward/mean", "eval/episode_reward/mean"

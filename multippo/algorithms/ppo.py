@@ -1,15 +1,348 @@
-"""``train_ppo``: what a user calls to train."""
+"""``train_ppo``, and the run that it makes: the loop around the iterations."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable, Generator
 from typing import Any
 
+from multippo.algorithms.checks import (
+    check_call,
+    check_initial_state,
+    finished,
+    with_num_envs,
+    without_effect,
+)
 from multippo.algorithms.config import TrainConfig
-from multippo.algorithms.reports import LogFn
-from multippo.algorithms.run import CheckpointFn, Run
+from multippo.algorithms.distillation.teacher import Teacher
+from multippo.algorithms.evaluation import Evaluator, made_env, training_mode, widest_layer
+from multippo.algorithms.metrics import EVAL_RETURN
+from multippo.algorithms.minibatches import choose_sequence_length, has_memory
+from multippo.algorithms.reports import (
+    LogFn,
+    first_not_finite,
+    readable,
+    remedy,
+    replay_warning,
+    with_step,
+    zero_gradient_warning,
+)
+from multippo.algorithms.schedules import coefficients_at, iterations_left, planned_steps
+from multippo.algorithms.trainer import Trainer
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.arguments import known_keywords
+from multippo.envs.api import Env
+from multippo.envs.nonfinite import unsound_starts
+from multippo.errors import NonFiniteError
+from multippo.signals import DeferredInterrupt
+
+_LOG = logging.getLogger("multippo")
+# Far above what rounding does in float32, far below what drawing afresh does.
+_REPLAY_TOLERANCE = 1e-2
+# Calls that take longer are worth a copy of the state before them, from which to save if the process must end in one.
+_LONG_CALL_S = 1.0
+
+CheckpointFn = Callable[[TrainingState, int], None]
+"""``checkpoint_fn(training_state, step)``."""
+
+
+class Run:
+    """One call of ``train_ppo`` or ``train_distillation``.
+
+    Args:
+        env: See ``train_ppo``, as all up to ``initial_state``.
+        network: The network in training.
+        config: Everything else.
+        log_fn: Called with metrics.
+        checkpoint_fn: Called with the state.
+        eval_env: Where to evaluate.
+        initial_state: Where to go on from.
+        made: Closes environments that the call makes.
+        make_teacher: Makes the teacher of a distillation, for the environment.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        network: Any,
+        config: TrainConfig,
+        log_fn: LogFn | None,
+        checkpoint_fn: CheckpointFn | None,
+        eval_env: Any,
+        initial_state: TrainingState | None,
+        made: contextlib.ExitStack,
+        make_teacher: Callable[[Env], Teacher] | None = None,
+    ) -> None:
+        check_call(network, config, log_fn, checkpoint_fn)
+        self.engine, self.network = network.engine, network
+        self._compiled_before = self.engine.compile_seconds()
+        made.enter_context(self.engine.activated())
+        self.env = made.enter_context(made_env(env, config.ppo.num_envs))
+        self.ppo = with_num_envs(config.ppo, self.env.num_envs)
+        self.config = dataclasses.replace(config, ppo=self.ppo)
+        # After the environment is made, whose constructor may set modes of the framework.
+        rows = self.ppo.steps_per_iteration // self.ppo.num_minibatches
+        widest = widest_layer(self.engine, self.engine.split(network).params)
+        made.enter_context(self.engine.training(rows, widest))
+        made.enter_context(training_mode(network))
+        self.log_fn, self.checkpoint_fn = with_step(log_fn), checkpoint_fn
+        carry = network.initialize_state(self.env.num_envs)
+        length = choose_sequence_length(self.ppo, self.env.num_envs, has_memory(carry))
+        per_call = max(1, config.log_every_steps // self.ppo.steps_per_iteration)
+        teacher = None if make_teacher is None else make_teacher(self.env)
+        self.trainer = Trainer(network, self.env, self.ppo, length, per_call, config.compile, teacher)
+        for text in without_effect(config, checkpoint_fn, eval_env, self.trainer.traced):
+            _LOG.warning(text)
+        self.evaluator = Evaluator(network, self.env, eval_env, self.config) if config.eval.enabled else None
+        if self.evaluator is not None and (eval_env is None or isinstance(eval_env, str)):
+            made.callback(self.evaluator.close)
+        self._begin(initial_state)
+        *roots, self._iteration_root = self.engine.random.split(self.key, 3)
+        self._eval_root = roots[1]
+        self.state = self.trainer.start(carry, initial_state, roots)
+        self._replaced_starts = self._count_unsound_starts(initial_state)
+
+    def _begin(self, initial: TrainingState | None) -> None:
+        """Sets all but the arrays to the state before the first iteration."""
+        if initial is not None:
+            check_initial_state(self.network, initial, self.env, self.ppo)
+        self.key = self.engine.random.key(self.config.seed)
+        self.iteration, self.step, self.planned_steps = 0, 0, planned_steps(self.ppo, initial)
+        # After which iteration the last evaluation was, and its return.
+        self._evaluated: tuple[int, float | None] = (-1, None)
+        self._eval_due = False
+        if initial is not None:
+            if self.config.seed and (self.engine.to_numpy(self.key) != self.engine.to_numpy(initial.key)).any():
+                _LOG.warning(
+                    "seed=%d has no effect on a run that goes on with the random numbers it began with; leave it out.",
+                    self.config.seed,
+                )
+            self.key, self.iteration, self.step = initial.key, initial.iteration, initial.step
+            self._evaluated = (initial.iteration, initial.eval_return)
+            self._eval_due = initial.eval_due and self.evaluator is not None
+        self._set_next_checkpoint()
+        # Iterations before this call; after which one the network was given the weights, and the state to be saved.
+        self._began_at, self._shown_at, self._saved_at = self.iteration, self.iteration, -1
+        # True while the state is being consumed, by donated buffers or in place; and a copy of it, if that may be long.
+        self._consumed, self._kept, self._call_seconds = False, None, 0.0
+        self._replay_warned = False
+        self.eval_history: list[dict[str, float]] = []
+        self.final_metrics: dict[str, float] = {}
+
+    def go(self) -> TrainResult:
+        """Runs all iterations: rollout and update, log, evaluate, save."""
+        if not self._iterations_left and not self._eval_due:
+            _LOG.warning(finished(self.step, self.iteration, self.ppo))
+        with self._saving_whatever_comes() as interrupt:
+            while self._iterations_left or self._eval_due:
+                owed = self._eval_due  # since the run that this one goes on from
+                if not owed:
+                    metrics, failed = self._roll_out_and_update(interrupt)
+                    self._log(metrics)
+                    if failed is not None:
+                        raise self._not_finite(failed)
+                evaluating = self._eval_due and not interrupt.requested
+                if evaluating:
+                    with interrupt.abandonable():
+                        self._log([self._evaluate()])
+                asked_for = evaluating and (self.config.checkpoint_at_evals or owed)
+                if asked_for or self.step >= self._next_checkpoint or interrupt.requested:
+                    self._save(self.snapshot())
+                interrupt.raise_if_requested()
+            state = self.snapshot()
+            if self._saved_at != self.iteration:
+                self._save(state)
+            self._show_weights()
+            interrupt.raise_if_requested()
+        return TrainResult(
+            training_state=state,
+            final_metrics=self.final_metrics,
+            eval_history=self.eval_history,
+            total_steps=self.step,
+            total_iterations=self.iteration,
+        )
+
+    @property
+    def _iterations_left(self) -> int:
+        return iterations_left(self.ppo, self.planned_steps)
+
+    # -- rollout and update
+
+    def _roll_out_and_update(
+        self, interrupt: DeferredInterrupt
+    ) -> tuple[list[dict[str, float]], dict[str, Any] | None]:
+        """Runs as many iterations as one call takes.
+
+        Returns:
+            The metrics of each that went well; and the report of the one after them that met a value that is not
+            finite and left the state as it was, or None.
+        """
+        count = min(self.trainer.iterations_per_call, self._iterations_left)
+        next_eval = _next_multiple(self.step, self.config.eval.every_steps)
+        reports, seconds = self._call(count, interrupt)
+        steps = sum(int(report["steps"]) for report in reports)
+        logged: list[dict[str, float]] = []
+        failed = next((report for report in reports if bool(report["nonfinite/any"])), None)
+        for report in reports if failed is None else reports[: reports.index(failed)]:
+            self.iteration += 1
+            self.step += int(report["steps"])
+            self.planned_steps += self.ppo.steps_per_iteration
+            metrics = readable(report)
+            if self._replaced_starts:
+                metrics["rollout/nonfinite_steps"] = metrics.get("rollout/nonfinite_steps", 0.0) + self._replaced_starts
+                self._replaced_starts = 0
+            metrics |= {"step": self.step, "iteration": self.iteration, "throughput/train_sps": steps / seconds}
+            metrics["time/compile_s"] = self.engine.compile_seconds() - self._compiled_before
+            logged.append(metrics)
+        # The state is the one after the last of them, so nothing is logged of the first before all are counted.
+        self._consumed = False
+        ended = failed is None and not self._iterations_left
+        self._eval_due = self.evaluator is not None and (self.step >= next_eval or ended)
+        return logged, failed
+
+    def _call(self, count: int, interrupt: DeferredInterrupt) -> tuple[list[dict[str, Any]], float]:
+        """Calls the trainer; returns its reports, and its seconds without those of compilation."""
+
+        @contextlib.contextmanager
+        def rollout() -> Generator[None]:
+            """Stepped from Python, a rollout leaves the state as it is."""
+            with interrupt.abandonable():
+                self._consumed = False
+                yield
+            self._consumed = True
+
+        compiled, start = self.engine.compile_seconds(), time.perf_counter()
+        numbers = self.engine.asarray(list(range(self.iteration, self.iteration + count)))
+        keys = self.engine.random.fold_in(self.engine.xp.stack([self._iteration_root] * count), numbers)
+        place = self.planned_steps / self.ppo.steps_per_iteration
+        coefficients = [coefficients_at(self.ppo, place + i) for i in range(count)]
+        self._kept = self.snapshot() if self._call_seconds > _LONG_CALL_S else None
+        self._consumed = True
+        self.state, reports = self.trainer.run(self.state, keys, coefficients, rollout)
+        self._call_seconds = time.perf_counter() - start
+        return reports, max(self._call_seconds - (self.engine.compile_seconds() - compiled), 1e-9)
+
+    # -- log and evaluate
+
+    def _log(self, logged: list[dict[str, float]]) -> None:
+        for metrics in logged:
+            if "iteration" in metrics:  # not of an evaluation
+                self.final_metrics = metrics
+                deviation = metrics.get("ratio/first_max_dev", 0.0)
+                if deviation > _REPLAY_TOLERANCE and not self._replay_warned:
+                    self._replay_warned = True
+                    _LOG.warning(replay_warning(deviation, int(metrics["iteration"])))
+                if metrics["iteration"] == self._began_at + 1 and (text := zero_gradient_warning(metrics)) is not None:
+                    _LOG.warning(text)
+            if self.log_fn is not None:
+                self._show_weights()
+                self.log_fn(metrics)
+
+    def _evaluate(self) -> dict[str, float]:
+        assert self.evaluator is not None
+        learner = self.state.learner
+        key = self.engine.random.fold_in(self._eval_root, 2**31 + self.iteration)
+        found = self.evaluator.play(learner.params, learner.variables, key)
+        metrics = {"step": float(self.step), **found}
+        self.eval_history.append(metrics)
+        self.final_metrics = {**self.final_metrics, **found}
+        self._evaluated, self._eval_due = (self.iteration, found[EVAL_RETURN]), False
+        return metrics
+
+    def _show_weights(self) -> None:
+        """Gives the user's network the weights after the last finished iteration, on every engine alike."""
+        if self._shown_at != self.iteration:
+            learner = self.state.learner
+            self.engine.update_module(self.network, learner.params, learner.variables)
+            self._shown_at = self.iteration
+
+    # -- save
+
+    def snapshot(self) -> TrainingState:
+        """The state after the last finished iteration, as copies."""
+        return self._training_state(self.engine.snapshot)
+
+    def _training_state(self, copied: Callable[[Any], Any]) -> TrainingState:
+        return TrainingState(
+            **self.trainer.export(self.state, copied),
+            key=copied(self.key),
+            iteration=self.iteration,
+            step=self.step,
+            planned_steps=self.planned_steps,
+            eval_return=self._evaluated[1] if self._evaluated[0] == self.iteration else None,
+            eval_due=self._eval_due,
+        )
+
+    def _save(self, state: TrainingState) -> None:
+        """Calls ``checkpoint_fn`` with a state."""
+        self._saved_at = self.iteration
+        self._set_next_checkpoint()
+        if self.checkpoint_fn is not None:
+            self._show_weights()
+            self.checkpoint_fn(state, self.step)
+
+    def _set_next_checkpoint(self) -> None:
+        every = self.config.checkpoint_every_steps
+        self._next_checkpoint = _next_multiple(self.step, every) if every else math.inf
+
+    @contextlib.contextmanager
+    def _saving_whatever_comes(self) -> Generator[DeferredInterrupt]:
+        """Saves the last finished iteration when an error or a signal ends the run."""
+        with DeferredInterrupt(self._rescue) as interrupt:
+            try:
+                yield interrupt
+            except BaseException as error:
+                if not self._consumed and self.iteration > self._began_at:
+                    try:
+                        self._show_weights()
+                        if self._saved_at != self.iteration:
+                            self._save(self.snapshot())
+                    except Exception as second:
+                        error.add_note(f"The state after {self.step} steps could not be saved: {second!r}.")
+                raise
+
+    def _rescue(self) -> None:
+        """Saves the last finished iteration while another thread is at work."""
+        state = self._kept if self._consumed else self._training_state(lambda tree: tree)
+        if state is not None and state.iteration > 0 and self.checkpoint_fn is not None:
+            self.checkpoint_fn(state, state.step)
+
+    # -- values that are not finite
+
+    def _count_unsound_starts(self, initial: TrainingState | None) -> int:
+        """Counts the first episodes that started with a value that is not finite and were started again."""
+        if initial is not None and self.env.functional:
+            return 0
+        count, leaf, env = unsound_starts(self.state.env_state)
+        if count and self.ppo.nonfinite == "stop":
+            raise NonFiniteError(
+                f"The {leaf} is not finite at the start of environment {env}; {remedy(leaf, self.ppo.nonfinite)}",
+                leaf=leaf,
+                training_state=self.snapshot(),
+            )
+        return count
+
+    def _not_finite(self, report: dict[str, Any]) -> NonFiniteError:
+        """Saves the state, which is the one before the iteration, and names the value that is not finite."""
+        params = self.engine.named_params(self.state.learner.params)
+        leaf, where = first_not_finite(report, self.env.num_envs, params, self.engine.xp)
+        state = self.snapshot()
+        self._show_weights()
+        self._save(state)
+        return NonFiniteError(
+            f"The {leaf} is not finite{where}, in iteration {self.iteration + 1}, after {self.step} steps. "
+            f"The weights are those from before; {remedy(leaf, self.ppo.nonfinite)}",
+            leaf=leaf,
+            training_state=state,
+        )
+
+
+def _next_multiple(step: int, every: int) -> int:
+    return (step // every + 1) * every
 
 
 @known_keywords

@@ -11,8 +11,7 @@ from multippo.algorithms.advantages import estimate_targets, linear_recurrence, 
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.distillation.teacher import Teacher, distillation_loss
 from multippo.algorithms.losses import ppo_loss
-from multippo.algorithms.minibatches import cut_rollout, make_sequences, minibatch_indices, take_sequences
-from multippo.algorithms.replay import replay
+from multippo.algorithms.minibatches import cut_rollout, make_sequences, minibatch_indices, replay, take_sequences
 from multippo.algorithms.reports import LIKELIHOOD, NEXT_VALUE, VALUE
 from multippo.algorithms.schedules import Coefficients, adapt_learning_rate, compiled_in
 from multippo.algorithms.types import EpisodeState, Sequences, Transition

@@ -14,7 +14,7 @@ from typing import Any
 
 from multippo.backends.api import Engine
 from multippo.backends.devices import choose_device
-from multippo.packages import needing
+from multippo.errors import needing
 
 VARIABLE = "MULTIPPO_BACKEND"
 DEVICE_VARIABLE = "MULTIPPO_DEVICE"

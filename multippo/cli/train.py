@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from multippo.algorithms.checkpointing.folder import CheckpointFolder
-from multippo.algorithms.checkpointing.steps import step_entries
+from multippo.algorithms.checkpointing.manifest import step_entries
 from multippo.algorithms.checks import check_trains, finished
 from multippo.algorithms.metrics import plot_learning_curve, read_metrics
 from multippo.algorithms.schedules import iterations_left, planned_steps
@@ -183,7 +183,7 @@ class _Training:
             print(f"Evaluate the best, {best.name}, with: {command('eval', path, '--checkpoint', 'best')}")
 
     def _train(self, stack: contextlib.ExitStack) -> None:
-        from multippo.algorithms.run import Run
+        from multippo.algorithms.ppo import Run
 
         try:
             initial, damaged = self._last_state()

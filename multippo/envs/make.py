@@ -30,7 +30,7 @@ from multippo.envs.wrappers import (
     ScaleReward,
     report_wrapper_statistics,
 )
-from multippo.packages import needing
+from multippo.errors import needing
 
 
 def make_env(

@@ -11,7 +11,7 @@ from multippo.networks.activations import Activation, activate, resolve_activati
 from multippo.networks.initializers import Initializer, drawn, lecun_normal
 from multippo.networks.tree_layers import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.rngs import Rngs, check_rngs
+from multippo.random import Rngs, check_rngs
 
 Padding = str | tuple[int, int]
 """Of two axes: "valid", "same", or zeros on each side of the rows and of the columns."""

@@ -11,7 +11,7 @@ from multippo.networks.core.random_state import RandomState
 from multippo.networks.core.unrolling import check_steps
 from multippo.networks.tree_layers import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.rngs import Rngs, check_rngs
+from multippo.random import Rngs, check_rngs
 
 
 class Dropout(StatefulModule):

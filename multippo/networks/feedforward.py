@@ -12,7 +12,7 @@ from multippo.networks.core.error_paths import call_foreign
 from multippo.networks.initializers import Initializer, drawn, lecun_normal, zeros
 from multippo.networks.tree_layers import as_float
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.rngs import Rngs, check_rngs
+from multippo.random import Rngs, check_rngs
 
 
 class Dense(StatefulModule):

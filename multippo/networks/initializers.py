@@ -8,8 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from multippo.arguments import framework_of
-from multippo.random import host
-from multippo.rngs import Rngs
+from multippo.random import Rngs, host
 
 Initializer = Callable[[Rngs, tuple[int, ...]], np.ndarray]
 """Takes a stream of keys and a shape ``[in, out]``; returns float64 values, cast to the engine's type by the layer."""

@@ -18,7 +18,7 @@ from multippo.networks.core.binding import Param, Variable
 from multippo.networks.core.unrolling import check_steps, fold_time, take_carry, unfold_time
 from multippo.networks.initializers import lecun_normal, orthogonal
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.rngs import Rngs, check_rngs
+from multippo.random import Rngs, check_rngs
 
 
 class _Recurrent(StatefulModule):

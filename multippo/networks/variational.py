@@ -12,7 +12,7 @@ from multippo.networks.core.random_state import RandomState
 from multippo.networks.core.unrolling import check_steps, reset_where
 from multippo.networks.samplers.distributions import Gaussian, gaussian_kl
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.rngs import Rngs, check_rngs
+from multippo.random import Rngs, check_rngs
 
 _LARGEST = 1e8
 """Bound of means and standard deviations, whose squares are finite in float32."""

@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from multippo.algorithms.checkpointing.checkpoint import Checkpoint, load_checkpoint
-from multippo.algorithms.checkpointing.manifest import MANIFEST
-from multippo.algorithms.checkpointing.steps import best_checkpoint, latest_checkpoint, step_directory, step_entries
+from multippo.algorithms.checkpointing.manifest import (
+    MANIFEST,
+    best_checkpoint,
+    latest_checkpoint,
+    step_directory,
+    step_entries,
+)
 from multippo.algorithms.metrics import json_ready
-from multippo.atomic_files import is_leftover, remove_leftovers, write_text
 from multippo.errors import UsageError
-from multippo.json_files import FormatVersion, checked
+from multippo.files import FormatVersion, checked, is_leftover, remove_leftovers, write_text
 from multippo.runs.fields import Setting
 from multippo.runs.settings import RunSettings, network_defaults, read_object, run_settings, settings_of
 from multippo.version import __version__

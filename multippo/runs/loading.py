@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from multippo.algorithms.checkpointing.checkpoint import Checkpoint
-from multippo.algorithms.checkpointing.manifest import read_manifest
-from multippo.algorithms.checkpointing.steps import read_steps, step_directories, step_directory, step_entries
+from multippo.algorithms.checkpointing.manifest import (
+    read_manifest,
+    read_steps,
+    step_directories,
+    step_directory,
+    step_entries,
+)
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.metrics import drop_after
 from multippo.algorithms.types import TrainingState
 from multippo.arguments import check_size, is_integer
-from multippo.atomic_files import remove_leftovers
 from multippo.envs.api import Env
 from multippo.errors import DamagedCheckpointError, UsageError, one_line
+from multippo.files import remove_leftovers
 from multippo.runs.directory import RunDirectory
 from multippo.runs.settings import RunSettings
 

@@ -20,12 +20,11 @@ import docstring_parser
 from multippo.algorithms.checkpointing.folder import OnSaveError
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, EvalConfig, PPOConfig, TrainConfig
 from multippo.arguments import check_size, did_you_mean
-from multippo.atomic_files import read_text
 from multippo.backends.api import Engine
 from multippo.backends.registry import use_backend
 from multippo.envs.registry import FAMILIES
 from multippo.errors import UsageError, one_line
-from multippo.json_files import read_json
+from multippo.files import read_json, read_text
 from multippo.networks.factories.actor_critics import (
     make_cnn_actor_critic,
     make_mlp_actor_critic,
@@ -268,7 +267,7 @@ class RunSettings:
 
     def make_network(self, env: Env) -> Any:
         """A new network for the environment, on the active engine."""
-        from multippo.rngs import Rngs
+        from multippo.random import Rngs
 
         make, fixed = NETWORKS[self.network]
         rngs = Rngs(self.train.seed)
@@ -351,7 +350,7 @@ def read_settings(path: Path, known: Mapping[str, Setting]) -> dict[str, Any]:
 
 
 def read_object(path: Path, *, follow: bool = False) -> Mapping[str, Any]:
-    """The object in a JSON or YAML file; ``follow`` as in ``atomic_files.read_bytes``."""
+    """The object in a JSON or YAML file; ``follow`` as in ``files.read_bytes``."""
     try:
         found = read_json(path, follow=follow) if path.suffix.lower() == ".json" else _read_yaml(path, follow)
     except OSError as error:

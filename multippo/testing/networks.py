@@ -12,7 +12,7 @@ from multippo.networks.core import random_state
 from multippo.networks.core.binding import Param
 from multippo.networks.samplers.discrete import CategoricalSampler
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
-from multippo.rngs import Rngs
+from multippo.random import Rngs
 
 
 class TinyActorCritic(StatefulModule):

@@ -19,9 +19,9 @@ import support
 import training
 
 import multippo as mp
-from multippo.algorithms.checkpointing.steps import step_directories
+from multippo.algorithms.checkpointing.manifest import step_directories
 from multippo.algorithms.metrics import read_metrics
-from multippo.atomic_files import remove_leftovers
+from multippo.files import remove_leftovers
 from multippo.testing import Clock, TableNet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,7 +117,7 @@ MOMENTS = """
 import dataclasses, os, signal, sys
 from pathlib import Path
 import multippo as mp
-from multippo import atomic_files
+from multippo import files
 from multippo.algorithms.types import EpisodeState
 from multippo.testing import TableNet
 

@@ -14,7 +14,7 @@ import pytest
 from short_runs import FIVE, checkpoints, contents, iterations, numbers, train
 
 import multippo as mp
-from multippo.algorithms.checkpointing import writing
+from multippo.algorithms.checkpointing import checkpoint as checkpoint_file
 from multippo.algorithms.checkpointing.checkpoint import Checkpoint
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter
 
@@ -150,7 +150,7 @@ def test_eval_names_the_damaged_file_and_the_last_whole_checkpoint(command: Any,
 def test_the_best_and_the_last_stay_through_interruptions(command: Any, monkeypatch: pytest.MonkeyPatch):
     # The returns of the evaluations are made up: of iterations 1 to 7.
     returns = dict(zip(range(1, 8), (20.0, 50.0, 30.0, 60.0, 60.0, 10.0, 0.0), strict=True))
-    from multippo.algorithms import run as run_module
+    from multippo.algorithms import ppo as run_module
 
     evaluate = run_module.Run._evaluate
 
@@ -221,7 +221,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def failing(saves: set[int], lines: set[int] | None = None, error: int = errno.ENOSPC) -> None:
         counts = {"saves": 0, JsonlWriter: 0, TensorBoardWriter: 0}
-        write_tensors = writing.write_tensors
+        write_tensors = checkpoint_file.write_tensors
 
         def save(path: Path, arrays: Any) -> str:
             if path.name.startswith("weights"):
@@ -230,7 +230,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise OSError(error, os.strerror(error), str(path))
             return write_tensors(path, arrays)
 
-        monkeypatch.setattr(writing, "write_tensors", save)
+        monkeypatch.setattr(checkpoint_file, "write_tensors", save)
         for kind in (JsonlWriter, TensorBoardWriter):
 
             def write(self: Any, metrics: Any, kind: Any = kind, original: Any = kind.write) -> None:

@@ -17,7 +17,7 @@ import pytest
 from short_runs import numbers
 
 import multippo as mp
-from multippo.algorithms.checkpointing.steps import latest_checkpoint, step_directories
+from multippo.algorithms.checkpointing.manifest import latest_checkpoint, step_directories
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from short_runs import numbers, train
 
-from multippo.algorithms.run import Run
+from multippo.algorithms.ppo import Run
 from multippo.runs.directory import RunDirectory
 from multippo.runs.settings import RunSettings
 

@@ -10,7 +10,7 @@ import pytest
 from pages import ROOT
 
 import multippo as mp
-from multippo.algorithms.checkpointing import manifest, writing
+from multippo.algorithms.checkpointing import checkpoint, manifest
 from multippo.networks.types import StatefulModule
 from multippo.trees import tree_leaves
 
@@ -116,7 +116,7 @@ def first_cells(heading: str) -> list[str]:
 
 
 def test_the_files():
-    assert set(first_cells("Files")) == writing._FILES
+    assert set(first_cells("Files")) == checkpoint._FILES
 
 
 def test_the_keys_of_the_manifest():

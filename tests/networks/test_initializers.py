@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from multippo.networks.initializers import lecun_normal, orthogonal, uniform, zeros
-from multippo.rngs import Rngs
+from multippo.random import Rngs
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5), (1, 3), (3, 1)])

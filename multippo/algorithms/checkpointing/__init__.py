@@ -19,7 +19,6 @@ The structure of a carry is the network's, that of a state the environment's; ne
 written under a temporary name, flushed to the disk and renamed, so a directory under its final name is complete.
 """
 
-from multippo.algorithms.checkpointing.checkpoint import load_checkpoint
-from multippo.algorithms.checkpointing.writing import save_checkpoint
+from multippo.algorithms.checkpointing.checkpoint import load_checkpoint, save_checkpoint
 
 __all__ = ["load_checkpoint", "save_checkpoint"]

@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from multippo.algorithms.checkpointing.steps import (
+from multippo.algorithms.checkpointing.checkpoint import save_checkpoint
+from multippo.algorithms.checkpointing.manifest import (
     best_checkpoint,
     best_first,
     latest_checkpoint,
     read_steps,
     step_directory,
 )
-from multippo.algorithms.checkpointing.writing import save_checkpoint
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.types import TrainingState
 from multippo.arguments import check_size
-from multippo.atomic_files import remove_directory, remove_leftovers
+from multippo.files import remove_directory, remove_leftovers
 
 _LOG = logging.getLogger("multippo")
 

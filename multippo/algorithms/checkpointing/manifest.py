@@ -1,16 +1,21 @@
-"""The JSON part of a checkpoint, ``checkpoint.json``. Its presence makes a directory a checkpoint."""
+"""The JSON part of a checkpoint, ``checkpoint.json``, and the checkpoints of a run.
+
+The file's presence makes a directory a checkpoint; those of a run lie side by side in directories ``step_…``.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from multippo.atomic_files import LIMIT, read_bytes
 from multippo.errors import DamagedCheckpointError, UnexpectedFileError
-from multippo.json_files import FormatVersion, Limit, checked, parse_json, short
+from multippo.files import LIMIT, FormatVersion, Limit, checked, parse_json, read_bytes, short
 from multippo.version import __version__
 
 MANIFEST = "checkpoint.json"
@@ -21,6 +26,7 @@ _EngineCount = Annotated[int, Limit(range(2**31).__contains__, "an integer in [0
 _Leaves = Annotated[int, Limit(range(100_001).__contains__, "an integer in [0, 100000]")]
 _Rate = Annotated[float, Limit(lambda rate: 0 <= rate < 2**63, "a number in [0, 2**63)")]
 _Sha256 = Annotated[str, Limit(re.compile("[0-9a-f]{64}").fullmatch, "64 hexadecimal digits")]
+_STEP = re.compile(r"step_(\d{1,19})")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +41,7 @@ class Manifest:
         optimizer_count: Steps of the optimiser.
         learning_rate: Of the next iteration, where no schedule but the run itself decides on it.
         environment: True if the environment's state is in it.
-        episodes: Structure of ``TrainingState.episodes``, see ``descriptions``.
+        episodes: Structure of ``TrainingState.episodes``, as ``checkpoint.describe`` writes it down.
         config: What was stored as config, as JSON has it.
         extra: What was stored beside it.
         teacher_leaves: Arrays of a teacher's carry, in a distillation; else None.
@@ -108,3 +114,49 @@ def read_manifest(directory: Path) -> Manifest:
         f"{file} is of checkpoint format {version}, written by multippo {short(found.get('multippo_version'))}; this "
         f"version reads formats up to {FORMAT_VERSION}: upgrade multippo."
     )
+
+
+def step_directory(directory: Path, step: int) -> Path:
+    """The directory of a step's checkpoint in a directory of checkpoints."""
+    return directory / f"step_{step:012d}"
+
+
+def step_entries(directory: str | os.PathLike[str]) -> list[Path]:
+    """All entries ``step_…`` of a directory, the highest step first: damaged checkpoints, files and links too."""
+    found: list[tuple[int, Path]] = []
+    directory = Path(directory)
+    for entry in directory.iterdir() if directory.is_dir() else ():
+        match = _STEP.fullmatch(entry.name)
+        if match:
+            found.append((int(match[1]), entry))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def step_directories(directory: str | os.PathLike[str]) -> list[Path]:
+    """The directories ``step_…`` in a directory, the highest step first, damaged ones too; links are left out."""
+    return [path for path in step_entries(directory) if path.is_dir() and not path.is_symlink()]
+
+
+def latest_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
+    """The checkpoint of the highest step among the ``step_…`` in a directory."""
+    return next((path for path in step_directories(directory) if (path / MANIFEST).is_file()), None)
+
+
+def read_steps(directory: str | os.PathLike[str]) -> list[tuple[Path, Manifest]]:
+    """The checkpoints in a directory with their descriptions, the highest step first; unreadable ones are left out."""
+    found: list[tuple[Path, Manifest]] = []
+    for path in step_directories(directory):
+        with contextlib.suppress(ValueError, OSError):
+            found.append((path, read_manifest(path)))
+    return found
+
+
+def best_first(checkpoints: Iterable[tuple[Path, Manifest]]) -> list[Path]:
+    """Checkpoints saved right after an evaluation, by its mean return; of equal ones the higher step leads."""
+    evaluated = [(path, about.eval_return) for path, about in checkpoints if about.eval_return is not None]
+    return [path for path, _ in sorted(evaluated, key=lambda entry: -entry[1])]
+
+
+def best_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
+    """The checkpoint of the best evaluation among the ``step_…`` in a directory; None if none was made at one."""
+    return next(iter(best_first(read_steps(directory))), None)

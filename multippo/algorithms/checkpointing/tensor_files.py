@@ -15,9 +15,8 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
-from multippo.atomic_files import create, open_to_read
 from multippo.errors import DamagedCheckpointError, UnexpectedFileError
-from multippo.json_files import parse_json, short
+from multippo.files import create, open_to_read, parse_json, short
 
 _STORED = {
     "BOOL": "bool",

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from multippo.arguments import describe
 from multippo.networks.core.binding import Variable
 from multippo.networks.core.unrolling import check_rows
-from multippo.rngs import Rngs, check_rngs
+from multippo.random import Rngs, check_rngs
 
 Draw = Callable[[Any, tuple[int, ...]], Any]
 """``random.normal`` or ``random.gumbel``: keys ``[..., 2]`` and a shape to noise ``[..., *shape]``."""

@@ -16,7 +16,7 @@ from multippo.networks.factories.observations import Size
 from multippo.networks.samplers.discrete import BernoulliSampler, CategoricalSampler, MultiCategoricalSampler
 from multippo.networks.samplers.gaussian import NormalSampler, NormalTanhSampler
 from multippo.networks.types import StatefulModule
-from multippo.rngs import Rngs
+from multippo.random import Rngs
 
 Distribution = Literal["tanh_normal", "normal"]
 

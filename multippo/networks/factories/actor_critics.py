@@ -22,7 +22,7 @@ from multippo.networks.initializers import Initializer, orthogonal
 from multippo.networks.recurrent import GRU, LSTM
 from multippo.networks.tree_layers import Flattener, Scale
 from multippo.networks.types import StatefulModule
-from multippo.rngs import Rngs
+from multippo.random import Rngs
 
 _HIDDEN_GAIN = 2.0**0.5
 

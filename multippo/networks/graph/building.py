@@ -11,7 +11,7 @@ from multippo.networks.feedforward import Dense
 from multippo.networks.graph.parts import Connection, InputFrom, Population, Readout, check_name, connection_name
 from multippo.networks.graph.plan import Plan, make_plan
 from multippo.networks.types import StatefulModule
-from multippo.rngs import Rngs, check_rngs
+from multippo.random import Rngs, check_rngs
 
 
 class Builder(Parent):

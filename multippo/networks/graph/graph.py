@@ -12,7 +12,7 @@ from multippo.networks.graph.drawing import draw, summary
 from multippo.networks.graph.plan import Component, Plan, Step
 from multippo.networks.recording import ACTIVATION_KEY
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.rngs import Rngs
+from multippo.random import Rngs
 
 
 class PopulationGraph(Builder):

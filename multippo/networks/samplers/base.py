@@ -12,7 +12,7 @@ from multippo.networks.core.outputs import Draw, recorders
 from multippo.networks.core.random_state import RandomState
 from multippo.networks.core.unrolling import check_steps
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.rngs import Rngs, check_rngs
+from multippo.random import Rngs, check_rngs
 
 
 class ActionSampler(StatefulModule):

@@ -23,7 +23,7 @@ from multippo.networks.samplers.distributions import (
     mask_logits,
     sigmoid,
 )
-from multippo.rngs import Rngs
+from multippo.random import Rngs
 
 
 class CategoricalSampler(ActionSampler):

@@ -18,7 +18,7 @@ from multippo.networks.samplers.distributions import (
     gaussian_log_density,
     log_tanh_derivative,
 )
-from multippo.rngs import Rngs
+from multippo.random import Rngs
 
 _LEAST_STD = 1e-6
 _LARGEST_LOG_STD = 10.0

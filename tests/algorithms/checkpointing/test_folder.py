@@ -13,9 +13,9 @@ import training
 from checkpoints import state_of, table_net
 
 import multippo as mp
+from multippo.algorithms.checkpointing import checkpoint as checkpoint_file
 from multippo.algorithms.checkpointing import folder as folder_module
-from multippo.algorithms.checkpointing import writing
-from multippo.algorithms.checkpointing.steps import best_checkpoint, latest_checkpoint, step_directory
+from multippo.algorithms.checkpointing.manifest import best_checkpoint, latest_checkpoint, step_directory
 from multippo.testing import Clock
 
 pytestmark = pytest.mark.usefixtures("torch_engine")  # files are files; what is in them has tests on both engines
@@ -177,14 +177,14 @@ class Disk:
     """Fails at writing arrays while ``full``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.full, write = False, writing.write_tensors
+        self.full, write = False, checkpoint_file.write_tensors
 
         def write_tensors(path: Path, arrays: Any) -> str:
             if self.full and path.name.startswith("optimizer"):  # after the weights went well
                 raise OSError(errno.ENOSPC, "No space left on device", str(path))
             return write(path, arrays)
 
-        monkeypatch.setattr(writing, "write_tensors", write_tensors)
+        monkeypatch.setattr(checkpoint_file, "write_tensors", write_tensors)
 
 
 def test_a_full_disk_stops_the_run_and_leaves_the_last_good_checkpoint(

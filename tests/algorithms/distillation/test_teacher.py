@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multippo.algorithms.distillation.pairing import plan_route
+from multippo.algorithms.distillation.teacher import plan_route
 from multippo.networks.recording import Lesson
 from multippo.networks.samplers.distributions import Categorical
 

@@ -3,15 +3,17 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 
-from multippo import atomic_files
+from multippo import files
 from multippo.errors import UnexpectedFileError
+from multippo.files import Limit, checked, parse_json, read_json
 
 
 def test_what_fails_half_way_is_taken_back(tmp_path: Path):
-    with pytest.raises(RuntimeError, match="half way"), atomic_files.replace_directory(tmp_path / "a") as directory:
+    with pytest.raises(RuntimeError, match="half way"), files.replace_directory(tmp_path / "a") as directory:
         (directory / "file").write_text("x")
         raise RuntimeError("half way")
     assert os.listdir(tmp_path) == []
@@ -19,13 +21,13 @@ def test_what_fails_half_way_is_taken_back(tmp_path: Path):
 
 def test_directories_are_on_the_disk_when_what_is_in_them_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     synced: list[str] = []
-    monkeypatch.setattr(atomic_files, "_sync", lambda path: synced.append(path.name))
-    with atomic_files.replace_directory(tmp_path / "a/b/c") as directory:
+    monkeypatch.setattr(files, "_sync", lambda path: synced.append(path.name))
+    with files.replace_directory(tmp_path / "a/b/c") as directory:
         (directory / "file").write_text("x")
     # The entries of b and of a; the file, the directory under its first name, and its entry under the last.
     assert synced == ["a", tmp_path.name, "file", directory.name, "b"]
     synced.clear()
-    with atomic_files.replace_directory(tmp_path / "a/b/c") as directory:
+    with files.replace_directory(tmp_path / "a/b/c") as directory:
         (directory / "file").write_text("y")
     assert synced == ["file", directory.name, "b"]
 
@@ -38,10 +40,10 @@ def test_a_removed_directory_is_gone_before_its_files_are(tmp_path: Path, monkey
         seen.append([entry.name for entry in tmp_path.iterdir()])
         rmtree(path, **options)
 
-    with atomic_files.replace_directory(tmp_path / "a") as directory:
+    with files.replace_directory(tmp_path / "a") as directory:
         (directory / "file").write_text("x")
-    monkeypatch.setattr(atomic_files.shutil, "rmtree", watched)
-    atomic_files.remove_directory(tmp_path / "a")
+    monkeypatch.setattr(files.shutil, "rmtree", watched)
+    files.remove_directory(tmp_path / "a")
     ((name,),) = seen
     assert name.startswith(".a.") and name.endswith(".tmp")  # what remove_leftovers would finish
     assert os.listdir(tmp_path) == []
@@ -53,17 +55,17 @@ def test_the_new_one_takes_the_place_of_the_old(exchange: bool, tmp_path: Path, 
         def __init__(self, *_: object, **__: object) -> None: ...
 
     if not exchange:  # as on systems other than Linux
-        monkeypatch.setattr(atomic_files.ctypes, "CDLL", WithoutExchange)
+        monkeypatch.setattr(files.ctypes, "CDLL", WithoutExchange)
     for text in ("old", "new"):
-        with atomic_files.replace_directory(tmp_path / "a") as directory:
+        with files.replace_directory(tmp_path / "a") as directory:
             (directory / "file").write_text(text)
     assert (tmp_path / "a/file").read_text() == "new"
     assert os.listdir(tmp_path) == ["a"]
 
 
 def test_a_text_is_replaced_or_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    atomic_files.write_text(tmp_path / "f", "old")
-    atomic_files.write_text(tmp_path / "f", "new")
+    files.write_text(tmp_path / "f", "old")
+    files.write_text(tmp_path / "f", "new")
     assert (tmp_path / "f").read_text() == "new"
 
     def full(descriptor: int) -> None:
@@ -71,7 +73,7 @@ def test_a_text_is_replaced_or_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        atomic_files.write_text(tmp_path / "f", "newer")
+        files.write_text(tmp_path / "f", "newer")
     assert (tmp_path / "f").read_text() == "new"
     assert os.listdir(tmp_path) == ["f"]
 
@@ -95,13 +97,13 @@ def test_only_regular_files_are_read_or_added_to_and_a_written_file_takes_the_pl
     kind: str, tmp_path: Path
 ):
     put(kind, tmp_path / "f")
-    for call in (atomic_files.read_bytes, atomic_files.read_text, atomic_files.open_to_append):
+    for call in (files.read_bytes, files.read_text, files.open_to_append):
         with pytest.raises((UnexpectedFileError, IsADirectoryError), match=str(tmp_path / "f")):
             call(tmp_path / "f")
     with pytest.raises(FileExistsError):
-        atomic_files.create(tmp_path / "f")
+        files.create(tmp_path / "f")
     if kind != "directory":
-        atomic_files.write_text(tmp_path / "f", "ours")
+        files.write_text(tmp_path / "f", "ours")
         assert (tmp_path / "f").read_text() == "ours" and not (tmp_path / "f").is_symlink()
     assert (tmp_path / "outside").read_text() == "theirs"
     assert sorted(os.listdir(tmp_path)) == ["f", "outside"]
@@ -110,30 +112,105 @@ def test_only_regular_files_are_read_or_added_to_and_a_written_file_takes_the_pl
 def test_a_file_that_a_user_names_may_be_a_link_but_no_device(tmp_path: Path):
     (tmp_path / "file").write_bytes(b"ab")
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    assert atomic_files.read_bytes(tmp_path / "link", follow=True) == b"ab"
+    assert files.read_bytes(tmp_path / "link", follow=True) == b"ab"
     with pytest.raises(UnexpectedFileError, match="a device"):
-        atomic_files.read_bytes(Path("/dev/zero"), follow=True)
+        files.read_bytes(Path("/dev/zero"), follow=True)
     with pytest.raises(FileNotFoundError):
-        atomic_files.read_bytes(tmp_path / "missing")
+        files.read_bytes(tmp_path / "missing")
 
 
 def test_no_more_is_read_than_the_limit(tmp_path: Path):
     (tmp_path / "f").write_bytes(b"abc")
-    assert atomic_files.read_bytes(tmp_path / "f", limit=3) == b"abc"
+    assert files.read_bytes(tmp_path / "f", limit=3) == b"abc"
     with pytest.raises(UnexpectedFileError, match="3 bytes or more; at most 2"):
-        atomic_files.read_bytes(tmp_path / "f", limit=2)
+        files.read_bytes(tmp_path / "f", limit=2)
     with pytest.raises(UnexpectedFileError, match="2 bytes or more; at most 1"):  # its size is said to be 0
-        atomic_files.read_bytes(Path("/proc/self/status"), limit=1)
+        files.read_bytes(Path("/proc/self/status"), limit=1)
     (tmp_path / "f").write_bytes(b"\xff")
     with pytest.raises(UnexpectedFileError, match="not text in UTF-8"):
-        atomic_files.read_text(tmp_path / "f")
-    assert atomic_files.read_text(tmp_path / "f", errors="replace") == "\ufffd"
+        files.read_text(tmp_path / "f")
+    assert files.read_text(tmp_path / "f", errors="replace") == "\ufffd"
 
 
 def test_a_file_is_added_to_and_read_back(tmp_path: Path):
     for text in (b"a", b"b"):
-        with atomic_files.open_to_append(tmp_path / "f") as file:
+        with files.open_to_append(tmp_path / "f") as file:
             file.write(text)
-    with atomic_files.open_to_append(tmp_path / "f") as file:
+    with files.open_to_append(tmp_path / "f") as file:
         file.seek(0)
         assert file.read() == b"ab"
+
+
+COUNT = Annotated[int, Limit(range(2**31).__contains__, "an integer in [0, 2**31)")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "\x00",
+        b"\xff\xfe\xfd",
+        '{"a": 1, "a": 1}',
+        "NaN",
+        "-Infinity",
+        "1e999",
+        str(2**64),
+        str(-(2**63) - 1),
+        "9" * 5000,
+        "[" * 101 + "]" * 101,
+        '{"a": ' * 2000 + "1" + "}" * 2000,
+        "[" * 500_000,
+    ],
+)
+def test_what_is_not_json_within_the_limits_is_refused_in_one_short_line(text: str | bytes):
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse_json(text)
+    assert len(str(caught.value)) < 300 and "\n" not in str(caught.value)
+
+
+def test_the_limits_themselves_are_within():
+    assert parse_json(f"[{2**64 - 1}, {-(2**63)}]") == [2**64 - 1, -(2**63)]
+    assert parse_json("[" * 99 + "]" * 99)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "words"),
+    [
+        (True, int, "an integer"),
+        (1.0, int, "an integer"),
+        (False, float, "a number"),
+        ("1", float | None, "a number or null"),
+        (2**31, COUNT, r"an integer in \[0, 2\*\*31\)"),
+        (True, COUNT, "an integer in"),
+        ([1, "a"], list[int], "a list in which everything is an integer"),
+        ({"a": []}, dict[str, str], "an object in which everything is a string"),
+        ([], dict[str, Any], "an object"),
+        (1, bool | None, "true or false or null"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_what_was_expected(value: Any, hint: Any, words: str):
+    with pytest.raises(ValueError, match=f"x is .*; expected {words}"):
+        checked(value, hint, "x")
+
+
+def test_a_value_of_the_type_is_returned():
+    for value, hint in ((1, float), (None, int | None), (0, COUNT), ({"a": [1]}, dict[str, list[int]]), ([{}], Any)):
+        assert checked(value, hint, "x") is value
+
+
+def test_half_a_million_characters_make_a_short_error():
+    for text in (f'{{"{"a" * 500_000}": 1, "{"a" * 500_000}": 1}}', f'"{"b" * 500_000}"'):
+        with pytest.raises(ValueError, match="…") as caught:
+            checked(parse_json(text), int, "x")
+        assert len(str(caught.value)) < 300
+
+
+def test_a_file_is_named(tmp_path: Path):
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(ValueError, match=r"a\.json is not JSON: Expecting"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text("[1]")
+    assert read_json(tmp_path / "a.json") == [1]
+    with pytest.raises(ValueError, match="large"):
+        read_json(tmp_path / "a.json", limit=2)
