@@ -1,7 +1,5 @@
 """The plan: every level, engines that can't train, and engines of third parties."""
 
-from __future__ import annotations
-
 import collections
 import importlib.util
 import subprocess

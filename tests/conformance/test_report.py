@@ -1,7 +1,5 @@
 """The table and the JSON form of results."""
 
-from __future__ import annotations
-
 import json
 
 from multippo.conformance import report

@@ -1,7 +1,5 @@
 """The suite as authors of other engines have it: from an installed wheel, far from the repository."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

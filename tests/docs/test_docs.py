@@ -1,7 +1,5 @@
 """What the pages say runs, on both engines."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Programs of nnx-ppo's tutorials, written for this library, do on both engines what the tutorials say they do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pages of modules and of the checkpoint format name every module, array, key and file, and say what is so."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """The tree in ARCHITECTURE.md is the tree on disk."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

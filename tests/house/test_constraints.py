@@ -1,7 +1,5 @@
 """The oldest versions that are declared are those that ``make test-lowest`` installs."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

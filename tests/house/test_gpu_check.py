@@ -1,7 +1,5 @@
 """The check for machines with a GPU: it is a script, keeps to its time, and its benchmark runs here in tiny sizes."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Who may import whom. The rules are those of ARCHITECTURE.md."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the pages at the root show is true of the code: links lead somewhere, and the README's module runs."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

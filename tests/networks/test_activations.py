@@ -1,7 +1,5 @@
 """An activation is a name or a function of the engine's own arrays."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -1,7 +1,5 @@
 """PPOAdapter: what it packs and what it refuses."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Samplers that give and take lessons: what they emit, what they make of a teacher's, and what they leave alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Containers: routing, state, snapshots, errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support import to_numpy

@@ -1,7 +1,5 @@
 """Conv: the sum, stride and padding, layouts, sizes; and that engines agree."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support import fill_randomly, to_numpy

@@ -1,7 +1,5 @@
 """Delay: what comes out of each step, by hand; trees and types; ends of episodes anywhere; what it refuses."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

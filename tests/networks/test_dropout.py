@@ -1,7 +1,5 @@
 """Dropout: the mask and its scale, replay, noise drawn ahead, ``eval``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """Dense: the arithmetic, the initial weights."""
 
-from __future__ import annotations
-
 import numpy as np
 from support import each_engine, to_numpy
 

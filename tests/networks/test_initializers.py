@@ -1,7 +1,5 @@
 """Initial weights: distributions, orthogonality, one stream."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Values and derivatives at kinks and extremes, against the definition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """LayerNorm: the equation, the same on both engines, what is trained."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support import fill_randomly, to_numpy

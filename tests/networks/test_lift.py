@@ -1,7 +1,5 @@
 """Lift: native modules and functions in containers; their weights, names and gradients; what is refused."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

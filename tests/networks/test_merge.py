@@ -1,7 +1,5 @@
 """Merge joins dicts; Flattener keeps levels; layers are found where they are documented."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any, NamedTuple
 

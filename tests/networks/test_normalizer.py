@@ -1,7 +1,5 @@
 """Normalizer: its moments are NumPy's of the valid inputs, and its output is bounded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support import compiled, to_numpy

@@ -1,7 +1,5 @@
 """Recording: every layer's output under the keys of the carry, in a copy that shares arrays and nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Residual: the sum, and that state, snapshots, losses, statistics and noise reach the module inside."""
 
-from __future__ import annotations
-
 import numpy as np
 from support import gradients, to_numpy
 

@@ -1,7 +1,5 @@
 """An input of a wrong shape is told at the first call: where in the network, what was received, what was expected."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The table of a network: paths, shapes, counts and what a replay scans, by hand."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Layers that rearrange trees: what they take, in which order they join, what they refuse."""
 
-from __future__ import annotations
-
 import collections
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the protocol promises authors of modules: metrics of their own, a reset that may write to what it is given."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Variational bottlenecks: the code, what it costs, whose noise it is, and where gradients go, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support import compiled, to_numpy

@@ -3,8 +3,6 @@
 Nothing here knows the library. Axes: ``T`` steps, ``B`` environments, ``L`` steps of a sequence, ``S`` sequences.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Both engines against PPO in NumPy: advantages, loss terms and the parameters after an epoch, to 1e-10 in float64."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.util

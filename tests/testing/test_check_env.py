@@ -1,7 +1,5 @@
 """``check_env`` finds each fault by name, and nothing in what is right."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``check_module``: every rule, broken once, is named; nothing is said of modules that keep them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from multippo.conformance.specimens import mutant_modules as wrong

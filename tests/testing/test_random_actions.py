@@ -1,7 +1,5 @@
 """Random actions are of those that the mask allows, and each of them is drawn."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Deviations: their size, their place, and what a number can't say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from multippo.conformance.evidence.deviations import compare, portable_deviation, worst_of

@@ -1,7 +1,5 @@
 """Reports of ``check_module`` on containers of a user's own: each forgets one thing, and that one thing is named."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from multippo.conformance.specimens import mutant_modules as wrong

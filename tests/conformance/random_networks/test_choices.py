@@ -1,7 +1,5 @@
 """Choices: their range, which one is the simplest, and which ones there are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

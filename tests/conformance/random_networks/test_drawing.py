@@ -1,7 +1,5 @@
 """Networks that hypothesis draws: the same one for a number, and a simpler one with the same fault, in time."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

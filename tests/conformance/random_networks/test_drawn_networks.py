@@ -1,7 +1,5 @@
 """Random networks: every module is met, one prints as what makes it again, and a planted fault is found and cut out."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Specimens: one of every module of the library, and inputs and settings that random networks are not drawn with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

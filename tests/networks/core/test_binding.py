@@ -1,7 +1,5 @@
 """A neutral class becomes an engine's own when it is instantiated, and works as the engine's users expect."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

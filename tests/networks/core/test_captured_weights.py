@@ -1,7 +1,5 @@
 """Weights that only a function knows are named; functions that capture anything else are left alone."""
 
-from __future__ import annotations
-
 import functools
 import math
 import types

@@ -1,7 +1,5 @@
 """A carry of another number of environments is refused, by whoever is given it first, before anything is computed."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

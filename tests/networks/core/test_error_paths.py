@@ -1,7 +1,5 @@
 """An error from within a network says where in it: once, in a note, whoever called the network."""
 
-from __future__ import annotations
-
 import traceback
 from typing import Any
 

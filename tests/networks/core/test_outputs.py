@@ -1,7 +1,5 @@
 """A loss and metrics are one number for each environment; what is not is refused, with the module's path."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every ``unroll`` is the step-by-step scan, in value and gradient, wherever episodes end; and engines agree."""
 
-from __future__ import annotations
-
 import numpy as np
 from support import (
     gradients,

@@ -1,7 +1,5 @@
 """Params and Variables: what is read stays as it was read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support import to_numpy

@@ -1,7 +1,5 @@
 """Ready-made networks: what they take, what they are made of, what they refuse."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The actor-critic for images: its layers and sizes, that it trains, what it refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,7 +1,5 @@
 """What can't be described is refused, and the error says what was given, what was expected, and where."""
 
-from __future__ import annotations
-
 import pytest
 
 import multippo as mp

@@ -1,7 +1,5 @@
 """A graph in words and as a picture."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """PopulationGraph: what one step does, what comes back after a delay, and what an episode's end forgets."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Modules with carries, snapshots, statistics and noise, as compute, transform and head: all of it is routed."""
 
-from __future__ import annotations
-
 import numpy as np
 from support import to_numpy
 

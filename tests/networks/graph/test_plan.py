@@ -1,7 +1,5 @@
 """The plan of a graph, by hand: components in order, the order inside them, which of them have feedback."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """PopulationGraph over time: at once wherever nothing comes back, and equal to the steps one by one, gradients too."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from graph_reference import Shape, build, simulate

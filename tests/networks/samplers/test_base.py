@@ -1,7 +1,5 @@
 """What holds for every sampler: replay, noise, evaluation mode, divergences, equal actions on both engines."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sampling import NVEC, SAMPLERS

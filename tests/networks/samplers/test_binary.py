@@ -1,7 +1,5 @@
 """Switches: likelihoods against torch, frequencies, extremes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Discrete samplers: likelihoods against scipy and torch, frequencies, masks, extremes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The Gaussian samplers: densities against scipy, divergences against torch, extremes, both ways to a std."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest

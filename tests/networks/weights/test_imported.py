@@ -1,7 +1,5 @@
 """Weights of plain torch and flax modules: our layers compute with them what theirs do."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights move between engines under names and in layouts that both share."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
