@@ -17,7 +17,7 @@ def image(*shape, dtype=np.uint8):
     return spaces.Box(0, 255 if dtype == np.uint8 else 1.0, shape, dtype)
 
 
-def test_the_layers_of_mnih_et_al(engine):
+def test_the_layers_of_mnih_et_al(torch_engine):
     net = mp.make_cnn_actor_critic(image(84, 84, 4), spaces.Discrete(6), mp.Rngs(0))
     kernels = {name: v.shape for name, v in mp.to_portable(net).items() if name.endswith("kernel")}
     assert kernels == {
@@ -30,7 +30,7 @@ def test_the_layers_of_mnih_et_al(engine):
     }
 
 
-def test_the_smallest_image_of_the_default(engine):
+def test_the_smallest_image_of_the_default(torch_engine):
     # 36 -> (36 - 8) / 4 + 1 = 8 -> (8 - 4) / 2 + 1 = 3 -> 1.
     net = mp.make_cnn_actor_critic(image(36, 36, 1), 2)
     assert mp.to_portable(net)["layers.5.kernel"].shape == (64, 512)
@@ -74,6 +74,6 @@ def test_it_trains(engine):
         (image(84, 84, 3), {"hidden_features": 0}, r"Dense\(out_features=0\)"),
     ],
 )
-def test_what_is_wrong_is_refused(engine, observation, options, message):
+def test_what_is_wrong_is_refused(torch_engine, observation, options, message):
     with pytest.raises(ValueError, match=message):
         mp.make_cnn_actor_critic(observation, 2, **options)
