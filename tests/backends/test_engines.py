@@ -1,7 +1,6 @@
 """What the contract of ``backends/api.py`` says of arrays and transformations, on each engine."""
 
-from __future__ import annotations
-
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import to_numpy
@@ -14,11 +13,10 @@ def array(engine, *values):
     return engine.asarray(np.asarray(values, str(engine.float_dtype).rpartition(".")[2].strip("'>")))
 
 
-def test_an_array_shares_no_memory_with_numpy(engine):
-    given = np.zeros(3, np.float32)
-    made = engine.asarray(given)
-    given[:] = 7.0
-    assert to_numpy(made).tolist() == [0.0, 0.0, 0.0]
+def test_a_write_of_torchs_does_not_reach_jaxs_array(torch_engine):
+    observed = jnp.zeros(3000)  # small arrays are copied by themselves
+    torch_engine.from_jax({"obs": observed})["obs"].add_(1)
+    assert not observed.any()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
@@ -103,11 +101,8 @@ def test_a_loss_that_depends_on_no_parameter_has_a_gradient_of_zero(engine):
 
     (value, aux), grads = engine.value_and_grad(loss)(params, array(engine, 1.0, 2.0))
     assert (float(to_numpy(value)), to_numpy(aux["x"]).tolist()) == (3.0, [1.0, 2.0])
-    found = {name: to_numpy(grad) for name, grad in engine.named_params(grads)}
-    assert {name: grad.shape for name, grad in found.items()} == {
-        name: tuple(leaf.shape) for name, leaf in engine.named_params(params)
-    }
-    assert not any(grad.any() for grad in found.values())
+    for (name, grad), (its, leaf) in zip(engine.named_params(grads), engine.named_params(params), strict=True):
+        assert name == its and grad.shape == leaf.shape and not to_numpy(grad).any()
 
 
 def test_arrays_of_a_split_are_found_by_the_leaves_paths(engine):
@@ -153,23 +148,13 @@ class SelectsByIndex(mp.StatefulModule):
         self.mean[...] = self.xp.mean(rollout_extras[valid], axis=0)
 
 
-def test_an_update_with_a_boolean_index_is_refused_in_words_where_it_is_compiled(engine):
-    net = mp.Sequential([SelectsByIndex()])
-    definition, params, variables = engine.split(net)
-    never, valid = (engine.asarray(np.asarray(value)) for value in (False, [[True], [False]]))
-    extras = [array(engine, 3.0, 5.0)[:, None, None]]
-
-    def update(params, variables, extras, valid):
-        return engine.update_statistics(definition, params, variables, extras, valid, never)
-
-    if engine.name == "torch":  # which runs it as it is
+def test_an_update_with_a_boolean_index_is_refused_in_words_where_it_is_compiled(jax_engine):
+    definition, params, variables = jax_engine.split(mp.Sequential([SelectsByIndex()]))
+    never, valid = (jax_engine.asarray(np.asarray(value)) for value in (False, [[True], [False]]))
+    extras = [array(jax_engine, 3.0, 5.0)[:, None, None]]
+    update = jax_engine.jit(lambda *arrays: jax_engine.update_statistics(definition, *arrays, never))
+    with pytest.raises(TypeError, match=r"in Sequential selects entries by a boolean index.*Select with self\.xp\.whe"):
         update(params, variables, extras, valid)
-        assert float(net[0].mean[...][0]) == 3.0
-    else:
-        with pytest.raises(
-            TypeError, match=r"in Sequential selects entries by a boolean index.*Select with self\.xp\.whe"
-        ):
-            engine.jit(update)(params, variables, extras, valid)
 
 
 def test_a_draft_computes_what_the_function_does(engine):

@@ -1,7 +1,5 @@
 """How exact float32 products are: full by default, and what a run or a user says holds on both engines."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -103,8 +101,6 @@ def test_torchs_two_switches_are_one(torch_engine: Any):
             expected = {"float32_matmul_precision": "high", "cudnn_allow_tf32": "True"}
             assert expected.items() <= torch_engine.numerics().items()
         assert switches._read() == ("highest", False)
-    with pytest.raises(ZeroDivisionError), mp.matmul_precision("high"):
-        _ = 1 / 0
     assert switches._read() == before
 
 
@@ -140,22 +136,14 @@ def test_acting_differentiating_and_a_whole_run_enter_it(torch_engine: Any, monk
     assert seen == [("highest", False)] * 3
 
 
-def test_an_unknown_name_is_refused_on_every_engine():
-    for name in ("jax", "torch", "numpy"):
-        with (
-            mp.use_backend(name),
-            pytest.raises(ValueError, match=r"'full'.*expected one of 'highest', 'high'"),
-            mp.matmul_precision("full"),
-        ):
-            pass
-
-
 def test_settings_of_single_operations_are_left_alone_or_refused(torch_engine: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(switches, "_read", lambda: None)
     with switches.one_precision(torch.device("cuda")):
         pass
     assert torch_engine.numerics()["float32_matmul_precision"] == "set for single operations"
     with pytest.raises(ValueError, match="set_float32_matmul_precision"), mp.matmul_precision("high"):
+        pass
+    with pytest.raises(ValueError, match=r"'full'.*expected one of 'highest', 'high'"), mp.matmul_precision("full"):
         pass
 
 

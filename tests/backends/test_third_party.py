@@ -1,7 +1,5 @@
 """An engine in a package outside the tree: found by its entry point, chosen by the variable, held to the suite."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

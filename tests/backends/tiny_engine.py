@@ -3,8 +3,6 @@
 All else it hands to NumPy's. Tests install this file as a package, outside the tree.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -63,6 +63,8 @@ def main() -> None:
                 np.testing.assert_array_equal(one[name], two[name], err_msg=name)
     with mp.use_backend("jax") as engine:
         assert engine.devices() == ("cpu:0", "cpu:1")
+        # The default engine binds nothing, so that a user's own placement decides.
+        assert not engine.zeros((2,)).committed
         assert mp.backends.load_engine("jax", "cpu") is engine
         assert mp.backends.load_engine("jax", "cpu:1") is mp.backends.load_engine("jax", "cpu:1") is not engine
         with mp.use_backend("jax", device="cpu:1"):

@@ -1,10 +1,10 @@
-"""Layers under torch.compile, each as one graph: a step, all steps, and the gradient."""
+"""Layers under torch.compile, each as one graph, are what they are without: a step, all steps, and the gradients."""
 
-from __future__ import annotations
+from typing import Any
 
 import pytest
+import support
 import torch
-from support import fill_randomly
 
 import multippo as mp
 
@@ -14,38 +14,52 @@ LAYERS = {
     "dropout": lambda rngs: mp.Sequential([mp.Dense(3, 4, rngs), mp.Dropout(0.3, rngs)]),
     "residual": lambda rngs: mp.Residual(mp.Sequential([mp.Lift(torch.nn.Linear(3, 3)), mp.Lift(lambda x: x * x)])),
 }
+# Of bfloat16 operands: nothing of the rounding is left out.
+PRODUCTS = {
+    "dense": lambda rngs: mp.Dense(3, 4, rngs),
+    "lstm": lambda rngs: mp.LSTM(3, 4, rngs),
+    "gru": lambda rngs: mp.GRU(3, 4, rngs),
+    "convolution": lambda rngs: mp.Conv(3, 2, 2, rngs),
+}
+DONE = torch.tensor([[0, 1], [1, 0], [1, 1]], dtype=torch.bool)
 
 
-@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
-def test_compiled_is_eager(torch_engine, make):
-    layer = make(mp.Rngs(0))
-    fill_randomly(layer)
+def results(name: str, device: str = "cpu", **options: Any) -> tuple[Any, ...]:
+    """A step, all steps and their gradients; compiled if there are options."""
+    with mp.use_backend("torch", device=device), mp.precision("bfloat16" if name in PRODUCTS else "float32"):
+        layer = {**LAYERS, **PRODUCTS}[name](mp.Rngs(0))
+    support.fill_randomly(layer)
     torch.manual_seed(0)
-    state, xs = torch_engine.stop_gradient(layer.initialize_state(2)), torch.randn(5, 2, 3)
-    done = torch.tensor([[0, 1], [1, 0], [1, 0], [0, 0], [0, 1]], dtype=torch.bool)
-    trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
-    for function, inputs in (
-        (lambda x: layer(state, x).output, xs[0]),
-        (lambda x: layer.unroll(state, x, done).output, xs),
-    ):
-        torch._dynamo.reset()
-        got, expected = torch.compile(function, fullgraph=True, backend="aot_eager")(inputs), function(inputs)
-        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
-        pairs = zip(
-            *(
-                torch.autograd.grad(out.sum(), trained, allow_unused=True, materialize_grads=True)
-                for out in (got, expected)
-            ),
-            strict=True,
-        )
-        for one, other in pairs:
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    xs = (torch.randn(3, 2, 4, 4, 3) if name == "convolution" else torch.randn(3, 2, 3)).to(device)
+    state = layer.engine.stop_gradient(layer.initialize_state(2))
 
+    def run(xs: Any) -> tuple[Any, Any]:
+        return layer(state, xs[0]).output, layer.unroll(state, xs, DONE.to(device)).output
 
-def test_a_compiled_convolution_is_the_eager_one(torch_engine):
-    conv = mp.Conv(3, 2, 3, mp.Rngs(0), stride=2, padding="same")
-    fill_randomly(conv)
-    images = torch.randint(0, 255, (2, 8, 9, 3), dtype=torch.uint8)
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x: conv((), x).output, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(images), conv((), images).output, rtol=1e-5, atol=1e-5)
+    outputs = (torch.compile(run, fullgraph=True, **options) if options else run)(xs)
+    trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+    loss = sum(out.sin().sum() for out in outputs)
+    return *outputs, *torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+
+
+def assert_close(got: Any, expected: Any, atol: float = 1e-5) -> None:
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=atol)
+
+
+@pytest.mark.parametrize("name", [*LAYERS, *PRODUCTS])
+def test_traced_but_not_generated(name: str):
+    assert_close(results(name, backend="aot_eager"), results(name), atol=1e-6)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_compiled(name: str):
+    assert_close(results(name, backend="inductor"), results(name))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with CUDA: elsewhere there are no matrix units")
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_on_a_gpu_it_is_the_same_as_here(name: str):
+    assert_close(results(name, "cuda"), results(name))

@@ -6,24 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import probing
 import pytest
 import support
 import torch
 import training
-from gymnasium import spaces
 
 import multippo as mp
 from multippo.backends.torch import compiling, segments
-from multippo.testing import Clock
 from multippo.trees import tree_leaves
-
-
-class Continuous(Clock):
-    """A clock with two continuous actions, which it ignores."""
-
-    def __init__(self) -> None:
-        super().__init__([2, 3], "truncated", 2)
-        self.action_space = spaces.Box(-1, 1, (2,), "float32")  # type: ignore[arg-type]
 
 
 def run(kind: str, mode: str, **fields: Any) -> tuple[dict[str, np.ndarray], training.Run]:
@@ -34,7 +25,13 @@ def run(kind: str, mode: str, **fields: Any) -> tuple[dict[str, np.ndarray], tra
         network = mp.make_recurrent_actor_critic(4, 2, 5, rngs, cell=kind, encoder_sizes=(4,), shared=True)
     support.fill_randomly(network)
     done = training.train(
-        Continuous(), network, iterations=3, rollout_length=6, learning_rate=1e-3, config={"compile": mode}, **fields
+        probing.Continuous(),
+        network,
+        iterations=3,
+        rollout_length=6,
+        learning_rate=1e-3,
+        config={"compile": mode},
+        **fields,
     )
     return mp.to_portable(network), done
 
@@ -72,19 +69,6 @@ def test_no_result_is_read_after_the_next_call(torch_engine: Any, monkeypatch: p
         np.testing.assert_array_equal(found[name], value, err_msg=name)
     for name in ("losses/total", "kl/approx", "gradient/norm", "ratio/first_max_dev"):
         assert done.column(name) == reference.column(name), name
-
-
-@pytest.mark.nightly
-def test_without_copies_it_would_be(torch_engine: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch, "compile", overwriting)
-    monkeypatch.setattr(compiling, "_copied_out", lambda run: run)
-    expected, _ = run("mlp", "off")
-    found: dict[str, np.ndarray] = {}
-    try:
-        found, _ = run("mlp", "reduce-overhead")
-    except (mp.NonFiniteError, ValueError, IndexError):
-        return
-    assert any(not np.array_equal(found[name], value) for name, value in expected.items())
 
 
 def test_a_new_step_is_announced_before_each_call_and_results_are_copies(monkeypatch: pytest.MonkeyPatch):
@@ -133,18 +117,14 @@ def test_operators_that_wait_for_the_host_are_marked():
             assert torch.Tag.cudagraph_unsafe not in getattr(torch.ops.multippo, name).default.tags
 
 
-def check(kind: str) -> None:
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+def test_compiled_without_cuda_it_is_eager(torch_engine: Any, kind: str):
     expected, reference = run(kind, "off")
     found, done = run(kind, "reduce-overhead")
     support.assert_trees_close(found, expected, 1e-5)
     assert max(done.column("ratio/first_max_dev")) <= 1e-5
     np.testing.assert_allclose(done.column("losses/total"), reference.column("losses/total"), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_compiled_without_cuda_it_is_eager(torch_engine: Any, kind: str):
-    check(kind)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with CUDA: only there are graphs of launches")

@@ -1,7 +1,5 @@
 """Moments put back into torch's optimiser."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

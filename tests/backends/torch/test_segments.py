@@ -1,7 +1,5 @@
 """The fused LSTM and GRU over pieces of episodes: eager, and as the operator that torch.compile sees."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from zoo import EPISODE_ENDS
