@@ -30,8 +30,6 @@ from multippo.arguments import describe
 from multippo.networks.factories.observations import check_keys
 from multippo.trees import tree_map
 
-_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those"
-
 
 class ObservationMap(abc.ABC):
     """Checks and converts a batch of observations of one space.
@@ -43,16 +41,14 @@ class ObservationMap(abc.ABC):
     space: spaces.Space[Any]
 
     @abc.abstractmethod
-    def __call__(self, raw: Any, num_envs: int) -> Any:
+    def __call__(self, raw: Any, num_envs: int | None) -> Any:
         """A checked copy of a batch ``raw`` (leaves ``[num_envs, ...]``) in the declared types.
+
+        With None for ``num_envs``, ``raw`` is a single environment's observation, of which a batch of one is made.
 
         Raises:
             ValueError: If a leaf's structure, shape or type does not fit the space; the message names the leaf.
         """
-
-    @abc.abstractmethod
-    def stack(self, rows: Sequence[Any]) -> Any:
-        """A raw batch from raw observations of single environments."""
 
 
 def make_observation_map(
@@ -81,13 +77,12 @@ def make_observation_map(
         return _OneHotMap(space.nvec.ravel(), space.start.ravel(), space.nvec.shape, path)
     if isinstance(space, spaces.Dict):
         check_keys(space, path)
-        return _DictMap(space, path)
-    if isinstance(space, spaces.Tuple):
-        return _TupleMap(space, path)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return _TreeMap(space, path)
     raise ValueError(
-        f"The observation space {path} = {space} of type {type(space).__name__} is not supported; supported are "
-        f"{_SUPPORTED}. Leave it out (make_env(observation_keys=[...]) names the keys of a Dict that stay), or make "
-        "numbers of it in gymnasium.wrappers.TransformObservation."
+        f"The observation space {path} = {space} of type {type(space).__name__} is not supported; supported are Box, "
+        "Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those. Leave it out by make_env(observation_keys="
+        "[...]), or make numbers of it in gymnasium.wrappers.TransformObservation."
     )
 
 
@@ -145,21 +140,16 @@ class _LeafMap(ObservationMap):
     def convert(self, raw: np.ndarray) -> np.ndarray:
         """A converted copy of a batch of the right shape."""
 
-    def __call__(self, raw: Any, num_envs: int) -> np.ndarray:
-        if type(raw) is not np.ndarray:
+    def __call__(self, raw: Any, num_envs: int | None) -> np.ndarray:
+        if num_envs is None:
+            raw, num_envs = _as_array(raw, self._path)[np.newaxis], 1
+        elif type(raw) is not np.ndarray:
             raw = _as_array(raw, self._path)
         if raw.shape != (num_envs, *self._raw_shape):
             if raw.ndim and raw.shape[1:] == self._raw_shape:
                 raise mismatch(self._path, f"{len(raw)} rows", f"{num_envs}, one for each environment")
             raise mismatch(self._path, f"shape {raw.shape[1:]}", f"shape {self._raw_shape}")
         return self.convert(raw)
-
-    def stack(self, rows: Sequence[Any]) -> np.ndarray:
-        arrays = [_as_array(row, self._path) for row in rows]
-        for array in arrays:
-            if array.shape != self._raw_shape:
-                raise mismatch(self._path, f"shape {array.shape}", f"shape {self._raw_shape}")
-        return np.stack(arrays)
 
 
 class _BoxMap(_LeafMap):
@@ -195,55 +185,25 @@ class _OneHotMap(_LeafMap):
 
 
 class _TreeMap(ObservationMap):
-    """Base of the maps of Dict and Tuple: a map for each part, by key or position."""
+    """The map of a Dict or Tuple: a map for each part, by key or position."""
 
-    def __init__(self, maps: dict[Any, ObservationMap], path: str) -> None:
-        self._maps, self._path = maps, path
+    def __init__(self, space: spaces.Dict | spaces.Tuple, path: str) -> None:
+        self._is_dict, self._path = isinstance(space, spaces.Dict), path
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        self._maps: dict[Any, ObservationMap] = {
+            key: make_observation_map(sub, f"{path}[{key!r}]") for key, sub in parts
+        }
+        self.space = type(space)(self._gathered([sub.space for sub in self._maps.values()]))
 
-    @abc.abstractmethod
-    def check(self, raw: Any) -> None:
-        """Raises unless an observation has the parts of the space."""
-
-    @abc.abstractmethod
-    def gather(self, parts: list[Any]) -> Any:
-        """The parts, one from each map, as what holds them."""
-
-    def __call__(self, raw: Any, num_envs: int) -> Any:
-        self.check(raw)
-        return self.gather([sub(raw[key], num_envs) for key, sub in self._maps.items()])
-
-    def stack(self, rows: Sequence[Any]) -> Any:
-        for row in rows:
-            self.check(row)
-        return self.gather([sub.stack([row[key] for row in rows]) for key, sub in self._maps.items()])
-
-
-class _DictMap(_TreeMap):
-    def __init__(self, space: spaces.Dict, path: str) -> None:
-        maps = {key: make_observation_map(sub, f"{path}[{key!r}]") for key, sub in space.spaces.items()}
-        super().__init__(maps, path)
-        self.space = spaces.Dict({key: sub.space for key, sub in maps.items()})
-
-    def gather(self, parts: list[Any]) -> dict[str, Any]:
-        return dict(zip(self._maps, parts, strict=True))
-
-    def check(self, raw: Any) -> None:
-        if not isinstance(raw, dict) or raw.keys() != self._maps.keys():
+    def __call__(self, raw: Any, num_envs: int | None) -> Any:
+        if self._is_dict and not (isinstance(raw, dict) and raw.keys() == self._maps.keys()):
             raise mismatch(self._path, describe(raw), f"a dict with the entries {list(self._maps)}")
-
-
-class _TupleMap(_TreeMap):
-    def __init__(self, space: spaces.Tuple, path: str) -> None:
-        maps = {index: make_observation_map(sub, f"{path}[{index}]") for index, sub in enumerate(space.spaces)}
-        super().__init__(maps, path)
-        self.space = spaces.Tuple([sub.space for sub in maps.values()])
-
-    def gather(self, parts: list[Any]) -> tuple[Any, ...]:
-        return tuple(parts)
-
-    def check(self, raw: Any) -> None:
-        if not isinstance(raw, tuple | list) or len(raw) != len(self._maps):
+        if not self._is_dict and not (isinstance(raw, tuple | list) and len(raw) == len(self._maps)):
             raise mismatch(self._path, describe(raw), f"a tuple of {len(self._maps)} entries")
+        return self._gathered([sub(raw[key], num_envs) for key, sub in self._maps.items()])
+
+    def _gathered(self, parts: list[Any]) -> Any:
+        return dict(zip(self._maps, parts, strict=True)) if self._is_dict else tuple(parts)
 
 
 class _FilterMap(ObservationMap):
@@ -252,11 +212,8 @@ class _FilterMap(ObservationMap):
     def __init__(self, part: ObservationMap, paths: list[list[str]]) -> None:
         self.space, self._part, self._paths = part.space, part, paths
 
-    def __call__(self, raw: Any, num_envs: int) -> Any:
+    def __call__(self, raw: Any, num_envs: int | None) -> Any:
         return self._part(at_paths(raw, self._paths), num_envs)
-
-    def stack(self, rows: Sequence[Any]) -> Any:
-        return self._part.stack([at_paths(row, self._paths) for row in rows])
 
 
 def _as_array(raw: Any, path: str) -> np.ndarray:
@@ -282,7 +239,6 @@ RESET_AND_STEP = (
 )
 
 _NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
-_FLAGS = frozenset({bool, np.bool_})
 
 
 def split_reset(returned: Any) -> tuple[Any, Any]:
@@ -309,15 +265,14 @@ def split_step(returned: Any) -> tuple[Any, Any, Any, Any, Any]:
     try:
         obs, reward, terminated, truncated, info = returned
     except (TypeError, ValueError):
-        hint = " Since gym 0.26 `done` is in two parts." if isinstance(returned, tuple) and len(returned) == 4 else ""
         raise TypeError(
-            f"step returned {describe(returned)}; expected (observation, reward, terminated, truncated, info).{hint}"
+            f"step returned {describe(returned)}; expected (observation, reward, terminated, truncated, info)."
         ) from None
     if type(reward) not in _NUMBERS:
         reward = as_reward(reward)
-    if type(terminated) not in _FLAGS:
+    if type(terminated) is not bool:
         terminated = as_flag("terminated", terminated)
-    if type(truncated) not in _FLAGS:
+    if type(truncated) is not bool:
         truncated = as_flag("truncated", truncated)
     if type(info) is not dict:
         _check_info("step", info)
@@ -331,7 +286,7 @@ def check_numbers(name: str, **batches: Any) -> None:
         TypeError: If their type is neither bool nor that of real numbers.
     """
     for what, batch in batches.items():
-        dtype = (batch if isinstance(batch, np.ndarray) else np.asarray(batch)).dtype
+        dtype = np.asarray(batch).dtype
         if dtype.kind not in "biuf":
             _refuse_reward_tree(batch)
             raise TypeError(f"{name} returned {what} of type {dtype.name}; expected an array of numbers or bools.")
@@ -369,8 +324,8 @@ def as_flag(name: str, flag: Any) -> bool:
         TypeError: If it is something else.
         ValueError: If it has axes.
     """
-    if type(flag) is bool or flag is None:
-        return bool(flag)
+    if flag is None:
+        return False
     if shape := _shape(flag):
         raise ValueError(f"step returned {name} of shape {shape}, expected one bool: return bool({name}).")
     if hasattr(flag, "__bool__") and not isinstance(flag, str | bytes) and (flag == 0 or flag == 1):
@@ -396,7 +351,7 @@ class Observations:
         """Raises a ValueError unless an observation fits; cheap for one with the types and shapes of the last."""
         look = _look(obs)
         if look != self._look:
-            self._map(self._map.stack([obs]), 1)
+            self._map(obs, None)
             self._look = look
 
 

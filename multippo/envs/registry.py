@@ -14,9 +14,10 @@ import numpy as np
 from gymnasium.envs.classic_control import CartPoleEnv, PendulumEnv
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box
-from gymnasium.vector import VectorEnv, VectorObservationWrapper
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import TransformObservation
+from gymnasium.wrappers.vector import TransformObservation as TransformVectorObservation
 
 
 class Family(NamedTuple):
@@ -128,48 +129,17 @@ _FUNCTIONAL = (
 )
 
 _WAYS = {
-    "pettingzoo": (
-        "a PettingZoo environment",
-        "Several agents are not supported: write a gymnasium.Env of one of them, in which the others act on their own.",
-    ),
-    "stable_baselines3": (
-        "a vector environment of Stable-Baselines3's",
-        "Pass the functions that make its single environments: make_env([make, make, ...]).",
-    ),
-    "pufferlib": (
-        "a PufferLib environment",
-        "Pass a function that makes the gymnasium.Env inside, or write a gymnasium.vector.VectorEnv with a row for "
-        "each of its agents.",
-    ),
-    "dm_env": (
-        "a dm_env environment",
-        "Pass lambda: shimmy.DmControlCompatibilityV0(...) with a new environment in it (pip install shimmy).",
-    ),
-    "jumanji": (
-        "a jumanji environment",
-        f"Pass lambda: jumanji.wrappers.JumanjiToGymWrapper(env); or, to have it compiled, {_FUNCTIONAL}.",
-    ),
-    "craftax": (
-        "a craftax environment",
-        f"Make it with auto_reset=False and {_FUNCTIONAL}gymnasium.spaces.Discrete(env.num_actions).",
-    ),
-    "gymnax": (
-        "a gymnax environment",
-        f"Pass lambda: gymnax.wrappers.gym.GymnaxToGymWrapper(env); or, to have it compiled, {_FUNCTIONAL}.",
-    ),
-    "gym": (
-        "an environment of the old package gym",
-        "Derive it from gymnasium.Env, with five values from step; or pass lambda: "
-        "shimmy.GymV26CompatibilityV0(env=...) with a new environment in it (GymV21CompatibilityV0 before gym 0.26; "
-        "pip install shimmy).",
-    ),
+    "pettingzoo": "Several agents are not supported: write a gymnasium.Env of one of them, in which the others act.",
+    "stable_baselines3": "Pass the functions that make its single environments: make_env([make, make, ...]).",
+    "pufferlib": "Pass a function that makes the gymnasium.Env inside, or write a VectorEnv with a row for each agent.",
+    "dm_env": "Pass lambda: shimmy.DmControlCompatibilityV0(...) with a new environment in it (pip install shimmy).",
+    "jumanji": f"Pass lambda: jumanji.wrappers.JumanjiToGymWrapper(env); or, to have it compiled, {_FUNCTIONAL}.",
+    "craftax": f"Make it with auto_reset=False and {_FUNCTIONAL}gymnasium.spaces.Discrete(env.num_actions).",
+    "gymnax": f"Pass lambda: gymnax.wrappers.gym.GymnaxToGymWrapper(env); or, to have it compiled, {_FUNCTIONAL}.",
+    "gym": "Derive it from gymnasium.Env, with five values from step; or pass lambda: "
+    "shimmy.GymV26CompatibilityV0(env=...) with a new environment in it (GymV21CompatibilityV0 before gym 0.26).",
 }
-"""By the package in which an environment's base class is defined: its name, and the way to train on it."""
-
-_PLAIN = (
-    "an object whose step takes the action alone",
-    "Derive it from gymnasium.Env and pass a function that makes one.",
-)
+"""The way to train on an environment, by the package in which its base class is defined."""
 
 
 def refuse_other_interface(env: Any) -> None:
@@ -182,14 +152,18 @@ def refuse_other_interface(env: Any) -> None:
         return
     packages = {base.__module__.partition(".")[0] for base in type(env).__mro__}
     # craftax derives its environments from gymnax's, and is asked for first.
-    found = next((way for package, way in _WAYS.items() if package in packages), None)
-    if found is None and _takes_one(env.step):
-        found = _PLAIN
-    if found is not None:
-        raise TypeError(
-            f"{type(env).__name__} is {found[0]}; expected a gymnasium.Env, made by a function, or a functional JAX "
-            f"environment. {found[1]}"
-        )
+    package = next((package for package in _WAYS if package in packages), None)
+    if package is not None:
+        what, way = f"an environment of {package}", _WAYS[package]
+    elif _takes_one(env.step):
+        what = "an object whose step takes the action alone"
+        way = "Derive it from gymnasium.Env and pass a function that makes one."
+    else:
+        return
+    raise TypeError(
+        f"{type(env).__name__} is {what}; expected a gymnasium.Env, made by a function, or a functional JAX "
+        f"environment. {way}"
+    )
 
 
 def _takes_one(step: Any) -> bool:
@@ -203,22 +177,14 @@ def _takes_one(step: Any) -> bool:
 
 CARTPOLE_ID = "multippo/CartPoleNoVel-v0"
 PENDULUM_ID = "multippo/PendulumNoVel-v0"
+"""Classic tasks that hide velocities, so that only a policy with memory can solve them.
+
+They show the cart's position and the pole's angle, and the cosine and sine of the pendulum's angle. Dynamics, rewards
+and time limits are those of CartPole-v1 and Pendulum-v1.
+"""
 
 _CARTPOLE_ENTRIES = [0, 2]
 _PENDULUM_ENTRIES = [0, 1]
-
-
-class PositionsVector(VectorObservationWrapper):
-    """Many CartPoles without their velocities, in gymnasium's NEXT_STEP or DISABLED autoreset mode."""
-
-    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
-        super().__init__(env)
-        self.single_observation_space = _kept(env.single_observation_space, _CARTPOLE_ENTRIES)
-        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
-
-    def observations(self, observations: Any) -> Any:
-        """Positions and angles of all environments."""
-        return observations[:, _CARTPOLE_ENTRIES]
 
 
 def make_cartpole(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
@@ -226,9 +192,13 @@ def make_cartpole(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
     return _hidden(CartPoleEnv(**kwargs), _CARTPOLE_ENTRIES)
 
 
-def make_cartpole_vector(num_envs: int, max_episode_steps: int = 500, **kwargs: Any) -> PositionsVector:
+def make_cartpole_vector(num_envs: int, max_episode_steps: int = 500, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
     """Many CartPoles without their velocities, stepped as one."""
-    return PositionsVector(CartPoleVectorEnv(num_envs=num_envs, max_episode_steps=max_episode_steps, **kwargs))
+    env = CartPoleVectorEnv(num_envs=num_envs, max_episode_steps=max_episode_steps, **kwargs)
+    space = _kept(env.single_observation_space, _CARTPOLE_ENTRIES)
+    return TransformVectorObservation(
+        env, lambda obs: obs[:, _CARTPOLE_ENTRIES], batch_space(space, num_envs), single_observation_space=space
+    )
 
 
 def make_pendulum(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
@@ -245,7 +215,6 @@ def register_hidden_velocities() -> None:
             vector_entry_point="multippo.envs.registry:make_cartpole_vector",
             max_episode_steps=500,
         )
-    if PENDULUM_ID not in gymnasium.registry:
         gymnasium.register(PENDULUM_ID, entry_point="multippo.envs.registry:make_pendulum", max_episode_steps=200)
 
 

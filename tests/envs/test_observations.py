@@ -70,11 +70,9 @@ NESTED = spaces.Dict(
 
 def test_trees():
     to_policy = make_observation_map(NESTED)
-    rows = [
-        {"a": {"image": np.array([[7]], np.uint8)}, "b": (np.array([1.0, 2.0]), 1)},
-        {"a": {"image": np.array([[8]], np.uint8)}, "b": (np.array([3.0, 4.0]), 0)},
-    ]
-    obs = to_policy(to_policy.stack(rows), 2)
+    obs = to_policy(
+        {"a": {"image": np.array([[[7]], [[8]]], np.uint8)}, "b": (np.array([[1.0, 2.0], [3.0, 4.0]]), [1, 0])}, 2
+    )
     np.testing.assert_array_equal(obs["a"]["image"], [[[7]], [[8]]])
     np.testing.assert_array_equal(obs["b"][0], [[1, 2], [3, 4]])
     np.testing.assert_array_equal(obs["b"][1], [[0, 1], [1, 0]])
@@ -155,7 +153,7 @@ def step(**changed):
     ("returned", "error", "message"),
     [
         (None, TypeError, "step returned a NoneType; expected"),
-        ((ZEROS, 1.0, False, {}), TypeError, "step returned a tuple of 4 entries; .*`done` is in two parts"),
+        ((ZEROS, 1.0, False, {}), TypeError, "step returned a tuple of 4 entries; .*truncated, info"),
         (step(reward=None), TypeError, "step returned a NoneType as reward; expected a number"),
         (step(reward="1"), TypeError, r"a str \('1'\) as reward"),
         (step(reward=np.array(None)), TypeError, "an array of shape .* as reward"),

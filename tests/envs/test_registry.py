@@ -89,10 +89,10 @@ def fake(base: type, package: str = "users_own", **attributes: Any) -> Any:
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (fake(KeyStateAction, "gymnax"), "is a gymnax environment; expected.*GymnaxToGymWrapper"),
-        (fake(KeyStateAction, "craftax", default_params=0), "is a craftax environment.*auto_reset=False"),
-        (fake(OneAction, "dm_env"), "is a dm_env environment.*shimmy.DmControlCompatibilityV0"),
-        (fake(OneAction, "pettingzoo"), "is a PettingZoo environment.*Several agents are not supported"),
+        (fake(KeyStateAction, "gymnax"), "is an environment of gymnax; expected.*GymnaxToGymWrapper"),
+        (fake(KeyStateAction, "craftax", default_params=0), "is an environment of craftax.*auto_reset=False"),
+        (fake(OneAction, "dm_env"), "is an environment of dm_env.*shimmy.DmControlCompatibilityV0"),
+        (fake(OneAction, "pettingzoo"), "is an environment of pettingzoo.*Several agents are not supported"),
         (OneAction(), "is an object whose step takes the action alone.*Derive it from gymnasium.Env"),
     ],
 )

@@ -34,7 +34,7 @@ from multippo.envs.host.vector_forms import Member
 from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, Workers, watch
 from multippo.envs.keys import host_seed
 from multippo.envs.observations import ObservationMap, check_numbers, make_observation_map, put_rows, take_rows
-from multippo.trees import tree_leaves
+from multippo.trees import tree_leaves, tree_map
 
 
 class GymnasiumEnv(Env):
@@ -319,8 +319,8 @@ def final_observations(observations: ObservationMap, infos: Any, done: np.ndarra
                 f"The episodes of environments {missing} ended, but infos['final_obs'] holds None for them: report the "
                 "last observation of every episode, terminated or truncated."
             )
-        final = observations(observations.stack([raw[row] for row in rows]), len(rows))
-        return put_rows(obs, rows, final)
+        singles = [observations(raw[row], None) for row in rows]
+        return put_rows(obs, rows, tree_map(lambda *leaves: np.concatenate(leaves), *singles))
     return put_rows(obs, rows, take_rows(observations(_without_masks(raw), size), rows))
 
 
