@@ -7,7 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from multippo.arguments import check_number, check_size, refuse_swallowed, refuse_unknown
+from multippo.arguments import check_size, refuse_swallowed, refuse_unknown
 from multippo.envs.api import Env
 from multippo.envs.host.host_env import GymnasiumEnv
 from multippo.envs.host.vector_forms import Vectorization, Wrapper, first_made, vectorize, vectorize_id
@@ -23,11 +23,10 @@ from multippo.envs.host.workers import WORKER_TIMEOUT_S
 from multippo.envs.registry import FAMILIES, maker, refuse_other_interface, register_hidden_velocities, unknown_env
 from multippo.envs.wrappers import (
     ActionRepeat,
-    EnvWrapper,
     EpisodeLimit,
     FilterObservation,
-    FilterSingleObservation,
     ScaleReward,
+    filter_single,
     report_wrapper_statistics,
 )
 from multippo.errors import needing
@@ -79,11 +78,6 @@ def make_env(
     except TypeError as error:
         _explain_unknown(error, env, kwargs)
         raise
-    host = made
-    while isinstance(host, EnvWrapper):
-        host = host.env
-    if isinstance(host, GymnasiumEnv) and not isinstance(env, Env):
-        report_wrapper_statistics(host.id, host.vector_env)
     return made if reward_scale is None else ScaleReward(made, reward_scale)
 
 
@@ -105,10 +99,10 @@ def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> N
 def _takers(env: Any) -> list[Any]:
     """Functions that take the arguments with which an environment is made."""
     if isinstance(env, str):
-        family, _, name = env.partition("/")
+        family = env.partition("/")[0]
         if family in FAMILIES:
             return [maker(family)]
-        return [_make_gymnasium, TimeLimit, _creator(gymnasium.registry[name if family == "gymnasium" else env])]
+        return [_make_gymnasium, TimeLimit, _creator(gymnasium.registry[env.removeprefix("gymnasium/")])]
     if _is_functional(env):
         from multippo.envs.functional.functional_env import FunctionalEnv
 
@@ -135,7 +129,7 @@ def _creator(spec: EnvSpec) -> Callable[..., Any]:
 _TAKEN_BY_GYMNASIUM = ("max_episode_steps", "disable_env_checker", "render_mode")
 """Arguments of ``gymnasium.make`` that need not reach the environment's constructor."""
 
-_INTERNAL = {"env", "env_id", "gymnasium_id", "name", "constructors", "can_repeat", "vector_env", "remake"}
+_INTERNAL = {"env", "env_id", "name", "constructors", "can_repeat", "vector_env", "remake"}
 """Parameters that ``make_env`` fills in itself."""
 
 
@@ -150,6 +144,7 @@ def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: di
         _check_count(num_envs, env.num_envs, f"{type(env).__name__} has")
         limit = kwargs.pop("max_episode_steps", None)
         made = GymnasiumEnv(env, observation_keys=keys, **kwargs)
+        report_wrapper_statistics(made.id, env)
         # A limit at or above its own changes nothing.
         return EpisodeLimit(made, limit) if limit and limit < (made.max_episode_steps or math.inf) else made
     if isinstance(env, Env):
@@ -199,8 +194,7 @@ def _shown(env: Env, keys: Sequence[str] | None) -> Env:
 def _make_named(env_id: str, num_envs: int, keys: Sequence[str] | None, kwargs: dict[str, Any]) -> Env:
     prefix, _, name = env_id.partition("/")
     if prefix not in FAMILIES:
-        gymnasium_id = name if prefix == "gymnasium" else env_id
-        return _make_gymnasium(env_id, gymnasium_id, num_envs, observation_keys=keys, **kwargs)
+        return _make_gymnasium(env_id, num_envs, observation_keys=keys, **kwargs)
     with needing(prefix, env_id):
         try:
             return _shown(maker(prefix)(name, num_envs, **kwargs), keys)
@@ -212,7 +206,6 @@ def _make_named(env_id: str, num_envs: int, keys: Sequence[str] | None, kwargs: 
 
 def _make_gymnasium(
     env_id: str,
-    gymnasium_id: str,
     num_envs: int,
     *,
     vectorization: Vectorization = "auto",
@@ -223,10 +216,9 @@ def _make_gymnasium(
     worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> GymnasiumEnv:
-    _check_vectorization(vectorization, worker_timeout)
-    action_repeat = check_size("", "action_repeat", action_repeat)
     wrappers = (*wrappers, *_changes(action_repeat, observation_keys))
     register_hidden_velocities()
+    gymnasium_id = env_id.removeprefix("gymnasium/")
     spec = gymnasium.registry.get(gymnasium_id)
     if spec is None:
         if ":" in gymnasium_id:
@@ -247,15 +239,8 @@ def _make_gymnasium(
     limit = kwargs.get("max_episode_steps", spec.max_episode_steps)
     if "max_episode_steps" in kwargs and limit is None:
         kwargs["max_episode_steps"] = -1  # gymnasium takes None for the registered limit
-    limit = math.ceil(limit / action_repeat) if limit else None
-    return _adapted(
-        remake(num_envs),
-        id=spec.id,
-        max_episode_steps=limit,
-        reward_dtype=reward_dtype,
-        remake=remake,
-        worker_timeout=worker_timeout,
-    )
+    options = {"reward_dtype": reward_dtype, "remake": remake, "worker_timeout": worker_timeout}
+    return _adapted(remake(num_envs), limit, action_repeat, id=spec.id, **options)
 
 
 def _make_constructed(
@@ -268,8 +253,6 @@ def _make_constructed(
     worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> GymnasiumEnv:
-    _check_vectorization(vectorization, worker_timeout)
-    action_repeat = check_size("", "action_repeat", action_repeat)
     wrappers = _changes(action_repeat, observation_keys)
     if max_episode_steps is not None:
         wrappers.insert(0, functools.partial(TimeLimit, max_episode_steps=max_episode_steps))
@@ -287,14 +270,17 @@ def _make_constructed(
     vector_env = remake(len(constructors))
     made = first_made(vector_env)
     kwargs.setdefault("id", made.name)
-    limit = max_episode_steps or made.max_episode_steps
-    kwargs["max_episode_steps"] = math.ceil(limit / action_repeat) if limit else None
-    return _adapted(vector_env, remake=remake if can_repeat else None, worker_timeout=worker_timeout, **kwargs)
+    kwargs |= {"remake": remake if can_repeat else None, "worker_timeout": worker_timeout}
+    return _adapted(vector_env, max_episode_steps or made.max_episode_steps, action_repeat, **kwargs)
 
 
-def _adapted(vector_env: VectorEnv[Any, Any, Any], **kwargs: Any) -> GymnasiumEnv:
+def _adapted(
+    vector_env: VectorEnv[Any, Any, Any], limit: int | None, action_repeat: int, **kwargs: Any
+) -> GymnasiumEnv:
     try:
-        return GymnasiumEnv(vector_env, **kwargs)
+        env = GymnasiumEnv(vector_env, max_episode_steps=math.ceil(limit / action_repeat) if limit else None, **kwargs)
+        report_wrapper_statistics(env.id, vector_env)
+        return env
     except BaseException:
         vector_env.close()
         raise
@@ -303,11 +289,4 @@ def _adapted(vector_env: VectorEnv[Any, Any, Any], **kwargs: Any) -> GymnasiumEn
 def _changes(action_repeat: int, keys: Sequence[str] | None) -> list[Wrapper]:
     """Wrappers of a single environment for arguments of ``make_env``."""
     repeating = [] if action_repeat == 1 else [functools.partial(ActionRepeat, repeats=action_repeat)]
-    return [*repeating, *([] if keys is None else [functools.partial(FilterSingleObservation, keys=keys)])]
-
-
-def _check_vectorization(vectorization: str, worker_timeout: float) -> None:
-    known = get_args(Vectorization)
-    if vectorization not in known:
-        raise ValueError(f"vectorization={vectorization!r} is not known: expected one of {', '.join(known)}.")
-    check_number("", "worker_timeout", worker_timeout, above=0.0)
+    return [*repeating, *([] if keys is None else [functools.partial(filter_single, keys=keys)])]

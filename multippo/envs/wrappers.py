@@ -7,6 +7,7 @@ and functional ones have ``FunctionalEnv(action_repeat=)``. ``make_env`` takes a
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.wrappers import TransformObservation
 
 from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
@@ -136,18 +138,10 @@ class FilterObservation(EnvWrapper):
         return env_state._replace(obs=obs, final_obs=obs if same else at_paths(env_state.final_obs, self._paths))
 
 
-class FilterSingleObservation(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
+def filter_single(env: gymnasium.Env[Any, Any], keys: Sequence[str]) -> gymnasium.Env[Any, Any]:
     """``FilterObservation`` for a single ``gymnasium.Env``."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any], keys: Sequence[str]) -> None:
-        RecordConstructorArgs.__init__(self, keys=keys)
-        super().__init__(env)
-        self._paths = key_paths(keys)
-        self.observation_space = at_paths(env.observation_space, self._paths)
-
-    def observation(self, observation: Any) -> Any:
-        """The entries that are shown."""
-        return at_paths(observation, self._paths)
+    paths = key_paths(keys)
+    return TransformObservation(env, functools.partial(at_paths, paths=paths), at_paths(env.observation_space, paths))
 
 
 class EpisodeLimit(EnvWrapper):

@@ -9,12 +9,13 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from multippo.arguments import check_number
 from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv
 from multippo.envs.observations import RESET_AND_STEP, Observations, split_reset, split_step
 from multippo.envs.registry import refuse_other_interface
@@ -46,6 +47,10 @@ def vectorize(
         ValueError: If their spaces differ.
         RuntimeError: If a worker dies meanwhile, or they take longer. No process is left behind.
     """
+    known = get_args(Vectorization)
+    if vectorization not in known:
+        raise ValueError(f"vectorization={vectorization!r} is not known: expected one of {', '.join(known)}.")
+    worker_timeout = check_number("", "worker_timeout", worker_timeout, above=0.0)
     first: list[MadeMember] = []
     members = [MemberConstructor(make, index, wrappers, first) for index, make in enumerate(constructors)]
     if vectorization == "async":
