@@ -196,9 +196,11 @@ def make_cartpole_vector(num_envs: int, max_episode_steps: int = 500, **kwargs: 
     """Many CartPoles without their velocities, stepped as one."""
     env = CartPoleVectorEnv(num_envs=num_envs, max_episode_steps=max_episode_steps, **kwargs)
     space = _kept(env.single_observation_space, _CARTPOLE_ENTRIES)
-    return TransformVectorObservation(
-        env, lambda obs: obs[:, _CARTPOLE_ENTRIES], batch_space(space, num_envs), single_observation_space=space
-    )
+
+    def positions(obs: Any) -> Any:
+        return obs[:, _CARTPOLE_ENTRIES]
+
+    return TransformVectorObservation(env, positions, batch_space(space, num_envs), single_observation_space=space)
 
 
 def make_pendulum(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:

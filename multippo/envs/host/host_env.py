@@ -31,7 +31,7 @@ from multippo.arguments import check_number, check_size
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
 from multippo.envs.host.vector_forms import Member
-from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, Workers, watch
+from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, watch
 from multippo.envs.keys import host_seed
 from multippo.envs.observations import ObservationMap, check_numbers, make_observation_map, put_rows, take_rows
 from multippo.trees import tree_leaves, tree_map
@@ -101,29 +101,30 @@ class GymnasiumEnv(Env):
         self._may_overwrite = not isinstance(base, SyncVectorEnv) and type(base) is not WatchedVectorEnv
         self._changes_observations = _changes_observations(vector_env)
         self.restarts = mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv | AsyncVectorEnv)
-        is_async = isinstance(base, AsyncVectorEnv)
-        self._runner = Workers(vector_env, watch(base, worker_timeout)) if is_async else vector_env
+        if isinstance(base, AsyncVectorEnv):
+            watch(base, worker_timeout)
         self._remake = remake
-        self._options: dict[str, Any] = {
-            "reward_dtype": reward_dtype,
-            "autoreset_mode": autoreset_mode,
-            "worker_timeout": worker_timeout,
-            "observation_keys": observation_keys,
-        }
+        self._with = functools.partial(
+            GymnasiumEnv,
+            id=self.id,
+            autoreset_mode=autoreset_mode,
+            max_episode_steps=self.max_episode_steps,
+            reward_dtype=reward_dtype,
+            remake=remake,
+            worker_timeout=worker_timeout,
+            observation_keys=observation_keys,
+        )
         # The latest state's own array, by which it is recognised even after a wrapper has changed other fields.
         self._latest: np.ndarray | None = None
         self._shown: Any = None
         self._skips = np.zeros(self.num_envs, np.bool_)
-        self._any_skips = False
         self._all_valid = np.ones(self.num_envs, np.bool_)
-        self._closed = False
 
     def reset(self, key: Any) -> EnvState:
         """See ``Env.reset``. Seeds every environment from the key; later episodes continue their random streams."""
-        raw_obs, _ = self._runner.reset(seed=host_seed(key, self.num_envs))
+        raw_obs, _ = self.vector_env.reset(seed=host_seed(key, self.num_envs))
         obs = self._shown = self._observations(raw_obs, self.num_envs)
         self._skips = np.zeros(self.num_envs, np.bool_)
-        self._any_skips = False
         self._latest = np.zeros(self.num_envs, np.bool_)
         reward = np.zeros(self.num_envs, self._reward_dtype)
         return EnvState(obs, reward, self._latest, self._latest.copy(), obs, self._all_valid.copy(), {}, ())
@@ -141,7 +142,7 @@ class GymnasiumEnv(Env):
                 f"{self.id} can only be stepped from its latest state, received another one: a host environment keeps "
                 "its state to itself. Pass on what the last reset or step returned, or call reset(key) first."
             )
-        raw_obs, raw_reward, raw_terminated, raw_truncated, infos = self._runner.step(self._actions(action))
+        raw_obs, raw_reward, raw_terminated, raw_truncated, infos = self.vector_env.step(self._actions(action))
         check_numbers(self.id, rewards=raw_reward, terminations=raw_terminated, truncations=raw_truncated)
         obs = self._shown = self._observations(raw_obs, self.num_envs)
         reward = np.array(raw_reward, self._reward_dtype)
@@ -165,7 +166,6 @@ class GymnasiumEnv(Env):
             return None
         rows, fresh = self._reset_some(which)
         self._skips = self._skips & ~which
-        self._any_skips = bool(np.count_nonzero(self._skips))
         # In place, since the latest state is recognised by this array.
         env_state.terminated[which] = False
         return env_state._replace(obs=put_rows(env_state.obs, rows, fresh), truncated=env_state.truncated | which)
@@ -181,19 +181,11 @@ class GymnasiumEnv(Env):
                 f"{self.id} was made by the user, so it can't be made again with {num_envs} environments: pass "
                 "eval_env=, or construct GymnasiumEnv with remake=."
             )
-        return GymnasiumEnv(
-            self._remake(num_envs),
-            id=self.id,
-            max_episode_steps=self.max_episode_steps,
-            remake=self._remake,
-            **self._options,
-        )
+        return self._with(self._remake(num_envs))
 
     def close(self) -> None:
         """See ``Env.close``."""
-        if not self._closed:
-            self._closed = True
-            self.vector_env.close()
+        self.vector_env.close()
 
     def _refuse_one_for_many(self, base: SyncVectorEnv) -> None:
         """Raises if one object is several of the environments, and would be stepped several times a step."""
@@ -210,9 +202,9 @@ class GymnasiumEnv(Env):
     def _finish(self, state: EnvState, ended: np.ndarray, infos: Any) -> EnvState:
         """The step as its autoreset mode leaves it: with last observations, and what begins after them."""
         if self.may_skip:
-            if self._any_skips:
+            if np.count_nonzero(self._skips):
                 state = self._without_resets(state, ended)
-            self._skips, self._any_skips = ended, bool(np.count_nonzero(ended))
+            self._skips = ended
             return state
         if not np.count_nonzero(ended):
             return state
@@ -239,7 +231,7 @@ class GymnasiumEnv(Env):
     def _reset_some(self, which: np.ndarray) -> tuple[np.ndarray, Any]:
         """Resets environments where ``which`` holds; returns their numbers and first observations."""
         # A copy: gymnasium takes the mask out of the options and hands it on.
-        raw_obs, _ = self._runner.reset(options={"reset_mask": which.copy()})
+        raw_obs, _ = self.vector_env.reset(options={"reset_mask": which.copy()})
         obs, rows = self._observations(raw_obs, self.num_envs), np.flatnonzero(which)
         if not self._changes_observations:
             refuse_ignored_mask(self.id, which, self._shown, obs)

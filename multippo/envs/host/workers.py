@@ -18,7 +18,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker  # pyright: ignore[reportPrivateUsage]
 
 _LOG = logging.getLogger("multippo")
@@ -74,6 +74,16 @@ class WatchedVectorEnv(AsyncVectorEnv):
             _stop(self)
             raise
         self._is_starting = False
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """As ``AsyncVectorEnv.reset``."""
+        with self.naming_the_dead("reset"):
+            return super().reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> Any:
+        """As ``AsyncVectorEnv.step``."""
+        with self.naming_the_dead("step"):
+            return super().step(actions)
 
     def _check_spaces(self) -> None:
         # Constructors compare the spaces. Any question will do to learn whether they are done.
@@ -167,23 +177,6 @@ _NEW_PROCESS = (
     "The first environment was made in this process without fault, so look for what differs or is waited for in a new "
     "process"
 )
-
-
-class Workers:
-    """Resets and steps a vector environment around a watched one, and names the worker that dies."""
-
-    def __init__(self, vector_env: VectorEnv[Any, Any, Any], base: WatchedVectorEnv) -> None:
-        self._vector_env, self._base = vector_env, base
-
-    def reset(self, **options: Any) -> Any:
-        """As ``VectorEnv.reset``."""
-        with self._base.naming_the_dead("reset"):
-            return self._vector_env.reset(**options)
-
-    def step(self, actions: Any) -> Any:
-        """As ``VectorEnv.step``."""
-        with self._base.naming_the_dead("step"):
-            return self._vector_env.step(actions)
 
 
 def watch(base: AsyncVectorEnv, timeout_s: float) -> WatchedVectorEnv:
