@@ -55,56 +55,60 @@ def ends(engine: Any, time: int, batch: int) -> Any:
     return engine.asarray(np.zeros((time, batch), np.bool_))
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("name", MODULES)
-def test_a_carry_of_fewer_rows(engine, name, rows):
+each_module = pytest.mark.parametrize("name", MODULES)
+
+
+@each_module
+def test_a_carry_of_fewer_rows(torch_engine, name):
     make, who = MODULES[name]
     module = make()
-    state = module.initialize_state(rows)
-    with pytest.raises(ValueError, match=rf"^({who}).* got a carry.* of shape \({rows},.*expected"):
-        module.unroll(state, arrays(engine, T, B, F), ends(engine, T, B))
-    with pytest.raises(ValueError, match=rf"({who}).* got a carry.* of shape \({rows},.*expected"):
-        module(state, arrays(engine, B, F))
+    for rows in (1, 2):
+        state = module.initialize_state(rows)
+        with pytest.raises(ValueError, match=rf"^({who}).* got a carry.* of shape \({rows},.*expected"):
+            module.unroll(state, arrays(torch_engine, T, B, F), ends(torch_engine, T, B))
+        with pytest.raises(ValueError, match=rf"({who}).* got a carry.* of shape \({rows},.*expected"):
+            module(state, arrays(torch_engine, B, F))
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_inputs_of_other_steps_or_rows_than_done(engine, name):
+@each_module
+def test_inputs_of_other_steps_or_rows_than_done(torch_engine, name):
     module = MODULES[name][0]()
     state = module.initialize_state(B)
     for time, batch in ((T + 1, B), (T - 1, B), (T, B - 1)):
         with pytest.raises(ValueError):
-            module.unroll(state, arrays(engine, time, batch, F), ends(engine, T, B))
-
-
-def test_the_sentence(engine):
-    lstm = MODULES["lstm"][0]()
-    xs, done = arrays(engine, T, B, F), ends(engine, T, B)
-    said = (
-        r"^LSTM got a carry 'h', an array of shape \(1, 5\); expected a dict of h, c, each of shape \(4, 5\) here, as "
-        r"initialize_state\(4\) makes it.$"
-    )
-    with pytest.raises(ValueError, match=said):
-        lstm.unroll(lstm.initialize_state(1), xs, done)
-    # Of the right number of rows, but another layer's.
-    with pytest.raises(ValueError, match=r"^LSTM got a carry 'h', an array of shape \(4, 2\)"):
-        lstm.unroll(mp.LSTM(F, 2, mp.Rngs(0)).initialize_state(B), xs, done)
-    for state, what in (((), "an empty tuple"), (None, "a NoneType"), ({"c": xs[0]}, "a dict with the entries")):
-        with pytest.raises(ValueError, match=rf"^LSTM got {what}.* as its state; expected a dict of h, c"):
-            lstm(state, xs[0])
-    with pytest.raises(ValueError, match=r"^LSTM got inputs of shape \(3, 4, 4\) and done of shape \(2, 4\)"):
-        lstm.unroll(lstm.initialize_state(B), xs, done[:2])
-    with pytest.raises(ValueError, match=r"^Dropout got an empty tuple as its state; expected a RandomState"):
-        mp.Dropout(0.5, mp.Rngs(0))((), xs[0])
+            module.unroll(state, arrays(torch_engine, time, batch, F), ends(torch_engine, T, B))
     with pytest.raises(
-        ValueError, match=r"^AR1VariationalBottleneck got a NoneType as its state; expected a CodeState"
+        ValueError, match=r"got done of shape \(0, 4\), of zero steps; expected \[T, B\] with a T of at le"
     ):
-        mp.AR1VariationalBottleneck(2, mp.Rngs(0))(None, xs[0])
-    with pytest.raises(ValueError, match=r"^Delay got an empty tuple as its state"):
-        MODULES["delay"][0]()((), xs[0])
-    with pytest.raises(ValueError, match=r"^Count got a carry 'n', an array of shape \(1,\); expected 4 rows"):
-        Count().unroll(Count().initialize_state(1), xs, done)
-    with pytest.raises(ValueError, match=r"^Scale got inputs of shape \(3, 4, 4\) and done of shape \(2, 4\)"):
-        mp.Scale(2.0).unroll((), xs, done[:2])
+        module.unroll(state, arrays(torch_engine, 0, B, F), ends(torch_engine, 0, B))
+    for done in (torch_engine.zeros((T, B)), torch_engine.asarray(np.zeros((T, B), np.int32))):
+        with pytest.raises(TypeError, match=r"got done of type .*(float|int)32; expected truth values \[T, B\]"):
+            module.unroll(state, arrays(torch_engine, T, B, F), done)
+
+
+@pytest.mark.parametrize(
+    ("make", "state", "said"),
+    [
+        (MODULES["lstm"][0], lambda: (), r"LSTM got an empty tuple as its state; expected a dict of h, c"),
+        (MODULES["lstm"][0], lambda: {"c": 1}, r"LSTM got a dict with the entries .* as its state; expected a dict"),
+        (MODULES["lstm"][0], lambda: mp.LSTM(F, 2, mp.Rngs(0)).initialize_state(B), r"LSTM got a carry 'h'.*\(4, 2\)"),
+        (MODULES["dropout"][0], lambda: (), r"Dropout got an empty tuple as its state; expected a RandomState"),
+        (
+            MODULES["ar1"][0],
+            lambda: None,
+            r"AR1VariationalBottleneck got a NoneType as its state; expected a CodeState",
+        ),
+        (MODULES["delay"][0], lambda: (), r"Delay got an empty tuple as its state"),
+        (
+            Count,
+            lambda: Count().initialize_state(1),
+            r"Count got a carry 'n', an array of shape \(1,\); expected 4 rows",
+        ),
+    ],
+)
+def test_a_carry_of_another_kind(engine, make, state, said):
+    with pytest.raises(ValueError, match=f"^{said}"):
+        make().unroll(state(), arrays(engine, T, B, F), ends(engine, T, B))
 
 
 def test_a_rollout_and_its_replay(engine):
@@ -134,7 +138,7 @@ def test_a_rollout_and_its_replay(engine):
         mp.replay(network, state, tree_map(foreign.asarray, plain))
 
 
-def test_what_is_no_rollout(engine):
+def test_what_is_no_rollout(torch_engine):
     env, key = Clock(3, num_envs=2), mp.random.key(0)
     network = mp.Sequential([mp.Lift(lambda x: x)])
     state = network.initialize_state(2)
@@ -180,24 +184,8 @@ def test_structures_without_a_hash(engine):
     np.testing.assert_array_equal(engine.to_numpy(seen.network_output.value_estimates), [[8.0, 8.0]])
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_no_step_at_all(engine, name):
-    module = MODULES[name][0]()
-    said = r"got done of shape \(0, 4\), of zero steps; expected \[T, B\] with a T of at least 1"
-    with pytest.raises(ValueError, match=said):
-        module.unroll(module.initialize_state(B), arrays(engine, 0, B, F), ends(engine, 0, B))
-
-
-def test_ends_that_are_no_truth_values(engine):
-    for name in ("lstm", "delay", "sampler"):
-        module = MODULES[name][0]()
-        for done in (engine.zeros((T, B)), engine.asarray(np.zeros((T, B), np.int32))):
-            with pytest.raises(TypeError, match=r"got done of type .*(float|int)32; expected truth values \[T, B\]"):
-                module.unroll(module.initialize_state(B), arrays(engine, T, B, F), done)
-
-
 @pytest.mark.parametrize("number", [-1, 2.5, "3", None, True], ids=repr)
-def test_what_is_no_number_of_environments(engine, number):
+def test_what_is_no_number_of_environments(torch_engine, number):
     modules = [make() for make, _ in MODULES.values()]
     for module in (*modules, Count(), mp.Scale(2.0), mp.Sequential([modules[0]])):
         kind = type(module).__name__
@@ -206,7 +194,7 @@ def test_what_is_no_number_of_environments(engine, number):
             module.initialize_state(number)
 
 
-def test_no_environment(engine):
+def test_no_environment(torch_engine):
     shapes = {
         "lstm": [(0, 5), (0, 5)],
         "delay": [(0, 2, F)],

@@ -8,7 +8,6 @@ import pytest
 
 import multippo as mp
 from multippo.errors import PLACE, one_line, place_of
-from multippo.networks.core.error_paths import message_of, path_of, where_it_failed
 from multippo.testing import Clock, FunctionalClock
 
 SAID = "Dense got an input of shape (2, 4); expected 3 features on the last axis."
@@ -47,16 +46,8 @@ def refusal(run: Any) -> str:
     return one_line(caught.value)
 
 
-def test_paths(engine):
-    inner = mp.Dense(3, 2, mp.Rngs(0))
-    network = mp.Sequential([mp.Parallel({"left arm": mp.Sequential([inner])}), mp.Normalizer(2)])
-    assert path_of(network, network) == "Sequential"
-    assert path_of(network, inner) == "Sequential.layers[0].components['left arm'].layers[0]"
-    assert path_of(network, mp.Dense(3, 2, mp.Rngs(0))) is None
-
-
-def test_a_direct_call(engine):
-    x = inputs(engine, 2, 4)
+def test_a_direct_call(torch_engine):
+    x = inputs(torch_engine, 2, 4)
     network = nested(3)
     assert refusal(lambda: network(network.initialize_state(2), x)) == f"{PATH}: {SAID}"
     # A root of one's own, and a layer by itself, whose message says all there is.
@@ -64,11 +55,11 @@ def test_a_direct_call(engine):
     assert refusal(lambda: mp.Dense(3, 2, mp.Rngs(0))((), x)) == SAID
 
 
-def test_many_steps(engine):
-    network, done = nested(3), engine.asarray(np.zeros((5, 2), np.bool_))
+def test_many_steps(torch_engine):
+    network, done = nested(3), torch_engine.asarray(np.zeros((5, 2), np.bool_))
     # A module without a carry sees all steps at once, folded.
     folded = SAID.replace("(2, 4)", "(10, 4)")
-    run = lambda: network.unroll(network.initialize_state(2), inputs(engine, 5, 2, 4), done)  # noqa: E731
+    run = lambda: network.unroll(network.initialize_state(2), inputs(torch_engine, 5, 2, 4), done)  # noqa: E731
     assert refusal(run) == f"{PATH}: {folded}"
 
 
@@ -79,7 +70,7 @@ def test_under_a_transformation(engine):
     assert refusal(lambda: engine.shapes(lambda s, x: network(s, x).output, state, x)).startswith(f"{PATH}: {SAID}")
 
 
-def test_a_graph_and_its_loop(engine):
+def test_a_graph_and_its_loop(torch_engine):
     rngs = mp.Rngs(0)
 
     class Picky(mp.StatefulModule):
@@ -97,16 +88,16 @@ def test_a_graph_and_its_loop(engine):
     graph.finalize()
     graph.populations["a"].compute.fails = True
     said = "PopulationGraph.populations['a'].compute.inner.layers[0]: Dense got an input of shape (2, 1)"
-    state, done = graph.initialize_state(2), engine.asarray(np.zeros((3, 2), np.bool_))
-    assert refusal(lambda: graph(state, inputs(engine, 2, 2))).startswith(said)
-    assert refusal(lambda: graph.unroll(state, inputs(engine, 3, 2, 2), done)).startswith(said)
+    state, done = graph.initialize_state(2), torch_engine.asarray(np.zeros((3, 2), np.bool_))
+    assert refusal(lambda: graph(state, inputs(torch_engine, 2, 2))).startswith(said)
+    assert refusal(lambda: graph.unroll(state, inputs(torch_engine, 3, 2, 2), done)).startswith(said)
 
 
-def test_a_module_in_two_places_is_named_by_the_one_that_failed(engine):
-    rngs, x = mp.Rngs(0), inputs(engine, 2, 4)
+def test_a_module_in_two_places_is_named_by_the_one_that_failed(torch_engine):
+    rngs, x = mp.Rngs(0), inputs(torch_engine, 2, 4)
     shared, narrow = mp.Dense(4, 4, rngs), mp.Dense(4, 3, rngs)
     said = "Dense got an input of shape (2, 3); expected 4 features on the last axis."
-    network, done = mp.Sequential([shared, narrow, shared]), engine.asarray(np.zeros((1, 2), np.bool_))
+    network, done = mp.Sequential([shared, narrow, shared]), torch_engine.asarray(np.zeros((1, 2), np.bool_))
     assert refusal(lambda: network([(), (), ()], x)) == f"Sequential.layers[2]: {said}"
     assert refusal(lambda: network.unroll([(), (), ()], x[None], done)) == f"Sequential.layers[2]: {said}"
     inner = mp.Sequential([shared])
@@ -174,7 +165,7 @@ class Raises(mp.StatefulModule):
         raise self.error()
 
 
-def test_the_error_stays_what_it_was(engine):
+def test_the_error_stays_what_it_was(torch_engine):
     class ToldError(Exception):
         """One of more than a message."""
 
@@ -185,29 +176,18 @@ def test_the_error_stays_what_it_was(engine):
     original = ToldError("why", 3)
     network = mp.Sequential([mp.Sequential([Raises(original)])])
     with pytest.raises(ToldError) as caught:
-        network([[()]], inputs(engine, 2, 4))
+        network([[()]], inputs(torch_engine, 2, 4))
     assert caught.value is original
     assert caught.value.args == ("why", 3)
     assert caught.value.__notes__ == ["In the network at Sequential.layers[0].layers[0]."]
     with pytest.raises(KeyError) as missing:
-        mp.Sequential([Raises(KeyError("hidden"))])([()], inputs(engine, 2, 4))
+        mp.Sequential([Raises(KeyError("hidden"))])([()], inputs(torch_engine, 2, 4))
     assert missing.value.args == ("hidden",)
     assert "In the network at Sequential.layers[0]." in "".join(traceback.format_exception(missing.value))
 
 
-def test_the_message_alone(engine):
-    network = mp.Sequential([Raises(RuntimeError("two\n  lines"))])
-    with pytest.raises(RuntimeError) as caught:
-        network([()], inputs(engine, 2, 4))
-    assert str(caught.value) == "two\n  lines"
-    assert one_line(caught.value) == "Sequential.layers[0]: two lines"
-    assert message_of(caught.value) == "two lines"
-    assert where_it_failed(network, caught.value) == "Sequential.layers[0]"
-    assert message_of(ValueError("as it is")) == "as it is"
-
-
-def test_a_state_that_is_none(engine):
-    x, rngs = inputs(engine, 2, 4), mp.Rngs(0)
+def test_a_state_that_is_none(torch_engine):
+    x, rngs = inputs(torch_engine, 2, 4), mp.Rngs(0)
     network = mp.Sequential([mp.Parallel(a=mp.LSTM(4, 2, rngs), b=mp.Dense(4, 2, rngs))])
     for state, what in (((), "an empty tuple"), (None, "a NoneType")):
         with pytest.raises(

@@ -8,7 +8,7 @@ import multippo as mp
 
 
 @pytest.fixture
-def graph(engine):
+def graph(torch_engine):
     rngs = mp.Rngs(0)
     graph = mp.PopulationGraph(rngs)
     graph.add_input("eye", 4, input_from=("robot", "camera"), output_size=3, compute=mp.Dense(4, 3, rngs))
