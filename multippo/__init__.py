@@ -46,8 +46,7 @@ from multippo.networks.samplers.gaussian import NormalSampler, NormalTanhSampler
 from multippo.networks.summary import summary
 from multippo.networks.types import PPONetworkOutput, StatefulModule, StatefulModuleOutput
 from multippo.networks.variational import AR1VariationalBottleneck, VariationalBottleneck
-from multippo.networks.weights.imported import load_flax_state, load_torch_state
-from multippo.networks.weights.portable import freeze, load_portable, to_portable, unfreeze
+from multippo.networks.weights import freeze, load_flax_state, load_portable, load_torch_state, to_portable, unfreeze
 from multippo.random import Rngs
 from multippo.version import __version__ as __version__
 

@@ -10,7 +10,7 @@ from typing import Any
 from multippo.networks.core.error_paths import refuse_other_module, step_to
 from multippo.networks.core.parent import Parent
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.weights.portable import numbers
+from multippo.networks.weights import numbers
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
 

@@ -20,7 +20,7 @@ from support import (
 from zoo import NETWORKS
 
 import multippo as mp
-from multippo.networks.weights.portable import fitted, numbers
+from multippo.networks.weights import fitted, numbers
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -203,9 +203,9 @@ def quantised() -> torch.Tensor:
         (np.zeros(2, "M8[s]"), r"bias holds datetime64\[s\]; expected"),
         (np.zeros(2, "V4"), r"bias holds \|V4; expected"),
         ([1, [2]], r"bias is a list that can't be read as an array of numbers \(setting an array element"),
-        (torch.zeros(2).to_sparse(), r"bias is a tensor of layout torch.sparse_coo; .* Pass tensor.to_dense\(\)"),
-        (torch.zeros(2, device="meta"), "bias is a tensor on the device meta, without data; expected"),
-        (quantised(), r"bias is a tensor quantised; .* Pass tensor.dequantize\(\)"),
+        (torch.zeros(2).to_sparse(), r"bias is a Tensor that can't be read .*to_dense\(\)"),
+        (torch.zeros(2, device="meta"), "bias is a Tensor that can't be read .*meta tensor; no data"),
+        (quantised(), r"bias is a Tensor that can't be read"),
     ],
 )
 def test_what_is_no_array_of_numbers(value: Any, message: str):
@@ -216,10 +216,10 @@ def test_what_is_no_array_of_numbers(value: Any, message: str):
 @pytest.mark.parametrize(
     ("value", "own", "error", "message"),
     [
-        (np.ones(2), np.zeros(2, np.int32), TypeError, "n holds float64 .* expects int32: give it integers"),
-        (np.ones(2, bool), np.zeros(2, np.uint32), TypeError, "n holds bool .* expects uint32: give it integers"),
-        (np.ones(2, int), np.zeros(2, bool), TypeError, "n holds int64 .* expects bool: give it truth values"),
-        (np.ones(2) * 1j, np.zeros(2), TypeError, "n holds complex128 .* expects float64: give it real numbers"),
+        (np.ones(2), np.zeros(2, np.int32), TypeError, "n holds float64 .* expects int32"),
+        (np.ones(2, bool), np.zeros(2, np.uint32), TypeError, "n holds bool .* expects uint32"),
+        (np.ones(2, int), np.zeros(2, bool), TypeError, "n holds int64 .* expects bool"),
+        (np.ones(2) * 1j, np.zeros(2), TypeError, "n holds complex128 .* expects float64"),
         (
             np.array([-1, 0]),
             np.zeros(2, np.uint32),
