@@ -23,24 +23,25 @@ from multippo.errors import DamagedCheckpointError
 from multippo.testing import Clock, TableNet
 
 
+def rewrite(path: Path, **fields: Any) -> None:
+    """Changes the description of a checkpoint."""
+    file = path / "checkpoint.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
         ("carry", lambda t: t.pop("network_state['sampler'].key"), "network_state"),
-        ("carry", lambda t: t.update(key=np.zeros(3, np.int64)), "'key'"),
         ("carry", lambda t: t.update({"episodes.reward": np.zeros((4, 1))}), r"episodes.reward' has shape \(4, 1\)"),
-        ("carry", lambda t: t.update({"episodes.length": np.zeros(4, bool)}), "'episodes.length' .*of bool"),
         ("carry", lambda t: t.update(key=np.array([2**32, 0])), "'key' .*expected 0 to 4294967295"),
-        ("carry", lambda t: t.update(key=np.zeros(2)), "'key' .*is of float64"),
-        ("optimizer", lambda t: t.update({"second/values": np.zeros(4, bool)}), "'second/values' .*is of bool"),
         ("weights", lambda t: t.update(logits=np.zeros((4, 2), int)), "'logits' .*is of int64"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named_and_change_nothing(file: str, change: Any, message: str, tmp_path: Path):
     with mp.use_backend("torch"):
         saved(tmp_path / "a")
-        manifest = tmp_path / "a/checkpoint.json"
-        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "sha256": None}))
+        rewrite(tmp_path / "a", sha256=None)
         path = tmp_path / f"a/{file}.safetensors"
         tensors = load_file(path)
         change(tensors)
@@ -55,8 +56,7 @@ def test_arrays_that_do_not_fit_are_named_and_change_nothing(file: str, change: 
 def test_moments_that_an_earlier_version_left_out_are_zeros_if_the_parameter_is_frozen(tmp_path: Path):
     with mp.use_backend("torch"):
         saved(tmp_path / "a")
-        manifest = tmp_path / "a/checkpoint.json"
-        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "sha256": None}))
+        rewrite(tmp_path / "a", sha256=None)
         path = tmp_path / "a/optimizer.safetensors"
         save_file({name: value for name, value in load_file(path).items() if "/values" not in name}, path)
         with pytest.raises(ValueError, match="moments missing in it: first/values, second/values"):
@@ -68,11 +68,8 @@ def test_moments_that_an_earlier_version_left_out_are_zeros_if_the_parameter_is_
         assert first["logits"].any() and second["logits"].any()
 
 
-def test_an_environment_of_another_size_is_refused(engine: Any, tmp_path: Path):
+def test_a_host_environment_takes_no_state(torch_engine: Any, tmp_path: Path):
     saved(tmp_path / "a")
-    state = mp.load_checkpoint(tmp_path / "a", table_net())
-    with pytest.raises(ValueError, match="initial_state is of 4 environments, but there are 2"):
-        training.train(clock(2), table_net(), iterations=3, initial_state=state)
     with pytest.raises(ValueError, match="host environment"):
         mp.load_checkpoint(tmp_path / "a", table_net(), env=Clock(3, num_envs=4))
 
@@ -89,22 +86,14 @@ def test_sums_of_other_rewards_are_refused(torch_engine: Any):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(format_version=2, multippo_version="9.9"), r"format 2.*'9\.9'.*upgrade"),
         (lambda m: m.update(format_version=0), "format_version is 0"),
-        (lambda m: m.update(step=2**64), "18446744073709551616 does not fit in 64 bits"),
         (lambda m: m.update(backend="b" * 500_000, step="x" * 500_000), "step is .*…; expected an integer"),
         (lambda m: m.update(extra={"deep": "DEEP"}), "nested more than 100 deep"),
-        (lambda m: m.update(episodes={"EpisodeState": {"reward": "array"}}), "does not describe the sums|no structure"),
         (lambda m: m.update(format="something"), "not describe a checkpoint"),
-        (lambda m: m.update(iteration=-1), "iteration is -1"),
         (lambda m: m.update(iteration=2**40), "iteration is 1099511627776"),
         (lambda m: m.update(optimizer_count=2**32 + 5), "optimizer_count is 4294967301"),
-        (lambda m: m.update(learning_rate=-1e-3), r"learning_rate is -0\.001"),
         (lambda m: m.update(learning_rate=float("nan")), "nan is not a number that JSON has"),
-        (lambda m: m.update(extra=[]), "extra is"),
         (lambda m: m.update(eval_return="good"), "eval_return is 'good'"),
-        (lambda m: m.update(sha256={"weights.safetensors": "0" * 63}), "sha256 is"),
-        (lambda m: m.update(sha256={}), r"sha256 says nothing of weights\.safetensors"),
         (lambda m: m["sha256"].pop("environment.safetensors"), r"sha256 says nothing of environment\.safetensors"),
         (lambda m: m.update(episodes={"os.system": {"reward": "array"}}), "damaged.*no structure"),
     ],
@@ -121,19 +110,14 @@ def test_a_description_that_is_wrong_is_refused_in_one_line(change: Any, message
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[1]", "{", '{"step": 1, "step": 2}', "[" * 100_000, '{"format": "multippo.checkpoint"', "\x00"]
-)
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"step": 1, "step": 2}', "[" * 100_000])
 def test_a_description_that_is_no_json_is_refused(text: str, tmp_path: Path):
     (tmp_path / "checkpoint.json").write_text(text)
     with pytest.raises(ValueError, match=r"checkpoint\.json"):
         mp.load_checkpoint(tmp_path)
 
 
-NAMES = ["checkpoint.json", *(f"{n}.safetensors" for n in ("weights", "optimizer", "carry", "environment"))]
-
-
-ARRAYS = NAMES[1:]
+ARRAYS = [f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")]
 
 
 @pytest.mark.parametrize("name", ARRAYS)
@@ -156,8 +140,6 @@ def test_a_bit_that_flipped_is_told_with_the_file_and_changes_nothing(name: str,
         if name == "weights.safetensors":
             with pytest.raises(DamagedCheckpointError, match=name):
                 checkpoint.restore_weights(network)
-            with pytest.raises(DamagedCheckpointError, match=name):
-                checkpoint.weights()
         support.assert_trees_close(mp.to_portable(network), before, 0.0)
 
 
@@ -201,9 +183,6 @@ def test_saving_does_not_write_to_the_network_even_for_a_moment(engine, tmp_path
     other = mp.Sequential([mp.Normalizer(4), TableNet([0.25] * 4)])
     mp.save_checkpoint(tmp_path / "other", first, other)
     support.assert_trees_close(mp.load_checkpoint(tmp_path / "other").weights(), weights["first"], 0.0)
-
-
-# -- resuming
 
 
 # -- what is stored
@@ -275,7 +254,7 @@ def test_a_carry_of_bfloat16_survives(engine: Any, tmp_path: Path):
     assert bool((restored == state.network_state["low"]).all())
 
 
-NOT_JSON = [{"x": float("nan")}, {"x": object()}, {"x": "y" * 2**25}, {1: "a", "1": "b"}, {"x": [{True: 1, "true": 2}]}]
+NOT_JSON = [{"x": float("nan")}, {"x": "y" * 2**25}, {1: "a", "1": "b"}]
 
 
 @pytest.mark.parametrize("extra", NOT_JSON)
@@ -288,20 +267,14 @@ def test_what_json_can_not_hold_is_refused_before_anything_is_written(extra: dic
 def test_arguments_that_are_swapped_are_named(torch_engine: Any, tmp_path: Path):
     env, network = clock(), table_net()
     state = state_of(network, env)
-    result = mp.TrainResult(training_state=state, final_metrics={}, eval_history=[], total_steps=32, total_iterations=2)
-    for wrong in (network, result, None):
-        with pytest.raises(TypeError, match=rf"got a {type(wrong).__name__} as training_state; expected what"):
-            mp.save_checkpoint(tmp_path / "a", wrong, network)
+    with pytest.raises(TypeError, match="got a TableNet as training_state; expected what"):
+        mp.save_checkpoint(tmp_path / "a", network, network)
     with pytest.raises(TypeError, match=r"save_checkpoint got a TrainingState as its network; expected a Stateful"):
         mp.save_checkpoint(tmp_path / "a", state, state)
-    with pytest.raises(TypeError, match="got a NoneType as its path; expected a directory"):
-        mp.save_checkpoint(None, state, network)
     assert list(tmp_path.iterdir()) == []
     mp.save_checkpoint(tmp_path / "a", state, network)
     with pytest.raises(TypeError, match=r"load_checkpoint got a FunctionalEnv"):
         mp.load_checkpoint(tmp_path / "a", env)
-    with pytest.raises(TypeError, match=r"load_checkpoint\(env=...\) is a str"):
-        mp.load_checkpoint(tmp_path / "a", network, env="brax/fast")
     with pytest.raises(TypeError, match=r"got a NoneType as its path.*CheckpointFolder.latest\(\) is None before"):
         mp.load_checkpoint(mp.CheckpointFolder(tmp_path / "new", network).latest(), network)
 
@@ -377,24 +350,10 @@ class EpisodeStateOfMine(EpisodeState):
     pass
 
 
-@pytest.mark.parametrize("tree", [Foreign(1.0), [Foreign(1.0)], {1: 2.0}, EpisodeStateOfMine(1.0, 2.0)])
+@pytest.mark.parametrize("tree", [[Foreign(1.0)], {1: 2.0}, EpisodeStateOfMine(1.0, 2.0)])
 def test_other_nodes_are_refused(tree: Any):
     with pytest.raises(TypeError, match="can't be described"):
         describe(tree)
-
-
-@pytest.mark.parametrize(
-    "description",
-    [
-        {"subprocess.Popen": ["array"]},
-        {"EpisodeState": {"__class__": "array"}},
-        {"list": {"0": "array"}},
-        "something",
-    ],
-)
-def test_descriptions_of_anything_else_are_refused(description: Any):
-    with pytest.raises(ValueError, match="describes no structure that is known"):
-        rebuild(description)
 
 
 SCALE = dict.fromkeys(("discounted", "count", "mean", "m2"), "array")
@@ -404,18 +363,13 @@ SCALE = dict.fromkeys(("discounted", "count", "mean", "m2"), "array")
     "description",
     [
         "array",
+        {"subprocess.Popen": ["array"]},
+        {"EpisodeState": {"__class__": "array"}},
         {"RewardScale": SCALE},
-        {"EpisodeState": {"reward": "array"}},
         {"EpisodeState": {"reward": {"list": ["array"]}, "length": "array"}},
-        {"EpisodeState": {"reward": "array", "length": "array", "scale": {"list": ["array"]}}},
         {"EpisodeState": {"reward": "array", "length": "array", "scale": {"RewardScale": {**SCALE, "m2": None}}}},
     ],
 )
 def test_what_does_not_describe_the_sums_of_episodes_is_refused(description: Any):
     with pytest.raises(ValueError, match="describe"):
         rebuild_episodes(description)
-
-
-def test_the_sums_of_several_rewards_are_described():
-    episodes = EpisodeState(1.0, 2.0, {"a": RewardScale(1.0, 2.0, 3.0, 4.0), "b": (RewardScale(1.0, 2.0, 3.0, 4.0),)})
-    assert rebuild_episodes(describe(episodes)).scale["b"] == (RewardScale("array", "array", "array", "array"),)

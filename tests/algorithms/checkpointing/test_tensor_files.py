@@ -38,19 +38,17 @@ def test_the_byte_order_is_turned(tmp_path: Path):
     assert read_tensors(tmp_path / "t")["big"].tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_kinds_that_numpy_does_not_know_are_kept_exactly_as_float32(kind: str, tmp_path: Path):
+def test_kinds_that_numpy_does_not_know_are_kept_exactly_as_float32(tmp_path: Path):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     exact = np.array([0.0, -1.5, 0.15625, 224.0], np.float32)  # at most three significant bits
-    write_tensors(tmp_path / "t", {"x": exact.astype(getattr(ml_dtypes, kind))})
-    found = read_tensors(tmp_path / "t")["x"]
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, exact)
+    kinds = {kind: exact.astype(getattr(ml_dtypes, kind)) for kind in ("bfloat16", "float8_e4m3fn", "float8_e5m2")}
+    write_tensors(tmp_path / "t", kinds)
+    for found in read_tensors(tmp_path / "t").values():
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, exact)
 
 
-@pytest.mark.parametrize(
-    "array", [np.array(["a"]), np.array([{}]), np.array(["2020-01-01"], "M8[D]"), np.zeros(2, "V3")]
-)
+@pytest.mark.parametrize("array", [np.array(["a"]), np.array([{}]), np.zeros(2, "V3")])
 def test_what_is_no_number_is_refused_by_name(array: Any, tmp_path: Path):
     with pytest.raises(TypeError, match="'odd'"):
         write_tensors(tmp_path / "t", {"odd": array})
@@ -61,15 +59,6 @@ def test_others_may_read_the_file_as_the_umask_says(tmp_path: Path):
     write_tensors(tmp_path / "t", {"x": np.zeros(1)})
     (tmp_path / "plain").touch()
     assert stat.S_IMODE((tmp_path / "t").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"\x80\x04.", b"\xff" * 64, b"\x08" + bytes(7) + b'{"a":1}x', (2**60).to_bytes(8, "little")]
-)
-def test_what_is_no_safetensors_file_is_refused(content: bytes, tmp_path: Path):
-    (tmp_path / "t").write_bytes(content)
-    with pytest.raises(DamagedCheckpointError, match="not a safetensors file"):
-        read_tensors(tmp_path / "t")
 
 
 def test_any_bit_that_flips_is_noticed_by_its_sum(tmp_path: Path):
@@ -99,50 +88,43 @@ def test_a_file_of_other_arrays_is_told_by_name_and_by_its_sum(tmp_path: Path):
         read_tensors(tmp_path / "t", {"y": None}, sha256="0" * 64)
 
 
-def written_by_hand(path: Path, head: str, data: bytes) -> None:
-    path.write_bytes(len(head).to_bytes(8, "little") + head.encode() + data)
-
-
 def entry(shape: list[int], end: int, dtype: str = "F32") -> str:
     return json.dumps({"dtype": dtype, "shape": shape, "data_offsets": [0, end]})
 
 
+NO_TENSORS = "not a safetensors file"
+
+
 @pytest.mark.parametrize(
-    "head",
+    ("head", "message"),
     [
-        f'{{"x": {entry([2**40], 2**42)}}}',  # 4 TiB that the file does not hold
-        f'{{"x": {entry([2**40], 8)}}}',
-        f'{{"x": {entry([2**63, 2**63], 8)}}}',  # a product that overflows
-        f'{{"x": {entry([2**62, 4], 8)}}}',  # one that is 0 in 64 bits
-        f'{{"x": {entry([-2], 8)}}}',
-        f'{{"x": {entry([1], 8)}}}',  # half of the data unnamed
-        f'{{"x": {entry([2], 8, "F31")}}}',
-        '{"x": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}}',
-        '{"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "y": {"dtype": "F32", "shape": [2], '
-        '"data_offsets": [0, 8]}}',  # two arrays in one place
+        (f'{{"x": {entry([2**40], 2**42)}}}', NO_TENSORS),  # 4 TiB that the file does not hold
+        (f'{{"x": {entry([2**63, 2**63], 8)}}}', NO_TENSORS),  # a product that overflows
+        (f'{{"x": {entry([2**62, 4], 8)}}}', NO_TENSORS),  # one that is 0 in 64 bits
+        (f'{{"x": {entry([-2], 8)}}}', NO_TENSORS),
+        (f'{{"x": {entry([1], 8)}}}', NO_TENSORS),  # half of the data unnamed
+        (f'{{"x": {entry([2], 8, "F31")}}}', NO_TENSORS),
+        (f'{{"x": {entry([2], 8)}, "y": {entry([2], 8)}}}', NO_TENSORS),  # two arrays in one place
+        (f'{{"x": {entry([2], 8)}, "x": {entry([2], 8)}}}', "'x' twice"),
+        (f'{{"x": {entry([8], 8, "F8_E5M2")}}}', "array 'x' .*is of F8_E5M2, which no checkpoint has"),
     ],
 )
-def test_sizes_that_the_file_does_not_have_are_refused_and_nothing_is_allocated(head: str, tmp_path: Path):
+def test_what_does_not_describe_the_arrays_of_the_file_is_refused_and_nothing_allocated(
+    head: str, message: str, tmp_path: Path
+):
+    (tmp_path / "t").write_bytes(len(head).to_bytes(8, "little") + head.encode() + b"\1" * 8)
     tracemalloc.start()
-    written_by_hand(tmp_path / "t", head, b"\1" * 8)
-    with pytest.raises(DamagedCheckpointError, match="not a safetensors file"):
+    with pytest.raises(DamagedCheckpointError, match=message):
         read_tensors(tmp_path / "t")
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 2**20
 
 
-def test_a_name_that_stands_twice_is_refused(tmp_path: Path):
-    head = f'{{"x": {entry([2], 8)}, "x": {entry([2], 8)}}}'
-    written_by_hand(tmp_path / "t", head, b"\1" * 8)
-    with pytest.raises(DamagedCheckpointError, match="'x' twice"):
-        read_tensors(tmp_path / "t", {"x": None})
-
-
-@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2"])
-def test_kinds_of_numbers_that_no_checkpoint_has_are_refused(dtype: str, tmp_path: Path):
-    written_by_hand(tmp_path / "t", f'{{"x": {entry([8], 8, dtype)}}}', bytes(8))
-    with pytest.raises(DamagedCheckpointError, match=f"array 'x' .*is of {dtype}, which no checkpoint has"):
+@pytest.mark.parametrize("content", [b"", b"\x80\x04.", b"\xff" * 64, (2**60).to_bytes(8, "little")])
+def test_what_is_no_safetensors_file_is_refused(content: bytes, tmp_path: Path):
+    (tmp_path / "t").write_bytes(content)
+    with pytest.raises(DamagedCheckpointError, match=NO_TENSORS):
         read_tensors(tmp_path / "t")
 
 
