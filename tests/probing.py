@@ -79,6 +79,33 @@ class Continuous(Clock):
         return Continuous()
 
 
+class Faulty(Clock):
+    """Clocks of which environment 2 gives once, after a step of the run, what is not finite.
+
+    Args:
+        faults: The number of that step, counted from 1, by the name of what is not finite; a reward is infinite.
+        lengths: See ``Clock``.
+        autoreset: See ``Clock``.
+    """
+
+    BAD = 2
+
+    def __init__(self, faults: dict[str, int], lengths: Any = 20, autoreset: Any = "same_step") -> None:
+        super().__init__(lengths, "truncated", 4, autoreset)
+        self.faults, self.count = faults, 0
+
+    def step(self, env_state: Any, action: Any) -> Any:
+        """See ``Env.step``."""
+        state = super().step(env_state, action)
+        self.count += 1
+        for name, step in self.faults.items():
+            if step == self.count:
+                value = np.array(getattr(state, name))
+                value[self.BAD] = np.inf if name == "reward" else np.nan
+                state = state._replace(**{name: value})
+        return state
+
+
 class Numbered(gymnasium.Env[Any, Any]):
     """A gymnasium environment that ends after ``length`` steps; every observation has its own number, shown one-hot.
 

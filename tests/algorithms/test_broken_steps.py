@@ -4,6 +4,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import probing
 import pytest
 import support
 import training
@@ -15,29 +16,13 @@ from multippo.testing import Clock, CountNet, Goal, Spy, TableNet
 # Conformance and the cases have JAX by day.
 pytestmark = pytest.mark.nightly_if("jax")
 
-NUM_ENVS, STEPS, BAD = 4, 12, 2
+STEPS, BAD = 12, probing.Faulty.BAD
 MODES = list(gymnasium.vector.AutoresetMode)
 
 
-class Blowing(Clock):
+def blowing(autoreset: Any = "same_step") -> Any:
     """In environment 2: NaN for an observation after the fifth step, an infinite reward for the ninth."""
-
-    def __init__(self, autoreset: Any = "same_step") -> None:
-        super().__init__([3, 4, 7, 5], "truncated", NUM_ENVS, autoreset)
-        self.count = 0
-
-    def step(self, env_state: Any, action: Any) -> Any:
-        state = super().step(env_state, action)
-        self.count += 1
-        if self.count == 5:
-            obs = state.obs.copy()
-            obs[BAD, 1] = np.nan
-            state = state._replace(obs=obs)
-        if self.count == 9:
-            reward = state.reward.copy()
-            reward[BAD] = np.inf
-            state = state._replace(reward=reward)
-        return state
+    return probing.Faulty({"obs": 5, "reward": 9}, [3, 4, 7, 5], autoreset)
 
 
 def roll(env: Any, network: Any) -> tuple[Any, Any, Any]:
@@ -49,7 +34,7 @@ def roll(env: Any, network: Any) -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 def test_the_broken_one_starts_anew_and_its_carry_with_it(engine, autoreset):
-    spy, network = Spy(Blowing(autoreset)), CountNet()
+    spy, network = Spy(blowing(autoreset)), CountNet()
     before, after, transition = roll(spy, network)
     found = support.to_numpy(transition)
     assert not found.broken[:, [0, 1, 3]].any()
@@ -88,11 +73,11 @@ def test_every_environment_at_once_is_no_accident(engine):
 
 
 def test_an_environment_that_cannot_be_restarted_stops_the_run(torch_engine):
-    class Whole(Blowing):
+    class Whole(probing.Faulty):
         def restart(self, env_state: Any, which: Any) -> None:
             return None
 
-    run = training.train(Whole(), TableNet([0.0] * 8), iterations=4, catch=(NonFiniteError,))
+    run = training.train(Whole({"obs": 5}, 7), TableNet([0.0] * 8), iterations=4, catch=(NonFiniteError,))
     assert isinstance(run.error, NonFiniteError)
     # The fifth step is the first of the second rollout; its observation is seen a step later.
     assert "The observation is not finite at step 1 of the rollout in environment 2, in iteration 2" in str(run.error)
@@ -144,7 +129,7 @@ def test_gymnasium(torch_engine, mode, kind):
 
 
 def test_an_evaluation_counts_them(torch_engine):
-    found = mp.eval_rollout(Blowing(), TableNet([0.0] * 8), num_episodes=4)
+    found = mp.eval_rollout(blowing(), TableNet([0.0] * 8), num_episodes=4)
     assert found["eval/nonfinite_episodes"] == 1
     assert found["eval/episodes"] == 4
     assert np.isfinite(found["eval/episode_reward/mean"])

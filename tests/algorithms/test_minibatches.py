@@ -11,7 +11,6 @@ from multippo.algorithms.minibatches import (
     choose_sequence_length,
     make_sequences,
     minibatch_indices,
-    take_sequences,
 )
 from multippo.algorithms.types import Transition
 from multippo.trees import tree_map
@@ -53,36 +52,6 @@ def cut(engine: Any, time: int, batch: int, length: int, **flags: Any) -> Any:
     return make_sequences(engine.xp, transition, starts, number, number, length, "valid" in flags)
 
 
-SHAPES = [
-    # T, B, L, minibatches
-    (8, 6, 8, 2),
-    (8, 2, 4, 4),
-    (12, 1, 1, 4),
-]
-
-
-@pytest.mark.parametrize(("time", "batch", "length", "minibatches"), SHAPES)
-def test_every_step_is_used_once_an_epoch_and_sequences_are_whole(engine, time, batch, length, minibatches):
-    sequences = cut(engine, time, batch, length)
-    assert tuple(sequences.valid.shape) == (length, time * batch // length)
-    config = PPOConfig(num_envs=batch, rollout_length=time, num_minibatches=minibatches, num_epochs=2)
-    index = minibatch_indices(engine.random, engine.xp, engine.random.key(0), sequences.valid.shape[1], config)
-    assert tuple(index.shape) == (2 * minibatches, time * batch // length // minibatches)
-    for epoch in range(2):
-        seen: list[np.ndarray] = []
-        for rows in index[epoch * minibatches : (epoch + 1) * minibatches]:
-            taken = tree_map(engine.to_numpy, take_sequences(engine.xp, sequences, rows))
-            number = taken.advantages
-            # A sequence is consecutive steps of one environment, and starts from the carry stored for its first step.
-            np.testing.assert_array_equal(number, number[:1] + np.arange(length)[:, None])
-            np.testing.assert_array_equal(taken.network_state["h"][:, 0], number[0])
-            image, extras, values = taken.obs["image"], taken.rollout_extras, taken.value_estimates
-            for field in (image[..., 0], -image[..., 1], taken.loglikelihoods, taken.returns, extras, values):
-                np.testing.assert_array_equal(field, number)
-            seen.append(number.ravel())
-        np.testing.assert_array_equal(np.sort(np.concatenate(seen)), np.sort(ids(time, batch).ravel()))
-
-
 def test_epochs_and_keys_shuffle_differently(engine):
     config = PPOConfig(num_envs=4, rollout_length=8, num_minibatches=2, num_epochs=3)
 
@@ -114,25 +83,6 @@ def test_invalid_steps_come_last_and_hold_nothing(engine):
     sequences = make_sequences(engine.xp, broken, {"h": engine.zeros((2, 1, 1))}, number, number, 3, True)
     np.testing.assert_array_equal(engine.to_numpy(sequences.valid).T, [[False, True, False], [True, True, False]])
     assert engine.to_numpy(sequences.obs["image"])[:2, 0, 0].tolist() == [0, 2]
-
-
-@pytest.mark.parametrize("length", [1, 3])
-def test_what_an_invalid_step_holds_never_reaches_the_network(engine, length):
-    valid = np.asarray([[True], [False], [True]])
-    transition = make_transition(engine, 3, 1, valid=valid)
-    nan = engine.asarray(np.asarray([[0.0], [np.nan], [0.0]], np.float32))
-    poisoned = transition._replace(
-        obs=tree_map(lambda x: x + nan[..., None], transition.obs),
-        rollout_extras=transition.rollout_extras + nan,
-        network_output=tree_map(lambda x: x + nan, transition.network_output),
-    )
-    starts = engine.zeros((3 // length, 1))
-    number = transition.rewards
-    found = make_sequences(engine.xp, poisoned, starts, number + nan, number + nan, length, may_skip=True)
-    # A gradient of 0 times NaN is NaN: what does not count must not be there at all.
-    for leaf in (found.obs["image"], found.rollout_extras, found.loglikelihoods, found.advantages, found.returns):
-        assert np.isfinite(engine.to_numpy(leaf)).all()
-    assert engine.to_numpy(found.obs["image"])[engine.to_numpy(found.valid)][:, 0].tolist() == [0, 2]
 
 
 # -- the length

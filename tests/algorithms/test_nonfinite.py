@@ -19,24 +19,6 @@ LENGTH = 4
 ROLLOUT = 4
 
 
-class Broken(Clock):
-    """A clock that gives something not finite at one step (counted from 0) of environment 2."""
-
-    def __init__(self, kind: str, at: int) -> None:
-        super().__init__(LENGTH, "truncated", num_envs=4)
-        self.kind, self.at, self.count = kind, at, 0
-
-    def step(self, env_state: Any, action: Any) -> Any:
-        state = super().step(env_state, action)
-        self.count += 1
-        if self.count == self.at + 1:
-            name = {"reward": "reward", "observation": "obs", "final": "final_obs"}[self.kind]
-            value = np.array(getattr(state, name))
-            value[2] = np.inf if self.kind == "reward" else np.nan
-            state = state._replace(**{name: value})
-        return state
-
-
 def run(env: Any, network: Any, **fields: Any) -> training.Run:
     found = training.train(
         env,
@@ -84,20 +66,16 @@ def table() -> Any:
 @pytest.mark.parametrize(
     ("kind", "at", "message"),
     [
-        # Step 6 is step 2 of the second rollout.
-        (
-            "observation",
-            6,
-            "The next observation is not finite at step 2 of the rollout in environment 2, in iteration 2",
-        ),
-        ("reward", 6, "The reward is not finite at step 2 of the rollout in environment 2, in iteration 2"),
+        # Step 7 is step 2 (counted from 0) of the second rollout.
+        ("obs", 7, "The next observation is not finite at step 2 of the rollout in environment 2, in iteration 2"),
+        ("reward", 7, "The reward is not finite at step 2 of the rollout in environment 2, in iteration 2"),
         # The clock ends at every fourth step; and the observation after a rollout is not stored in it.
-        ("final", 7, "The next observation is not finite at step 3 of the rollout in environment 2"),
+        ("final_obs", 8, "The next observation is not finite at step 3 of the rollout in environment 2"),
     ],
 )
 def test_what_the_environment_gives(torch_engine, kind, at, message):
     network = table()
-    found = run(Broken(kind, at), network)
+    found = run(probing.Faulty({kind: at}, LENGTH), network)
     assert message in str(found.error)
     assert "after 16 steps" in str(found.error)
     expected = after_good_iterations(table, Clock(LENGTH, "truncated", num_envs=4), 1)
@@ -105,13 +83,7 @@ def test_what_the_environment_gives(torch_engine, kind, at, message):
 
 
 def test_the_first_of_several_is_named(torch_engine):
-    class Twice(Broken):
-        def step(self, env_state: Any, action: Any) -> Any:
-            state = super().step(env_state, action)
-            late = np.where(self.count >= 4, np.nan, state.obs)
-            return state._replace(obs=late)
-
-    found = run(Twice("reward", 1), table())
+    found = run(probing.Faulty({"reward": 2, "obs": 4}, LENGTH), table())
     assert found.error.leaf == "reward"
     assert found.checkpoints[0][0].iteration == 0
 

@@ -142,20 +142,6 @@ def test_no_episode_has_ended_yet(torch_engine):
 # -- what is saved, and taken up again
 
 
-def test_a_host_environment_starts_new_episodes(torch_engine):
-    _, run = base("torch", "host")
-    half = run.checkpoints[1][0]
-    env = Spy(make_env("host"))
-    resumed = go(env, goal_net(), initial_state=half)
-    assert resumed.column("step") == [24, 32]
-    assert (resumed.result.total_steps, resumed.result.total_iterations) == (32, 4)
-    assert len(env.resets) == 1
-    first = Spy(make_env("host"))
-    go(first, goal_net(), iterations=1)
-    # Not the episodes the run began with.
-    assert not np.array_equal(env.resets[0], first.resets[0])
-
-
 def test_environments_made_by_name_are_made_and_closed(torch_engine, monkeypatch):
     closed: list[Any] = []
     kind = type(mp.make_env("CartPole-v1"))

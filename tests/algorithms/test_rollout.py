@@ -1,6 +1,5 @@
 """Rollouts: which carry a step saw, where it was reset, and what the end of an episode is worth."""
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -14,63 +13,6 @@ from multippo.testing import Clock, CountNet, FunctionalClock, NoisyNet, Spy, Ta
 
 # Conformance and the cases have JAX by day.
 pytestmark = pytest.mark.nightly_if("jax")
-
-# Ends at every step; two in a row with the next; at the last step of 12; nowhere.
-LENGTHS = (1, 2, 3, 12, 50)
-STEPS = 12
-ENDS = [
-    ("terminated", "same_step"),
-    ("truncated", "same_step"),
-    ("terminated", "next_step"),
-    ("truncated", "next_step"),
-]
-
-
-@functools.cache
-def roll(name: str, end: str, autoreset: str) -> tuple[Any, mp.Transition, Spy]:
-    """CountNet on clocks of LENGTHS: the carry afterwards, the transition in NumPy, and the environment's spy."""
-    with mp.use_backend(name):
-        env = Spy(Clock(LENGTHS, end, len(LENGTHS), autoreset))
-        network = CountNet()
-        state = network.initialize_state(len(LENGTHS))
-        state, _, transition = mp.unroll_env(env, env.reset(0), network, state, STEPS, mp.random.key(1))
-        return support.to_numpy(state), support.to_numpy(transition), env
-
-
-def real_steps(transition: mp.Transition, env: int) -> np.ndarray:
-    """Times at which a step counted."""
-    return np.flatnonzero(transition.valid[:, env])
-
-
-@pytest.mark.parametrize(("end", "autoreset"), ENDS)
-def test_ends_are_where_the_clock_says(engine, end, autoreset):
-    _, transition, _ = roll(engine.name, end, autoreset)
-    for env, length in enumerate(LENGTHS):
-        times = real_steps(transition, env)
-        last = np.arange(1, len(times) + 1) % length == 0
-        np.testing.assert_array_equal(transition.done[times, env], last)
-        np.testing.assert_array_equal(transition.terminated[times, env], last & (end == "terminated"))
-        np.testing.assert_array_equal(transition.truncated[times, env], last & (end == "truncated"))
-        np.testing.assert_array_equal(transition.rewards[times, env], 1.0)
-        none = ~transition.valid[:, env]
-        assert not transition.done[none, env].any()
-        assert not transition.rewards[none, env].any()
-        if autoreset == "next_step":
-            # Each end is followed by one step that is none: 3 + 1 steps a round, so 9 of 12 count in a clock of 3.
-            np.testing.assert_array_equal(none[1:], transition.done[:-1, env])
-        else:
-            assert not none.any()
-
-
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-def test_the_carry_afterwards(engine, autoreset):
-    state, transition, _ = roll(engine.name, "terminated", autoreset)
-    steps = transition.valid.sum(0)
-    expected = steps % np.asarray(LENGTHS)
-    np.testing.assert_array_equal(state["memory"], expected)
-    # Random numbers used: one for each step that counted.
-    np.testing.assert_array_equal(state["sampler"].count, steps)
-    assert state["sampler"].tape is None
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])

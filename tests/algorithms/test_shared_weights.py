@@ -1,21 +1,17 @@
 """One module at two places of a network: stored once, loaded into both places, trained by the sum of its gradients."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import support
 import training
-from checkpoints import files_of, saved
 
 import multippo as mp
 from multippo.testing import Goal
 
 # Conformance and the cases have JAX by day.
 pytestmark = pytest.mark.nightly_if("jax")
-
-OTHER = {"jax": "torch", "torch": "jax"}
 
 
 def head(rngs: mp.Rngs) -> Any:
@@ -84,31 +80,3 @@ def test_it_is_trained_as_one_place_would_be(engine: Any):
     for name, array in after.items():
         if name.endswith(("kernel", "bias")):
             assert np.abs(array - before[name]).max() > 1e-3, name
-
-
-def test_it_is_saved_once_and_loaded_into_both_places(engine: Any, tmp_path: Path):
-    network = at_two_places()
-    saved(tmp_path / "a", network)
-    arrays = mp.load_checkpoint(tmp_path / "a").arrays()
-    assert set(arrays["weights"]) == set(mp.to_portable(network))
-    trained = {name for name, leaf in engine.leaves(network).items() if leaf.trained}
-    assert set(arrays["optimizer"]) == {f"{moment}/{name}" for moment in ("first", "second") for name in trained}
-    other = at_two_places(1)
-    mp.load_checkpoint(tmp_path / "a", other)
-    places = other.action, other.value
-    x = engine.asarray(np.array([[0.25], [-1.5]], np.float32))
-    for place in (0, 1, 2):
-        one, two = (branch[place] for branch in places)
-        assert one is two
-    for branch, trained_branch in zip(places, (network.action, network.value), strict=True):
-        got, expected = x, x
-        for place in (0, 1, 2):
-            got, expected = branch[place]((), got).output, trained_branch[place]((), expected).output
-        support.assert_trees_close(got, expected, 0.0)
-    with mp.use_backend(OTHER[engine.name]):
-        elsewhere = at_two_places(2)
-        state = mp.load_checkpoint(tmp_path / "a", elsewhere)
-        mp.save_checkpoint(tmp_path / "b", state, elsewhere)
-    there, back = files_of(tmp_path / "a"), files_of(tmp_path / "b")
-    assert there.pop("checkpoint.json") != back.pop("checkpoint.json")
-    assert there == back

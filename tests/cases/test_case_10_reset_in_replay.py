@@ -71,6 +71,13 @@ def test_replay_repeats_every_step(engine: Any, network_name: str, kind: str, au
     network = make_network(network_name, env.observation_space.shape[0])
     state, env_state = network.initialize_state(len(PLACES)), env.reset(0)
     _, _, stored = compare(network, env, state, env_state, STEPS)
+    for index in range(len(PLACES)):
+        steps = stored.valid[:, index]
+        assert steps.all() or autoreset == "next_step"
+        for code, flags in ((1, stored.terminated), (2, stored.truncated)):
+            np.testing.assert_array_equal(flags[steps, index], ends[: steps.sum(), index] == code)
+        # Each end is followed by one step that is none.
+        np.testing.assert_array_equal(~steps[1:], stored.done[:-1, index] & (autoreset == "next_step"))
     if network_name == "count":
         # And what is repeated is right: 10 + count.
         for index in range(len(PLACES)):

@@ -8,33 +8,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import probing
 import pytest
 import support
 import training
 
 import multippo as mp
 from multippo.errors import NonFiniteError
-from multippo.testing import Clock, FunctionalClock, Spy
+from multippo.testing import FunctionalClock, Spy
 
-NUM_ENVS, BAD, ROLLOUT = 4, 2, 6
+NUM_ENVS, BAD, ROLLOUT = 4, probing.Faulty.BAD, 6
 
 
-class Blowing(Clock):
-    """Environment 2 shows NaN after one step (the fifth) and pays infinity for another (the ninth)."""
-
-    def __init__(self, autoreset: Any = "same_step", faults: tuple[int, int] = (5, 9)) -> None:
-        super().__init__(20, "truncated", NUM_ENVS, autoreset)
-        self.faults, self.count = faults, 0
-
-    def step(self, env_state: Any, action: Any) -> Any:
-        state = super().step(env_state, action)
-        self.count += 1
-        obs, reward = state.obs.copy(), state.reward.copy()
-        if self.count == self.faults[0]:
-            obs[BAD] = np.nan
-        if self.count == self.faults[1]:
-            reward[BAD] = np.inf
-        return state._replace(obs=obs, reward=reward)
+def blowing(autoreset: Any = "same_step", obs: int = 5, reward: int = 9) -> Any:
+    """Environment 2 shows NaN after one step and pays infinity for another."""
+    return probing.Faulty({"obs": obs, "reward": reward}, autoreset=autoreset)
 
 
 def make_network() -> Any:
@@ -46,7 +34,7 @@ def make_network() -> Any:
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 @pytest.mark.nightly_if("jax")
 def test_a_host_environment(engine: Any, autoreset: Any):
-    network, spy = make_network(), Spy(Blowing(autoreset))
+    network, spy = make_network(), Spy(blowing(autoreset))
     run = training.train(spy, network, iterations=3, rollout_length=ROLLOUT)
     assert run.column("rollout/nonfinite_steps") == [1, 1, 0]
     support.assert_finite(network)
@@ -66,7 +54,7 @@ def test_a_host_environment(engine: Any, autoreset: Any):
 def test_the_other_environments_data_are_untouched(torch_engine: Any):
     network, found = make_network(), []
     for faults in ((5, 9), (0, 0)):
-        found.append(support.roll(Blowing(faults=faults), network, 12))
+        found.append(support.roll(blowing(obs=faults[0], reward=faults[1]), network, 12))
     for name, with_fault in support.named_leaves(found[0]):
         without = dict(support.named_leaves(found[1]))[name]
         others = [0, 1, 3]
@@ -108,7 +96,7 @@ def test_a_functional_environment(engine: Any):
 @pytest.mark.parametrize(("faults", "step", "leaf"), [((5, 9), 4, "next observation"), ((0, 9), 2, "reward")])
 @pytest.mark.nightly_if("jax")
 def test_a_strict_run_stops_and_names_it(engine: Any, faults: tuple[int, int], step: int, leaf: str):
-    env, network = Blowing(faults=faults), make_network()
+    env, network = blowing(obs=faults[0], reward=faults[1]), make_network()
     run = training.train(env, network, iterations=3, rollout_length=ROLLOUT, nonfinite="stop", catch=(NonFiniteError,))
     assert isinstance(run.error, NonFiniteError)
     assert f"The {leaf} is not finite at step {step} of the rollout in environment {BAD}" in str(run.error)
