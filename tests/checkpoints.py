@@ -19,6 +19,20 @@ def table_net(seed: int = 0) -> Any:
     return TableNet([0.5, 0.25, 0.0, -0.5], rngs=mp.Rngs(seed))
 
 
+def noisy_network(seed: int, several_values: bool = False) -> Any:
+    """Statistics, noise in the trunk, memory, a sampler whose entropy draws; values of one reward, or of two."""
+    rngs = mp.Rngs(seed)
+    trunk = [mp.Normalizer(1), mp.Dropout(0.5, rngs), mp.LSTM(1, 3, rngs)]
+    action = mp.Sequential([mp.Dense(3, 2, rngs), mp.NormalTanhSampler(rngs)])
+    values = (
+        mp.Parallel(near=mp.Dense(3, 1, rngs), far=mp.Dense(3, 1, rngs)) if several_values else mp.Dense(3, 1, rngs)
+    )
+    network = mp.Sequential([*trunk, mp.PPOAdapter(action=action, value=values)])
+    support.fill_randomly(network, seed)
+    mp.load_portable(network[0], mp.to_portable(mp.Normalizer(1)))
+    return network
+
+
 def state_of(network: Any, env: Any = None) -> mp.TrainingState:
     """The state of a run of 4 environments that has not been trained, with numbers that tell arrays apart."""
     engine = network.engine

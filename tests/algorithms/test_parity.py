@@ -18,7 +18,9 @@ LONG = pytest.mark.nightly  # brax takes long to compile
 def networks(kind: str, env: Any) -> Any:
     spaces, rngs = (env.observation_space, env.action_space), mp.Rngs(3)
     if kind == "mlp":
-        network = mp.make_mlp_actor_critic(*spaces, (8,), (8,), rngs, entropy_weight=0.01)
+        size = env.observation_space.shape[0]
+        front = [mp.Normalizer(size), mp.Dense(size, 8, rngs, "tanh"), mp.LayerNorm(8)]
+        network = mp.Sequential([*front, mp.make_mlp_actor_critic(8, spaces[1], (), (), rngs, entropy_weight=0.01)])
     else:
         network = mp.make_recurrent_actor_critic(
             *spaces, 6, encoder_sizes=(5,), actor_hidden_sizes=(), critic_hidden_sizes=(), rngs=rngs, shared=True

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import support
 import training
-from checkpoints import assert_same_state
+from checkpoints import assert_same_state, noisy_network
 
 import multippo as mp
 from multippo.testing import FunctionalGoal
@@ -74,17 +74,6 @@ def make_env(several: bool, precision: str) -> Any:
         return mp.make_env(TwoRewards(4) if several else FunctionalGoal(4), num_envs=NUM_ENVS)
 
 
-def make_network(seed: int, several: bool = False) -> Any:
-    """Recurrent and with noise."""
-    rngs = mp.Rngs(seed)
-    # The entropy of this sampler is known, so that it can be weighted.
-    actor = mp.Sequential([mp.LSTM(1, 3, rngs), mp.Dense(3, 2, rngs), mp.NormalSampler(rngs)])
-    values = mp.Parallel(near=mp.Dense(1, 1, rngs), far=mp.Dense(1, 1, rngs)) if several else mp.Dense(1, 1, rngs)
-    network = mp.Sequential([mp.Normalizer(1), mp.PPOAdapter(action=actor, value=values)])
-    support.fill_randomly(network, seed)
-    return network
-
-
 def in_two_parts(
     tmp_path: Path, first: str, second: str, options: dict[str, Any], precision: str = "float32"
 ) -> tuple[Any, ...]:
@@ -93,11 +82,11 @@ def in_two_parts(
     settings = {**BASE, **options, "iterations": WHOLE}
     env = make_env(several, precision)
     with mp.use_backend(first):
-        whole = make_network(0, several)
+        whole = noisy_network(0, several)
         run = training.train(env, whole, config={"checkpoint_every_steps": HALF * NUM_ENVS * STEPS}, **settings)
         mp.save_checkpoint(tmp_path / "half", run.checkpoints[0][0], whole)
     with mp.use_backend(second):
-        again = make_network(1, several)
+        again = noisy_network(1, several)
         state = mp.load_checkpoint(tmp_path / "half", again)
         assert state.iteration == HALF
         rest = training.train(env, again, initial_state=state, **settings)
@@ -124,7 +113,7 @@ def assert_same_end(whole: Any, run: Any, again: Any, rest: Any, tolerance: floa
 @pytest.fixture(scope="module")
 def without_options() -> dict[str, np.ndarray]:
     with mp.use_backend("torch"):
-        network = make_network(0)
+        network = noisy_network(0)
         training.train(make_env(False, "float32"), network, iterations=WHOLE, **BASE)
         return mp.to_portable(network)
 

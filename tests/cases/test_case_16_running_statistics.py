@@ -12,36 +12,20 @@ import training
 from gymnasium import spaces
 
 import multippo as mp
-from multippo.testing import HostEnv, Spy
+from multippo.testing import Clock, Spy
 
 FEATURES, NUM_ENVS, STEPS = 4, 4, 4
 
 
-class Wide(HostEnv):
+class Wide(Clock):
     """Observations of scale 1000 and offset 5; episodes of 3 steps."""
 
     def __init__(self, autoreset: Any = "same_step") -> None:
-        super().__init__(NUM_ENVS, autoreset)
+        super().__init__(3, "truncated", NUM_ENVS, autoreset)
         self.observation_space = spaces.Box(-np.inf, np.inf, (FEATURES,), np.float32)
-        self.action_space = spaces.Discrete(2)
-        self.time = np.zeros(NUM_ENVS, int)
-        self.obs = np.zeros((NUM_ENVS, FEATURES))
-
-    def _draw(self, which: np.ndarray) -> None:
-        drawn = 5 + 1e3 * self._rng.normal(size=self.obs.shape)
-        self.obs = np.where(which[:, None], drawn, self.obs)
-
-    def _begin(self, which: np.ndarray) -> None:
-        self.time = np.where(which, 0, self.time)
-        self._draw(which)
-
-    def _advance(self, action: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        self.time = self.time + which
-        self._draw(which)
-        return self.obs[:, 0] / 1e3, np.zeros(NUM_ENVS, bool), self.time == 3
 
     def _observe(self) -> np.ndarray:
-        return self.obs.astype(np.float32)
+        return (5 + 1e3 * self._rng.normal(size=(NUM_ENVS, FEATURES))).astype(np.float32)
 
 
 def seen(env: Spy) -> np.ndarray:

@@ -87,20 +87,6 @@ def test_an_offset_changes_no_likelihood(engine: Any, plain: str, offset: str):
     np.testing.assert_array_equal(received, rolled("torch", offset)[0])  # engines agree
 
 
-def test_a_joint_likelihood_is_the_sum(engine: Any):
-    # Logits 0.5, -0.2 for the first choice; 1, 0, -1, 0.3, 2 for the second.
-    logits = np.array([0.5, -0.2, 1.0, 0.0, -1.0, 0.3, 2.0], np.float32)
-    sampler = mp.MultiCategoricalSampler([2, 5], mp.Rngs(0))
-    x = engine.asarray(np.tile(logits, (10, 1)))
-    actions = np.array([[i % 2, i % 5] for i in range(10)])
-    out = sampler(sampler.initialize_state(10), x, engine.asarray(actions)).output
-    first, second = (part - np.log(np.exp(part).sum()) for part in (logits[:2], logits[2:]))
-    expected = first[actions[:, 0]] + second[actions[:, 1]]
-    np.testing.assert_allclose(support.to_numpy(out["log_likelihood"]), expected, atol=1e-6)
-    # All ten together are certain.
-    assert np.exp(support.to_numpy(out["log_likelihood"])).sum() == pytest.approx(1.0, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     "space",
     [

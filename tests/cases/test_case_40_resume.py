@@ -17,34 +17,10 @@ import support
 import training
 
 import multippo as mp
-from multippo.testing import Clock, CountNet, FunctionalGoal, NoisyNet, Spy
+from multippo.testing import Clock, CountNet, FunctionalGoal, Spy
 
 ROOT = Path(__file__).resolve().parents[2]
 HALF, WHOLE, NUM_ENVS, STEPS = 2, 4, 4, 8
-
-
-class NoisyEncoder(mp.StatefulModule):
-    """Adds noise from keys in the carry to its input."""
-
-    def __init__(self, rngs: mp.Rngs) -> None:
-        self.base_key = mp.Variable(rngs.key())
-
-    def initialize_state(self, batch_size: int) -> Any:
-        return self.random.split(self.base_key[...], batch_size)
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        keys = self.random.split(state, 2)
-        return mp.StatefulModuleOutput(keys[:, 1], x + 0.1 * self.random.normal(keys[:, 0], (x.shape[-1],)))
-
-
-def make_network(seed: int) -> Any:
-    """Statistics, noise, memory, a sampler whose entropy draws."""
-    rngs = mp.Rngs(seed)
-    heads = support.actor_critic(3, "NormalTanhSampler", seed=seed)
-    network = mp.Sequential([mp.Normalizer(1), NoisyEncoder(rngs), mp.LSTM(1, 3, rngs), heads])
-    support.fill_randomly(network, seed)
-    mp.load_portable(network[0], mp.to_portable(mp.Normalizer(1)))
-    return network
 
 
 def go(network: Any, **options: Any) -> training.Run:
@@ -63,14 +39,14 @@ def save(folder: Path, network: Any, run: training.Run) -> None:
 def in_a_new_process(backend: str, folder: Path) -> None:
     """Continues the run saved in ``folder/whole`` and saves it in ``folder/rest``."""
     with mp.use_backend(backend):
-        network = make_network(1)  # other weights, which loading replaces
+        network = checkpoints.noisy_network(1)  # other weights, which loading replaces
         state = mp.load_checkpoint(folder / "whole" / f"step_{HALF * NUM_ENVS * STEPS:012d}", network)
         save(folder / "rest", network, go(network, initial_state=state))
 
 
 @pytest.mark.nightly
 def test_in_a_new_process(engine: Any, tmp_path: Path):
-    network = make_network(0)
+    network = checkpoints.noisy_network(0)
     run = go(network)
     save(tmp_path / "whole", network, run)
     environment = dict(os.environ)
@@ -98,34 +74,6 @@ def test_in_a_new_process(engine: Any, tmp_path: Path):
     half = checkpoints.files_of(tmp_path / "whole" / f"step_{HALF * NUM_ENVS * STEPS:012d}")
     for file, content in whole.items():
         assert half[file] != content, file
-
-
-@pytest.mark.parametrize(("schedule", "scale_rewards"), [("constant", False), ("cosine", True), ("adaptive_kl", True)])
-def test_schedules_and_reward_scaling(torch_engine: Any, schedule: str, scale_rewards: bool, tmp_path: Path):
-    class Discrete(FunctionalGoal):
-        action_space = Clock(1).action_space
-
-    def train(network: Any, **options: Any) -> training.Run:
-        return training.train(
-            mp.make_env(Discrete(3), num_envs=NUM_ENVS),
-            network,
-            iterations=WHOLE,
-            lr_schedule=schedule,
-            learning_rate=1e-3,
-            scale_rewards=scale_rewards,
-            config={"checkpoint_every_steps": HALF * 4 * NUM_ENVS},
-            **options,
-        )
-
-    networks = [NoisyNet(1, 2, mp.Rngs(seed)) for seed in (0, 1)]
-    run = train(networks[0])
-    mp.save_checkpoint(tmp_path / "half", run.checkpoints[0][0], networks[0])
-    rest = train(networks[1], initial_state=mp.load_checkpoint(tmp_path / "half", networks[1]))
-    for name in ("learning_rate", "step", "losses/actor", "losses/critic", "gradient/norm", "ratio/first_max_dev"):
-        assert rest.column(name) == run.column(name)[HALF:], name
-    # The adaptive rate moves after every iteration here, in which the policy hardly does.
-    assert len(set(run.column("learning_rate"))) == (1 if schedule == "constant" else WHOLE)
-    training.assert_same_end(rest, run, (networks[1], networks[0]))
 
 
 def test_a_host_environment_starts_anew_and_its_carry_with_it(torch_engine: Any, tmp_path: Path):

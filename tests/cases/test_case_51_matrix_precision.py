@@ -12,7 +12,7 @@ import support
 from gymnasium import spaces
 
 import multippo as mp
-from multippo.testing import HostEnv
+from multippo.testing import Clock
 
 FEATURES, NUM_ENVS, STEPS = 64, 16, 12
 STD = 0.05
@@ -20,20 +20,13 @@ TOLERANCE = {"cpu": 2e-4, "gpu": 2e-3}
 """Of a log-likelihood: an error of a mean counts 1 / STD times."""
 
 
-class Numbers(HostEnv):
-    """Shows random numbers and never ends."""
+class Numbers(Clock):
+    """Shows random numbers."""
 
     def __init__(self) -> None:
-        super().__init__(NUM_ENVS, "same_step")
+        super().__init__(STEPS, num_envs=NUM_ENVS)
         self.observation_space = spaces.Box(-np.inf, np.inf, (FEATURES,), np.float32)
         self.action_space = spaces.Box(-1, 1, (8,), np.float32)
-
-    def _begin(self, which: np.ndarray) -> None:
-        pass
-
-    def _advance(self, action: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        never = np.zeros(NUM_ENVS, bool)
-        return np.zeros(NUM_ENVS), never, never.copy()
 
     def _observe(self) -> np.ndarray:
         return self._rng.normal(size=(NUM_ENVS, FEATURES)).astype(np.float32)

@@ -84,18 +84,6 @@ def test_every_parameter_is_found_has_a_gradient_and_changes(engine: Any):
             assert np.abs(after[name] - value).max() > 1e-5, name
 
 
-def test_engines_agree_and_convert():
-    found = support.each_engine(make_network)
-    names = [set(mp.to_portable(network)) for network in found.values()]
-    assert names[0] == names[1]
-    mp.load_portable(found["torch"], mp.to_portable(found["jax"]))
-    x = np.random.default_rng(1).normal(size=(3, SIZE)).astype(np.float32)
-    outputs = []
-    for network in found.values():
-        outputs.append(support.to_numpy(network.layers[0]((), network.engine.asarray(x)).output))
-    np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-5)
-
-
 class Captures(mp.StatefulModule):
     """Uses a layer by a function: its own, or one that it does not hold, where neither framework sees it."""
 
@@ -149,9 +137,3 @@ def test_layers_are_tracked_or_refused_with_the_remedy(engine: Any, kind: type):
         assert kind is tuple and "list" in str(error)
     else:
         assert len(mp.to_portable(module)) == 4
-
-
-@pytest.mark.parametrize("name", ["engine", "xp", "random"])
-def test_names_that_the_library_uses_are_refused(engine: Any, name: str):
-    with pytest.raises(TypeError, match=name):
-        type("Taken", (mp.StatefulModule,), {name: 1, "__call__": lambda self, s, x, e=None: None})
