@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import support
 import training
