@@ -76,33 +76,29 @@ if TYPE_CHECKING:
     from multippo.runs.loading import Run, load_run
 
 _LAZY = {
-    "CheckpointFolder": "multippo.algorithms.checkpointing.folder",
-    "DistillationConfig": "multippo.algorithms.distillation.training",
-    "DistillationTrainConfig": "multippo.algorithms.distillation.training",
-    "EvalConfig": "multippo.algorithms.config",
-    "PPOConfig": "multippo.algorithms.config",
-    "TrainConfig": "multippo.algorithms.config",
-    "TrainResult": "multippo.algorithms.types",
-    "TrainingState": "multippo.algorithms.types",
-    "Transition": "multippo.algorithms.types",
-    "eval_rollout": "multippo.algorithms.evaluation",
-    "load_checkpoint": "multippo.algorithms.checkpointing.checkpoint",
-    "Run": "multippo.runs.loading",
-    "load_run": "multippo.runs.loading",
-    "ppo_loss": "multippo.algorithms.losses",
-    "record_activations_rollout": "multippo.algorithms.evaluation",
-    "replay": "multippo.algorithms.minibatches",
-    "save_checkpoint": "multippo.algorithms.checkpointing.checkpoint",
-    "train_distillation": "multippo.algorithms.distillation.training",
-    "train_ppo": "multippo.algorithms.ppo",
-    "unroll_env": "multippo.algorithms.rollout",
-    "make_env": "multippo.envs",
-    "list_envs": "multippo.envs",
-    "make_cnn_actor_critic": "multippo.networks.factories.actor_critics",
-    "make_mlp": "multippo.networks.factories.actor_critics",
-    "make_mlp_layers": "multippo.networks.factories.actor_critics",
-    "make_mlp_actor_critic": "multippo.networks.factories.actor_critics",
-    "make_recurrent_actor_critic": "multippo.networks.factories.actor_critics",
+    name: f"multippo.{module}"
+    for module, names in {
+        "algorithms.checkpointing.checkpoint": ("load_checkpoint", "save_checkpoint"),
+        "algorithms.checkpointing.folder": ("CheckpointFolder",),
+        "algorithms.config": ("EvalConfig", "PPOConfig", "TrainConfig"),
+        "algorithms.distillation.training": ("DistillationConfig", "DistillationTrainConfig", "train_distillation"),
+        "algorithms.evaluation": ("eval_rollout", "record_activations_rollout"),
+        "algorithms.losses": ("ppo_loss",),
+        "algorithms.minibatches": ("replay",),
+        "algorithms.ppo": ("train_ppo",),
+        "algorithms.rollout": ("unroll_env",),
+        "algorithms.types": ("TrainResult", "TrainingState", "Transition"),
+        "envs": ("list_envs", "make_env"),
+        "networks.factories.actor_critics": (
+            "make_cnn_actor_critic",
+            "make_mlp",
+            "make_mlp_actor_critic",
+            "make_mlp_layers",
+            "make_recurrent_actor_critic",
+        ),
+        "runs.loading": ("Run", "load_run"),
+    }.items()
+    for name in names
 }
 """Names imported at first use: gymnasium and the training loop take longer than the rest together."""
 

@@ -7,7 +7,6 @@ configuration, or an argument that has one meaning everywhere, is refused by its
 from __future__ import annotations
 
 import difflib
-import dis
 import functools
 import inspect
 import math
@@ -234,33 +233,6 @@ def refuse_unknown(taker: str, given: Iterable[str], known: Iterable[str]) -> No
         if name not in known:
             hint = did_you_mean(name, known) or f" It takes {', '.join(known)}."
             raise TypeError(f"{taker}() got an unexpected keyword argument {name!r}.{hint}")
-
-
-def refuse_swallowed(creator: Callable[..., Any], given: Iterable[str]) -> None:
-    """Refuses the first keyword that a class or function would take in its ``**kwargs`` without ever reading them.
-
-    Args:
-        creator: The class or function.
-        given: Names that are to be passed.
-
-    Raises:
-        TypeError: If there is one, in Python's words for a keyword that is not taken.
-    """
-    function: Any = creator.__init__ if isinstance(creator, type) else creator
-    parameters = inspect.signature(function).parameters
-    code = getattr(function, "__code__", None)
-    others = [parameter.name for parameter in parameters.values() if parameter.kind is parameter.VAR_KEYWORD]
-    if code is None or not others:
-        return
-    # Newer versions of Python load two variables in one instruction.
-    loaded = [step.argval for step in dis.get_instructions(code) if "LOAD_FAST" in step.opname]
-    if others[0] in code.co_cellvars or any(
-        others[0] in (name if isinstance(name, tuple) else [name]) for name in loaded
-    ):
-        return
-    for name in given:
-        if name not in parameters:
-            raise TypeError(f"{creator.__name__}() got an unexpected keyword argument {name!r}")
 
 
 def known_keywords(target: _Callable) -> _Callable:

@@ -19,19 +19,6 @@ from collections.abc import Generator, Iterator
 from importlib import metadata
 from typing import Any
 
-__all__ = [
-    "PLACE",
-    "DamagedCheckpointError",
-    "MultippoError",
-    "NonFiniteError",
-    "RunError",
-    "Terminated",
-    "UnexpectedFileError",
-    "UsageError",
-    "one_line",
-    "place_of",
-]
-
 _MOST_SHOWN = 2000
 _REQUIREMENT = re.compile(r"""([\w.-]+) (?:\[(.*?)\])? (?:>=([\d.]+))? .* \bextra\ ==\ ["'](\w+)["']""", re.VERBOSE)
 

@@ -11,26 +11,9 @@ from typing import Any
 
 from multippo.backends.registry import active_engine
 from multippo.networks import initializers as _initializers
-from multippo.networks.core.binding import Param, Variable
-from multippo.random import Rngs
-
-__all__ = [
-    "Dict",
-    "List",
-    "Param",
-    "Rngs",
-    "Variable",
-    "elu",
-    "gelu",
-    "initializers",
-    "leaky_relu",
-    "relu",
-    "sigmoid",
-    "silu",
-    "softplus",
-    "swish",
-    "tanh",
-]
+from multippo.networks.core.binding import Param as Param
+from multippo.networks.core.binding import Variable as Variable
+from multippo.random import Rngs as Rngs
 
 
 class _Activation(str):

@@ -47,13 +47,9 @@ class DeferredInterrupt:
     Args:
         rescue: Saves what is finished, from any thread; see ``save_what_is_finished``.
         patience_s: Seconds that abandonable work may go on after the first signal.
-
-    Attributes:
-        abandoned: True once work has been given up for a signal.
     """
 
     def __init__(self, rescue: Callable[[], object] = str, patience_s: float = 5.0) -> None:
-        self.abandoned = False
         self._rescue, self._patience_s = rescue, patience_s
         self._signal: int | None = None
         self._abandonable = self._late = False
@@ -87,12 +83,11 @@ class DeferredInterrupt:
         self._abandonable = True
         try:
             if self._late:
-                self._abandon()
+                self.raise_if_requested()
             yield
         except Exception:
             # SIGTERM often goes to the processes of the environments as well, and they end at once.
-            if not self.abandoned:
-                self._abandon()
+            self.raise_if_requested()
             raise
         finally:
             self._abandonable = False
@@ -103,8 +98,7 @@ class DeferredInterrupt:
             raise Terminated if self._signal == signal.SIGTERM else KeyboardInterrupt
 
     def _note(self, signum: int, *_: object) -> None:
-        if self.requested:
-            self._abandon()
+        self.raise_if_requested()
         self._signal = signum
         _LOG.warning("%s: finishing this iteration first. Once more stops at once.", _WORDS[signum].capitalize())
         # Where the system has such a timer and the program does not use it.
@@ -115,11 +109,7 @@ class DeferredInterrupt:
     def _expire(self, *_: object) -> None:
         self._late = True
         if self._abandonable:
-            self._abandon()
-
-    def _abandon(self) -> None:
-        self.abandoned |= self._abandonable and self.requested
-        self.raise_if_requested()
+            self.raise_if_requested()
 
 
 class Deadline:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 import multippo as mp
-from multippo.arguments import known_keywords, refuse_swallowed
+from multippo.arguments import known_keywords
 
 
 @known_keywords
@@ -43,22 +43,3 @@ def test_the_factories_know_their_keywords(name, wrong, meant):
     with pytest.raises(TypeError, match=re.escape(f"{name}() got an unexpected keyword argument '{wrong}'.")) as caught:
         getattr(mp, name)(4, 2, **{wrong: 8})
     assert f"Did you mean '{meant}'?" in str(caught.value)
-
-
-def swallows(size=1, **options):
-    return size
-
-
-def passes_on(size=1, **options):
-    return dict(size=size, **options)
-
-
-def reads_later(size=1, **options):
-    return lambda: options
-
-
-def test_what_would_be_swallowed_is_refused():
-    with pytest.raises(TypeError, match=re.escape("swallows() got an unexpected keyword argument 'sise'")):
-        refuse_swallowed(swallows, ["size", "sise"])
-    for taker in (passes_on, reads_later, dict):
-        refuse_swallowed(taker, ["sise"])

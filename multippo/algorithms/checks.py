@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -46,48 +45,17 @@ def with_num_envs(ppo: PPOConfig, num_envs: int) -> PPOConfig:
     return dataclasses.replace(ppo, num_envs=num_envs)
 
 
-def check_call(network: Any, config: Any, log_fn: Any, checkpoint_fn: Any) -> None:
+def check_call(network: Any, config: Any) -> None:
     """Checks the arguments of ``train_ppo`` that need no environment.
 
     Raises:
-        TypeError: If one is of the wrong type, or a callback takes another number of arguments.
+        TypeError: If one is of the wrong type.
         ValueError: If the engine has no gradients.
     """
     refuse_other_module("train_ppo", network, "network")
     if not isinstance(config, TrainConfig):
         raise TypeError(f"train_ppo needs a TrainConfig; got a {type(config).__name__}.")
-    _check_callback("log_fn", log_fn, "the metrics, or of the metrics and the step", (1, 2))
-    _check_callback("checkpoint_fn", checkpoint_fn, "the training state and the step", (2,))
     check_trains(network.engine)
-
-
-def _check_callback(name: str, function: Any, arguments: str, counts: tuple[int, ...]) -> None:
-    """Refuses a callback that could not be called, before the first step and not after the last.
-
-    Args:
-        name: What the user calls it.
-        function: As the user passed it, or None.
-        arguments: What it is called with, in words.
-        counts: How many arguments that may be.
-
-    Raises:
-        TypeError: If it is not a function, or takes another number of arguments.
-    """
-    if function is None:
-        return
-    if not callable(function):
-        raise TypeError(f"{name}={function!r} is not possible: expected a function of {arguments}.")
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a builtin, such as list.append
-        return
-    for count in counts:
-        try:
-            signature.bind(*[None] * count)
-        except TypeError:
-            continue
-        return
-    raise TypeError(f"{name} takes {signature}; expected a function of {arguments}.")
 
 
 def check_trains(engine: Any) -> None:

@@ -24,11 +24,11 @@ from multippo.algorithms.metrics import EVAL_RETURN
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.reports import (
     LogFn,
+    callback,
     first_not_finite,
     readable,
     remedy,
     replay_warning,
-    with_step,
     zero_gradient_warning,
 )
 from multippo.algorithms.schedules import coefficients_at, iterations_left, planned_steps
@@ -77,7 +77,9 @@ class Run:
         made: contextlib.ExitStack,
         make_teacher: Callable[[Env], Teacher] | None = None,
     ) -> None:
-        check_call(network, config, log_fn, checkpoint_fn)
+        check_call(network, config)
+        self.log_fn = callback("log_fn", log_fn, "the metrics, or of the metrics and the step", (1, 2))
+        self.checkpoint_fn = callback("checkpoint_fn", checkpoint_fn, "the training state and the step", (2,))
         self.engine, self.network = network.engine, network
         self._compiled_before = self.engine.compile_seconds()
         made.enter_context(self.engine.activated())
@@ -89,7 +91,6 @@ class Run:
         widest = widest_layer(self.engine, self.engine.split(network).params)
         made.enter_context(self.engine.training(rows, widest))
         made.enter_context(training_mode(network))
-        self.log_fn, self.checkpoint_fn = with_step(log_fn), checkpoint_fn
         carry = network.initialize_state(self.env.num_envs)
         length = choose_sequence_length(self.ppo, self.env.num_envs, has_memory(carry))
         per_call = max(1, config.log_every_steps // self.ppo.steps_per_iteration)
@@ -240,7 +241,7 @@ class Run:
                     _LOG.warning(text)
             if self.log_fn is not None:
                 self._show_weights()
-                self.log_fn(metrics)
+                self.log_fn(metrics, int(metrics["step"]))
 
     def _evaluate(self) -> dict[str, float]:
         assert self.evaluator is not None

@@ -32,21 +32,42 @@ def readable(report: dict[str, Any]) -> dict[str, float]:
     return metrics
 
 
-def with_step(log_fn: LogFn | None) -> Callable[[dict[str, float]], None] | None:
-    """Calls ``log_fn`` with the metrics, and with the step too if it takes it."""
-    if log_fn is None:
+def callback(name: str, function: Any, words: str, counts: tuple[int, ...]) -> Callable[[Any, int], Any] | None:
+    """A function of a value and the step, which calls the user's with as many of the two as it takes.
+
+    Args:
+        name: What the user calls it.
+        function: As the user passed it, or None.
+        words: What it is called with, for an error.
+        counts: How many arguments it may take.
+
+    Raises:
+        TypeError: If it is not a function, or takes another number of arguments.
+    """
+    if function is None:
         return None
+    if not callable(function):
+        raise TypeError(f"{name}={function!r} is not possible: expected a function of {words}.")
+    count = counts[0]
     try:
-        parameters = inspect.signature(log_fn).parameters.values()
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin, such as list.append
-        return log_fn
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    takes_step = len([p for p in positional if p.default is p.empty]) >= 2 or any(
-        p.kind is p.VAR_POSITIONAL for p in parameters
-    )
-    if takes_step:
-        return lambda metrics: log_fn(metrics, int(metrics["step"]))
-    return log_fn
+        pass
+    else:
+        fitting = [count for count in counts if _binds(signature, count)]
+        if not fitting:
+            raise TypeError(f"{name} takes {signature}; expected a function of {words}.")
+        any_number = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
+        count = fitting[-1] if any_number else fitting[0]
+    return function if count == 2 else lambda value, _: function(value)
+
+
+def _binds(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
 
 
 def first_not_finite(report: dict[str, Any], num_envs: int, params: list[tuple[str, Any]], xp: Any) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from multippo.arguments import check_size, refuse_swallowed, refuse_unknown
+from multippo.arguments import check_size, refuse_unknown
 from multippo.envs.api import Env
 from multippo.envs.host.host_env import GymnasiumEnv
 from multippo.envs.host.vector_forms import Vectorization, Wrapper, first_made, vectorize, vectorize_id
@@ -126,9 +126,6 @@ def _creator(spec: EnvSpec) -> Callable[..., Any]:
     return load_env_creator(entry) if isinstance(entry, str) else entry
 
 
-_TAKEN_BY_GYMNASIUM = ("max_episode_steps", "disable_env_checker", "render_mode")
-"""Arguments of ``gymnasium.make`` that need not reach the environment's constructor."""
-
 _INTERNAL = {"env", "env_id", "name", "constructors", "can_repeat", "vector_env", "remake"}
 """Parameters that ``make_env`` fills in itself."""
 
@@ -231,7 +228,6 @@ def _make_gymnasium(
 
     def remake(count: int) -> VectorEnv[Any, Any, Any]:
         try:
-            refuse_swallowed(_creator(spec), [name for name in kwargs if name not in _TAKEN_BY_GYMNASIUM])
             return vectorize_id(spec, count, vectorization, wrappers, worker_timeout, **kwargs)
         except gymnasium.error.DependencyNotInstalled as error:
             raise ImportError(f"{env_id} needs a package that is not installed: {error}") from error

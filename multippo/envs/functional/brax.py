@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from multippo.arguments import refuse_swallowed
 from multippo.envs.functional.functional_env import FunctionalEnv, precision_of_engine
 from multippo.envs.structure import Content
 
@@ -48,7 +47,6 @@ def make_brax(
         TypeError: If nothing takes an argument.
         ImportError: If brax can't compute the environment with the JAX that is installed.
     """
-    given = list(kwargs)
     if backend is not None:
         if backend not in BRAX_BACKENDS:
             raise ValueError(f"brax has no backend {backend!r}: expected one of {', '.join(BRAX_BACKENDS)}.")
@@ -63,7 +61,6 @@ def make_brax(
         # The system's constants are of the precision in which it will be simulated.
         with precision_of_engine():
             env = envs.get_environment(name, **kwargs)
-    refuse_swallowed(type(env), given)
     if (
         getattr(getattr(env, "sys", None), "enable_fluid", False)
         and "a_min" not in inspect.signature(jnp.clip).parameters
