@@ -74,7 +74,7 @@ TORCH: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", TORCH)
-def test_of_torch(engine, name):
+def test_of_torch(torch_engine, name):
     theirs, kind = random_torch(TORCH[name]()), name.split()[0]
     layer = ours(kind)
     assert mp.load_torch_state(layer, theirs.state_dict()) == []
@@ -130,7 +130,7 @@ def randomly(tree: Any) -> Any:
 
 @pytest.mark.parametrize("name", FLAX)
 @pytest.mark.parametrize("api", ["nnx", "linen"])
-def test_of_flax(engine, name, api):
+def test_of_flax(torch_engine, name, api):
     of_nnx, of_linen, carry = FLAX[name]
     kind = name.split()[0]
     x = IMAGE if kind == "Conv" else SEQUENCE
@@ -150,7 +150,7 @@ def test_of_flax(engine, name, api):
     np.testing.assert_allclose(computed(layer, kind), expected, atol=2e-6)
 
 
-def test_a_network_layer_by_layer(engine):
+def test_a_network_layer_by_layer(torch_engine):
     """As rsl_rl keeps an actor-critic, with its normaliser; what is not named stays as it is."""
     rng = np.random.default_rng(1)
     state = {
@@ -176,10 +176,10 @@ def test_a_network_layer_by_layer(engine):
         after["layers.1.components.critic.kernel"], before["layers.1.components.critic.kernel"]
     )
     assert network.layers[0].count == 2**31 + 7
-    np.testing.assert_allclose(engine.to_numpy(network.layers[0].variance), [4.0, 5.0, 6.0], rtol=1e-6)
+    np.testing.assert_allclose(torch_engine.to_numpy(network.layers[0].variance), [4.0, 5.0, 6.0], rtol=1e-6)
 
 
-def test_half_precision_and_initial_states(engine):
+def test_half_precision_and_initial_states(torch_engine):
     theirs = random_torch(torch.nn.LSTM(FEATURES, HIDDEN)).to(torch.bfloat16)
     layer = mp.LSTM(FEATURES, HIDDEN, mp.Rngs(0), trainable_initial_state=True)
     support.fill_randomly(layer, 2)
@@ -193,87 +193,44 @@ def test_half_precision_and_initial_states(engine):
 LINEAR = {"weight": np.ones((HIDDEN, FEATURES)), "bias": np.zeros(HIDDEN)}
 
 
+CONV1D = torch.nn.Conv1d(3, 4, 2).state_dict()
+UNEVEN = {"weight_ih": np.ones((16, 3)), "weight_hh": np.ones((16, 4)), "bias_ih": np.ones(1), "bias_hh": np.ones(16)}
+
+
 @pytest.mark.parametrize(
-    ("state", "names", "message"),
+    ("layer", "state", "names", "message"),
     [
-        (
-            LINEAR,
-            {"layers.2": ""},
-            "'layers.2' is not a layer of the network.* Those with weights are 'layers.0', 'layers.1'",
-        ),
-        (LINEAR, {"": ""}, "'' is not a layer of the network"),
-        ({f"pi.{k}": v for k, v in LINEAR.items()}, {"layers.0": "po"}, "'po' is not a module of the torch .*pi"),
-        ({"weight": LINEAR["weight"]}, {"layers.0": ""}, r"has ['bias', 'kernel']; the torch state gives ['kernel']"),
-        ({"bias": LINEAR["bias"]}, {"layers.0": ""}, r"has no 'weight'; it has ['bias']"),
-        ({**LINEAR, "scale": np.ones(1)}, {"layers.0": ""}, r"has ['scale'], which a Dense does not have"),
-        ({**LINEAR, "weight": np.ones((2, 2))}, {"layers.0": ""}, "kernel of the Dense at 'layers.0' has shape (3, 4)"),
-        (
-            torch.nn.LSTM(HIDDEN, HIDDEN, 2).state_dict(),
-            {"layers.1": ""},
-            "'weight_ih_l1'], which a",
-        ),
+        ("net", LINEAR, {"layers.2": ""}, "'layers.2' is not a layer of the network"),
+        ("net", LINEAR, {"": ""}, "'' is not a layer of the network"),
+        ("net", {f"pi.{k}": v for k, v in LINEAR.items()}, {"layers.0": "po"}, "'po' is not a module of the torch"),
+        ("Dense", {"weight": LINEAR["weight"]}, None, "has ['bias', 'kernel']; the torch state gives ['kernel']"),
+        ("Dense", {"bias": LINEAR["bias"]}, None, "has no 'weight'; it has ['bias']"),
+        ("Dense", {**LINEAR, "scale": np.ones(1)}, None, "has ['scale'], which a Dense does not have"),
+        ("net", {**LINEAR, "weight": np.ones((2, 2))}, {"layers.0": ""}, "Dense at 'layers.0' has shape (3, 4)"),
+        ("net", torch.nn.LSTM(HIDDEN, HIDDEN, 2).state_dict(), {"layers.1": ""}, "'weight_ih_l1'], which a"),
+        ("Dense", torch.nn.Linear(3, 4), None, "pass module.state_dict()"),
+        ("Dense", [LINEAR], None, "load_torch_state got a list"),
+        ("Dense", {**LINEAR, "bias": None}, None, "The bias of the torch state holds NoneType"),
+        ("Dense", {**LINEAR, "bias": np.ones(4) * 1j}, None, "The bias of the torch state holds complex128"),
+        ("Conv", CONV1D, None, "it has bias (4,), weight (4, 3, 2)"),
+        ("LSTM", {"weight_ih": np.ones(16), "weight_hh": np.ones((16, 4))}, None, "does not fit a LSTM: "),
+        ("LSTM", UNEVEN, None, "all input arrays must have the same shape; it has bias_hh (16,), bias_ih (1,)"),
     ],
 )
-def test_what_does_not_fit_is_named_and_changes_nothing(torch_engine, state, names, message):
-    network = mp.Sequential([mp.Dense(FEATURES, HIDDEN, mp.Rngs(0)), mp.LSTM(HIDDEN, HIDDEN, mp.Rngs(1))])
+def test_what_does_not_fit_is_named_and_changes_nothing(torch_engine, layer, state, names, message):
+    net = lambda: mp.Sequential([ours("Dense"), mp.LSTM(HIDDEN, HIDDEN, mp.Rngs(1))])  # noqa: E731
+    network = net() if layer == "net" else ours(layer)
     before = mp.to_portable(network)
-    pattern = ".*".join(map(re.escape, message.split(".*")))
-    with pytest.raises(ValueError, match=pattern):
+    with pytest.raises((TypeError, ValueError)) as refused:
         mp.load_torch_state(network, state, names)
+    assert message in str(refused.value)
     support.assert_trees_close(mp.to_portable(network), before, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("make", "state", "error", "message"),
-    [
-        ("Dense", torch.nn.Linear(3, 4), TypeError, "load_torch_state got a Linear; .* pass module.state_dict()"),
-        ("Dense", [LINEAR], TypeError, "load_torch_state got a list"),
-        ("Dense", {**LINEAR, "bias": None}, TypeError, "The bias of the torch state holds NoneType"),
-        ("Dense", {**LINEAR, "bias": np.ones(4) * 1j}, TypeError, "The bias of the torch state holds complex128"),
-        (
-            "Conv",
-            torch.nn.Conv1d(3, 4, 2).state_dict(),
-            ValueError,
-            "does not fit a Conv: .*; it has bias (4,), weight (4, 3, 2)",
-        ),
-        (
-            "Conv",
-            torch.nn.Conv3d(3, 4, 2).state_dict(),
-            ValueError,
-            "does not fit a Conv: .*; it has .*weight (4, 3, 2, 2, 2)",
-        ),
-        (
-            "LSTM",
-            {"weight_ih": np.ones(16), "weight_hh": np.ones((16, 4))},
-            ValueError,
-            "does not fit a LSTM: .*; it has weight_hh (16, 4), weight_ih (16,)",
-        ),
-        (
-            "LSTM",
-            {
-                "weight_ih": np.ones((16, 3)),
-                "weight_hh": np.ones((16, 4)),
-                "bias_ih": np.ones(1),
-                "bias_hh": np.ones(16),
-            },
-            ValueError,
-            "does not fit a LSTM: all input arrays must have the same shape; it has bias_hh (16,), bias_ih (1,)",
-        ),
-    ],
-)
-def test_what_is_no_state_of_the_layer(torch_engine, make, state, error, message):
-    layer = ours(make)
-    before = mp.to_portable(layer)
-    with pytest.raises(error, match=".*".join(map(re.escape, message.split(".*")))):
-        mp.load_torch_state(layer, state)
-    support.assert_trees_close(mp.to_portable(layer), before, 0.0)
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"count": float("nan")}, "the count is nan; expected one number from 0 to below 2**60"),
-        ({"count": float("inf")}, "the count is inf"),
         ({"count": -5}, "the count is -5"),
         ({"count": 2**60}, "the count is 1152921504606846976"),
         ({"count": np.array([5, 5])}, "the count is [5 5]; expected one number"),
@@ -282,7 +239,6 @@ def test_what_is_no_state_of_the_layer(torch_engine, make, state, error, message
             "are [1. 1. 1.] and [ 1. -1.  1.]; expected finite ones, and variances of 0 or more",
         ),
         ({"_var": np.array([1.0, np.nan, 1.0])}, "[ 1. nan  1.]; expected finite"),
-        ({"mean": np.array([1.0, np.inf, 1.0])}, "mean and variance are [ 1. inf  1.]"),
     ],
 )
 def test_statistics_that_no_inputs_have(torch_engine, changed, message):
