@@ -103,14 +103,6 @@ def test_a_lesson_is_judged_at_every_step_in_every_environment(engine, steps):
                 np.testing.assert_allclose(out.output[name], value[t], rtol=1e-12, err_msg=f"{name} at {t}")
 
 
-def test_one_environment_alone(engine):
-    (expected,) = kl(TAUGHT[0, :1], LOGITS[0, :1])
-    copy = measured(categorical(), "kl")
-    extras = put(copy, tree_map(lambda x: x[0, :1], taught()))
-    out = to_numpy(copy(copy.initialize_state(1), put(copy, LOGITS[0, :1]), extras))
-    np.testing.assert_allclose(out.output["entropy"], [expected], rtol=1e-12)
-
-
 def test_a_gaussian_by_hand(engine):
     # Two dimensions: m' = (0.5, -1), s' = softplus(x) + 1e-3; the teacher's m = (0, 1), s = (2, 0.5), u = (0.3, -0.2).
     x = np.tile([0.5, -1.0, 0.1, -0.4], (B, 1))
@@ -166,13 +158,6 @@ def test_a_copy_shares_what_is_learnt_and_a_module_in_two_places_stays_one(engin
     # The network itself emits samples as before, also under a container.
     assert not is_lesson(call(network, np.ones((B, 3))).rollout_extras["a"][1])
     assert is_lesson(call(copy, np.ones((B, 3))).rollout_extras["a"][1])
-
-
-def test_without_a_loss_samplers_stay_what_they_are(engine):
-    sampler = categorical()
-    copy = measured(sampler, None)
-    assert type(copy) is type(sampler) and copy is not sampler
-    assert not is_lesson(call(copy, LOGITS[0]).rollout_extras)
 
 
 class Own(mp.CategoricalSampler):

@@ -120,13 +120,6 @@ def test_the_original_stays_as_it_is_and_is_followed(engine):
     assert_trees_close(mp.to_portable(recordable), changed, 0.0)
 
 
-def test_recording_a_recording_network_changes_nothing(engine):
-    once = mp.with_recording(network())
-    twice = mp.with_recording(once)
-    assert twice is not once
-    assert_trees_close(call(twice).metrics, call(once).metrics, 0.0)
-
-
 def test_modules_of_users(engine):
     rngs = mp.Rngs(0)
     net = mp.with_recording(mp.Sequential([mp.Parallel({"0": Inner(), "a.b": TwoLayers(rngs)})]))
@@ -146,23 +139,6 @@ def test_a_module_in_two_places_stays_one(engine):
     assert len(mp.to_portable(net)) == 2
     with pytest.raises(TypeError, match="with_recording got a list; expected a StatefulModule"):
         mp.with_recording([shared])
-
-
-def test_a_graph_records_its_populations(engine):
-    graph = mp.PopulationGraph(mp.Rngs(0))
-    graph.add_population("in", input_size=5, output_size=5, input_from="x")
-    graph.add_population("hidden", input_size=3, output_size=3, activation="tanh")
-    graph.connect("in", "hidden")
-    graph.add_output("out", source="hidden")
-    graph.finalize()
-    x = {"x": engine.asarray(X[0])}
-    net = mp.with_recording(mp.Sequential([graph]))
-    out = net(net.initialize_state(B), x)
-    found = mp.extract_activations(out.metrics)
-    assert sorted(found) == [0] and sorted(found[0]) == ["hidden", "in"]
-    assert_trees_close(found[0]["in"], X[0], 0.0)
-    assert_trees_close(found[0]["hidden"], out.output["out"], 0.0)
-    assert not graph.record_activations and graph(graph.initialize_state(B), x).metrics == {}
 
 
 def test_names_that_would_be_taken_for_something_else(engine):

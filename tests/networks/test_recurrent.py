@@ -153,14 +153,15 @@ def test_a_trained_time_constant_stays_above_one(engine):
         assert np.isfinite(to_numpy(rnn.time_constant)).all()
 
 
-PLAIN = {"bias": (9,), "input_kernel": (2, 9), "recurrent_bias": (3,), "recurrent_kernel": (3, 9)}
+OF_GRU = {"bias": (9,), "input_kernel": (2, 9), "recurrent_bias": (3,), "recurrent_kernel": (3, 9)}
 OF_RNN = {"bias": (3,), "input_kernel": (2, 3), "recurrent_kernel": (3, 3)}
 
 
 @pytest.mark.parametrize(
     ("cell", "options", "trained", "constant"),
     [
-        (mp.GRU, {"trainable_initial_state": True}, {**PLAIN, "initial_h": (3,)}, {}),
+        (mp.LSTM, {}, {"bias": (12,), "input_kernel": (2, 12), "recurrent_kernel": (3, 12)}, {}),
+        (mp.GRU, {"trainable_initial_state": True}, {**OF_GRU, "initial_h": (3,)}, {}),
         (mp.RNN, {}, OF_RNN, {}),
         (mp.RNN, {"time_constant": 3.0}, OF_RNN, {"leak_logit": (3,)}),
         (mp.RNN, {"time_constant": 3, "trainable_time_constant": True}, {**OF_RNN, "leak_logit": (3,)}, {}),

@@ -160,12 +160,6 @@ def test_the_entropy_estimate_depends_on_the_noise_alone(engine):
     np.testing.assert_allclose(to_numpy(again.regularization_loss), -entropy, atol=1e-12)
 
 
-def test_without_a_weight_the_entropy_is_logged_and_not_charged(engine):
-    for kind in (mp.NormalTanhSampler, mp.NormalSampler):
-        out = sample(kind(mp.Rngs(0)), np.zeros((2, 2), np.float32))
-        assert not to_numpy(out.regularization_loss).any() and to_numpy(out.metrics["entropy"]).all()
-
-
 class Bounded(gymnasium.Env):
     """Ends after three steps, and keeps the actions it is given."""
 
