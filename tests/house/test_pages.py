@@ -24,18 +24,6 @@ def test_names_in_the_readme_are_exported():
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_the_readme_moves_parameters_between_engines(backend: str):
-    (block,) = (block for block in python_blocks("README.md") if "load_portable" in block)
-    namespace: dict[str, object] = {}
-    with mp.use_backend(backend):  # whichever engine is active outside
-        exec(block, namespace)
-    on_torch, on_jax = mp.to_portable(namespace["on_torch"]), mp.to_portable(namespace["on_jax"])
-    assert list(on_torch) == list(on_jax)
-    for name, value in on_torch.items():
-        np.testing.assert_array_equal(on_jax[name], value)
-
-
-@pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_the_readme_module_integrates_and_fits_into_a_network(backend: str):
     module, network = (block for block in python_blocks("README.md") if "LeakyIntegrator" in block)
     namespace: dict[str, object] = {}

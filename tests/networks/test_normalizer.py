@@ -43,14 +43,6 @@ def test_before_the_first_update_it_is_the_identity_up_to_its_clip(engine):
     assert mp.Normalizer(3).count == 0 and to_numpy(mp.Normalizer(3).variance).tolist() == [1.0, 1.0, 1.0]
 
 
-def test_two_numbers_by_hand(engine):
-    normalizer = mp.Normalizer(1)
-    update(normalizer, np.asarray([[[1.0]], [[5.0]]], np.float32))
-    # Mean 3, M2 = 4 + 4, variance 4: 5 becomes (5 - 3) / 2.
-    assert to_numpy(normalizer.mean[...]) == 3.0 and to_numpy(normalizer.M2[...]) == 8.0
-    assert to_numpy(normalizer((), engine.zeros((1, 1)) + 5).output) == 1.0
-
-
 def test_the_count_is_exact_beyond_32_bits(engine):
     normalizer = mp.Normalizer(1)
     # Two words in base 2**30: 2 * 2**30 - 1 is the largest int32.

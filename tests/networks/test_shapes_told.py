@@ -144,17 +144,6 @@ def test_what_a_lifted_module_was_given(torch_engine):
         assert told(kind(lambda x: x["c"]), given) == missing
 
 
-def test_what_a_lifted_module_was_given_on_jax(jax_engine):
-    message = told(mp.Lift(lambda x: x @ x), jax_engine.zeros((5, 7)))
-    assert message.startswith(f"{PATH}: Lift(<lambda>) failed on an array of shape (5, 7): dot_general requires")
-
-
-def test_the_framework_s_own_error_is_behind_it(torch_engine):
-    with pytest.raises(ValueError, match="Lift") as caught:
-        mp.Lift(lambda x: x @ x)((), torch_engine.zeros((5, 7)))
-    assert type(caught.value.__cause__) is RuntimeError
-
-
 def test_an_error_of_another_kind_stays_what_it_is(torch_engine):
     class OutOfStockError(RuntimeError):
         pass

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from multippo.conformance.evidence.deviations import compare, portable_deviation, worst_of
+from multippo.conformance.evidence.deviations import compare, portable_deviation
 
 
 def test_the_largest_difference_and_its_step_and_environment():
@@ -12,12 +12,6 @@ def test_the_largest_difference_and_its_step_and_environment():
     found = compare({"a": expected, "b": got}, {"a": expected, "b": expected})
     assert found.worst == 0.5
     assert found.where == "t=3, env=0, b[1]"
-
-
-def test_equal_trees_deviate_nowhere():
-    tree = {"a": np.ones((2, 3)), "b": [np.full((2, 3), np.inf)]}
-    found = compare(tree, tree)
-    assert (found.worst, found.where) == (0.0, "")
 
 
 def test_entries_that_do_not_count_may_hold_anything():
@@ -37,14 +31,6 @@ def test_relative_to_the_largest_magnitude_where_that_is_above_one():
     found = portable_deviation({"a": np.asarray([8.0, 3.0])}, {"a": np.asarray([8.0, 1.0])}, relative=True)
     assert (found.worst, found.where) == (0.25, "a[1]")
     assert portable_deviation({"a": np.asarray(0.75)}, {"a": np.asarray(0.25)}, relative=True).worst == 0.5
-
-
-def test_large_words_are_told_apart():
-    assert compare(np.asarray([2**32 - 1], np.uint32), np.asarray([2**32 - 2]), axes=()).worst == 1.0
-
-
-def test_the_worst_of_none_is_none():
-    assert worst_of([]).worst == 0.0
 
 
 def test_leaves_of_one_name_are_both_compared():

@@ -8,7 +8,7 @@ from multippo.conformance import composition as compositions
 from multippo.conformance.evidence.module_evidence import ModuleEvidence
 from multippo.conformance.plan import Case, Evidence, make_plan
 from multippo.conformance.random_networks.architect import _normalizers, _options
-from multippo.conformance.random_networks.composition import _CARRYING, KINDS, Composition, build, depth, parts
+from multippo.conformance.random_networks.composition import _CARRYING, KINDS, Composition, depth, parts
 from multippo.conformance.random_networks.drawn_networks import (
     ALONE,
     EVERY_RUN,
@@ -135,11 +135,6 @@ def test_what_is_printed_is_code_that_makes_the_network_again(number: int):
     assert {name: a.shape for name, a in made.items()} == {name: a.shape for name, a in remade.items()}
 
 
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="'Nope' describes no module"):
-        build(("Nope", 1))
-
-
 @pytest.mark.parametrize(
     ("wrong", "caught_by"), [("ResetsOneStepLate", "unroll/step_by_step"), ("MixesEnvironments", "call/rows_apart")]
 )
@@ -188,11 +183,3 @@ def test_programmes_of_networks_gone_by_are_let_go_of_every_now_and_then(monkeyp
             evidence.of(lambda *_: None, dataclasses.replace(network, name=str(number)), "torch", precision)
     assert cleared == ["torch"] * 2
     assert [index[1] for index in evidence._held] == ["59"] * 2
-
-
-def test_a_network_is_run_on_its_own_script():
-    network = Composition(("LSTM", 2, 3, False), (2,), ("..T", "T.."))
-    evidence = ModuleEvidence(network.specimen(), "torch", "float32")
-    assert evidence.done.tolist() == [[False, True], [False, False], [True, False]]
-    assert evidence.xs.shape == (3, 2, 2)
-    assert all(value.all() for value in evidence.arrays.values())

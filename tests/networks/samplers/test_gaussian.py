@@ -1,6 +1,5 @@
 """The Gaussian samplers: densities against scipy, divergences against torch, extremes, both ways to a std."""
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -158,42 +157,3 @@ def test_the_entropy_estimate_depends_on_the_noise_alone(engine):
     again = evaluate(sampler, x, np.zeros((n, 2)))
     np.testing.assert_allclose(to_numpy(again.metrics["entropy"]), entropy, atol=1e-12)
     np.testing.assert_allclose(to_numpy(again.regularization_loss), -entropy, atol=1e-12)
-
-
-class Bounded(gymnasium.Env):
-    """Ends after three steps, and keeps the actions it is given."""
-
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
-    action_space = gymnasium.spaces.Box(np.float32([-0.4, 0.0]), np.float32([0.4, 5.0]))
-
-    def __init__(self):
-        self.received = []
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return self.np_random.normal(size=2).astype(np.float32), {}
-
-    def step(self, action):
-        self.received.append(np.array(action))
-        self.t += 1
-        return self.np_random.normal(size=2).astype(np.float32), 1.0, False, self.t == 3, {}
-
-
-def test_what_is_clipped_for_the_environment_is_stored_as_it_was_sampled(engine):
-    envs = [Bounded() for _ in range(4)]
-    rows = iter(envs)
-    env = mp.make_env(lambda: next(rows), num_envs=4)
-    actor = mp.Sequential([mp.Dense(2, 2, mp.Rngs(1)), independent(2)])
-    mp.load_portable(actor, {**mp.to_portable(actor), "layers.0.bias": np.asarray([30.0, -30.0])})
-    network = mp.PPOAdapter(action=actor, value=mp.Dense(2, 1, mp.Rngs(2)))
-    state = network.initialize_state(4)
-    _, _, transition = mp.unroll_env(env, env.reset(mp.random.key(0)), network, state, 7, mp.random.key(1))
-    stored = to_numpy(transition.network_output)
-    # Every action lies far outside the bounds, +30 and -30 in policy coordinates, and is stored like that.
-    assert (np.abs(stored.actions) > 10).all()
-    received = np.concatenate([np.stack(env.received) for env in envs if env.received])
-    assert len(received) and (received == np.float32([0.4, 0.0])).all()
-    replayed = to_numpy(mp.replay(network, state, transition))
-    valid = to_numpy(transition.valid)
-    np.testing.assert_allclose(replayed.loglikelihoods[valid], stored.loglikelihoods[valid], atol=1e-6)
