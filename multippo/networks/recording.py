@@ -38,6 +38,9 @@ __all__ = ["ACTIVATION_KEY", "extract_activations", "with_recording"]
 _FLAG = "record_activations"
 _OWN = "output"
 
+Run = Callable[[Any], StatefulModuleOutput]
+Through = Callable[[Any, Any, Any, Run], StatefulModuleOutput]
+
 
 def with_recording(net: Any) -> Any:
     """A copy of a network that records the output of every layer in its metrics.
@@ -57,53 +60,29 @@ def with_recording(net: Any) -> Any:
         ValueError: If a child is called "activations".
     """
     refuse_other_module("with_recording", net)
-    engine, copies = net.engine, dict[int, Any]()
+    engine = net.engine
 
-    def copy(module: Any) -> Any:
-        if id(module) not in copies:  # a module that is in two places stays one
-            copies[id(module)] = make(module)
-        return copies[id(module)]
-
-    def make(module: Any) -> Any:
+    def make(module: Any, copy: Callable[[Any], Any]) -> Any:
         if not isinstance(module, StatefulModule):
             return engine.copy_module(module, copy)
         if _FLAG in vars(module):
             copied = engine.copy_module(module, lambda child: child)
             setattr(copied, _FLAG, True)
             return copied
-        _check_names(module)
-        neutral = type(module).__mro__[1]
-        records = isinstance(module, Parent) or neutral.__dict__.get("_records", False)
-        return engine.copy_module(module, copy, None if records else _recording(neutral))
+        if not isinstance(module, Parent):
+            return engine.copy_module(module, copy, passing_through(module, _recorded))
+        if ACTIVATION_KEY in module.keys:
+            raise ValueError(
+                f"with_recording got a {type(module).__name__} with a child called {ACTIVATION_KEY!r}, which would be "
+                "taken for a record itself; rename it."
+            )
+        return engine.copy_module(module, copy)
 
-    return copy(net)
-
-
-def _check_names(module: Any) -> None:
-    """Raises for a child whose metrics would be taken for a record."""
-    if isinstance(module, Parent) and ACTIVATION_KEY in module.keys:
-        raise ValueError(
-            f"with_recording got a {type(module).__name__} with a child called {ACTIVATION_KEY!r}, which would be "
-            "taken for a record itself; rename it."
-        )
+    return copied_with(net, make)
 
 
-@functools.cache
-def _recording(neutral: Any) -> type:
-    """A subclass that adds the output to the metrics."""
-
-    def call(self: Any, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        return _recorded(neutral.__call__(self, state, x, rollout_extras))
-
-    def unroll(self: Any, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        return _recorded(neutral.unroll(self, state, xs, done, rollout_extras))
-
-    names = {"__module__": neutral.__module__, "__qualname__": neutral.__qualname__, "__doc__": neutral.__doc__}
-    members = {**names, "__call__": call, "unroll": unroll, "_records": True}
-    return type(neutral)(neutral.__name__, (neutral,), members)
-
-
-def _recorded(out: StatefulModuleOutput) -> StatefulModuleOutput:
+def _recorded(module: Any, x: Any, extras: Any, run: Run) -> StatefulModuleOutput:
+    out = run(extras)
     return out._replace(metrics={**out.metrics, ACTIVATION_KEY: out.output})
 
 
@@ -162,47 +141,73 @@ def measured(network: Any, loss: str | None) -> Any:
         network: A StatefulModule.
         loss: "nll" or "kl"; None for a copy whose samplers stay what they are.
     """
-    engine, copies = network.engine, dict[int, Any]()
+    through = {"nll": _compared, "kl": _imitating, None: None}[loss]
+
+    def make(module: Any, copy: Callable[[Any], Any]) -> Any:
+        kind = passing_through(module, through) if through and isinstance(module, ActionSampler) else None
+        return network.engine.copy_module(module, copy, kind)
+
+    return copied_with(network, make)
+
+
+def _compared(sampler: Any, x: Any, extras: Any, run: Run) -> StatefulModuleOutput:
+    own, kind = sampler.distribution(x), type(sampler).__mro__[1].__name__
+    if extras is None:
+        out = run(None)
+        return out._replace(rollout_extras=Lesson(out.rollout_extras, {kind: own}))
+    if not is_lesson(extras) or kind not in extras.distribution:
+        received = f"that of a {extras.sampler}" if is_lesson(extras) else "a sample without its distribution"
+        raise ValueError(
+            f"The student's {kind} needs the lesson of a teacher's {kind}, to compare distributions; got {received}. "
+            "Let target_fn put the teacher's entry in its place, or use loss='nll'."
+        )
+    out = run(extras.raw_action)
+    return out._replace(output={**out.output, "entropy": sampler.kl_divergence(extras.distribution[kind], own)})
+
+
+def _imitating(sampler: Any, x: Any, extras: Any, run: Run) -> StatefulModuleOutput:
+    out = _compared(sampler, x, extras, run)
+    if extras is None:
+        return out
+    return out._replace(output={**out.output, "log_likelihood": -out.output["entropy"]})
+
+
+def copied_with(network: Any, make: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:
+    """A copy of a network.
+
+    Args:
+        network: A StatefulModule.
+        make: Copies one module, native ones included, given the function that copies its children.
+    """
+    copies: dict[int, Any] = {}
 
     def copy(module: Any) -> Any:
         if id(module) not in copies:  # a module that is in two places stays one
-            neutral: Any = None
-            if loss is not None and isinstance(module, ActionSampler):
-                neutral = _measuring(type(module).__mro__[1], loss)
-            copies[id(module)] = engine.copy_module(module, copy, neutral)
+            copies[id(module)] = make(module, copy)
         return copies[id(module)]
 
     return copy(network)
 
 
-@functools.cache
-def _measuring(neutral: Any, loss: str) -> type:
-    """A subclass of a sampler's class that gives and takes lessons."""
+def passing_through(module: Any, through: Through) -> type | None:
+    """A subclass of a module's class, of the same name, whose calls pass through a function; None if they do already.
 
+    Args:
+        module: A StatefulModule.
+        through: Given the module, its input, snapshots and a function of snapshots that runs it, returns an output.
+    """
+    neutral = type(module).__mro__[1]
+    return None if neutral.__dict__.get("_through") is through else _subclass(neutral, through)
+
+
+@functools.cache
+def _subclass(neutral: Any, through: Through) -> type:
     def call(self: Any, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        return _measure(self, x, rollout_extras, lambda raw: neutral.__call__(self, state, x, raw))
+        return through(self, x, rollout_extras, lambda extras: neutral.__call__(self, state, x, extras))
 
     def unroll(self: Any, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        return _measure(self, xs, rollout_extras, lambda raw: neutral.unroll(self, state, xs, done, raw))
-
-    def _measure(self: Any, x: Any, extras: Any, run: Callable[[Any], StatefulModuleOutput]) -> StatefulModuleOutput:
-        own = self.distribution(x)
-        if extras is None:
-            out = run(None)
-            return out._replace(rollout_extras=Lesson(out.rollout_extras, {neutral.__name__: own}))
-        if not is_lesson(extras) or neutral.__name__ not in extras.distribution:
-            received = f"that of a {extras.sampler}" if is_lesson(extras) else "a sample without its distribution"
-            raise ValueError(
-                f"The student's {neutral.__name__} needs the lesson of a teacher's {neutral.__name__}, to compare "
-                f"distributions; got {received}. Let target_fn put the teacher's entry in its place, or use "
-                "loss='nll'."
-            )
-        out = run(extras.raw_action)
-        divergence = self.kl_divergence(extras.distribution[neutral.__name__], own)
-        judged = {**out.output, "entropy": divergence}
-        if loss == "kl":
-            judged["log_likelihood"] = -divergence
-        return out._replace(output=judged)
+        return through(self, xs, rollout_extras, lambda extras: neutral.unroll(self, state, xs, done, extras))
 
     names = {"__module__": neutral.__module__, "__qualname__": neutral.__qualname__, "__doc__": neutral.__doc__}
-    return type(neutral)(neutral.__name__, (neutral,), {**names, "__call__": call, "unroll": unroll})
+    members = {**names, "__call__": call, "unroll": unroll, "_through": through}
+    return type(neutral)(neutral.__name__, (neutral,), members)

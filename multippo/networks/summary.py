@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from multippo.networks.core.error_paths import refuse_other_module, step_to
 from multippo.networks.core.parent import Parent
+from multippo.networks.recording import Run, copied_with, passing_through
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.networks.weights import numbers
 from multippo.trees import named_leaves, tree_leaves, tree_map
@@ -142,43 +144,31 @@ def _cells(row: ModuleRow) -> tuple[str, ...]:
 def _outputs(net: Any, sample_input: Any) -> dict[int, dict[str, tuple[int, ...]]]:
     """Shapes of every module's output, by the module's id."""
     engine, found = net.engine, dict[int, dict[str, tuple[int, ...]]]()
-    copies: dict[int, Any] = {}
 
-    def copy(module: Any) -> Any:
-        if id(module) in copies:
-            return copies[id(module)]
+    def make(module: Any, copy: Callable[[Any], Any]) -> Any:
         if not isinstance(module, StatefulModule):
-            copied = engine.copy_module(module, copy)
-        else:
-            copied = engine.copy_module(module, copy, _reporting(type(module).__mro__[1]))
-            vars(copied)["_report"] = functools.partial(report, id(module))
-        copies[id(module)] = copied
+            return engine.copy_module(module, copy)
+        copied = engine.copy_module(module, copy, passing_through(module, _reported))
+        vars(copied)["_report"] = functools.partial(report, id(module))
         return copied
 
     def report(which: int, output: Any) -> None:
         output = output._asdict() if hasattr(output, "_fields") else output
-        found[which] = {name: tuple(leaf.shape[1:]) for name, leaf in named_leaves(output)}
+        found.setdefault(which, {name: tuple(leaf.shape[1:]) for name, leaf in named_leaves(output)})
 
     def batched(leaf: Any) -> Any:
         array = engine.asarray(leaf)[None]
         floating = engine.xp.isdtype(array.dtype, "real floating")
         return engine.xp.astype(array, engine.float_dtype) if floating else array
 
-    watched = copy(net)
+    watched = copied_with(net, make)
     x = tree_map(batched, sample_input)
     with engine.no_grad():  # it may be one for acting alone
         engine.shapes(lambda state, x: tuple(watched(state, x)), net.initialize_state(1), x)
     return found
 
 
-@functools.cache
-def _reporting(neutral: Any) -> type:
-    """Subclass of a module's class that reports its outputs."""
-
-    def call(self: Any, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        out = neutral.__call__(self, state, x, rollout_extras)
-        vars(self)["_report"](out.output)
-        return out
-
-    names = {"__module__": neutral.__module__, "__qualname__": neutral.__qualname__, "__doc__": neutral.__doc__}
-    return type(neutral)(neutral.__name__, (neutral,), {**names, "__call__": call, "unroll": neutral.unroll})
+def _reported(module: Any, x: Any, extras: Any, run: Run) -> StatefulModuleOutput:
+    out = run(extras)
+    vars(module)["_report"](out.output)
+    return out

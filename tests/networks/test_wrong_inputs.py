@@ -140,7 +140,6 @@ REFUSED: list[tuple[Any, str]] = [
         (lambda kind=kind: kind({"a": dense()}, b=dense()), "takes either one dict or keyword arguments, not both")
         for kind in (mp.Parallel, mp.Concat, mp.Map, mp.Merge)
     ),
-    *((lambda kind=kind: kind(self=dense()), "({'self': ...})") for kind in (mp.Parallel, mp.Map, mp.Concat, mp.Merge)),
     (lambda: mp.Sequential(dense(), dense()), "Sequential got 2 arguments: write one list, Sequential([first, second"),
     (lambda: mp.Sequential(dense()), "Sequential got a Dense; expected a list: Sequential(["),
     (lambda: mp.Sequential({"a": dense()}), "Sequential got a dict; expected a list"),

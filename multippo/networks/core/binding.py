@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-_TAKEN = ("self", "cls")
-
 
 class StatefulMeta(abc.ABCMeta):
     """Metaclass of ``StatefulModule``. Each engine derives the metaclass of its bound classes from this and its own."""
@@ -25,15 +23,8 @@ class StatefulMeta(abc.ABCMeta):
         """Instantiates the class on the active engine, or directly where it is bound already.
 
         Raises:
-            TypeError: If it is abstract, or an argument has a name that the frameworks' own constructors take.
+            TypeError: If it is abstract.
         """
-        for name in _TAKEN:
-            if name in kwargs:
-                raise TypeError(
-                    f"{cls.__name__}({name}=...) is not possible: an argument can't be called {name}, by which "
-                    f"Python's constructors call their own. Rename it, or where names are yours give one dict: "
-                    f"{cls.__name__}({{{name!r}: ...}})."
-                )
         if getattr(cls, "engine", None) is not None:
             return super().__call__(*args, **kwargs)
         if cls.__abstractmethods__:
@@ -94,13 +85,11 @@ def _check_value(kind: str, value: Any) -> None:
         try:
             dtype = np.asarray(value).dtype
         except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(
-                f"{kind} got a {type(value).__name__} that can't be read as an array of numbers ({error}); expected "
-                "one, such as np.zeros(3)."
-            ) from error
+            raise TypeError(f"{kind} got a {type(value).__name__}, not an array of numbers: {error}.") from error
     if getattr(dtype, "kind", "") in ("O", "U", "S", "M", "m"):
-        of = f" of {dtype}" if isinstance(value, np.ndarray | list | tuple) else ""
-        raise TypeError(f"{kind} got a {type(value).__name__}{of}; expected an array of numbers, such as np.zeros(3).")
+        raise TypeError(
+            f"{kind} got a {type(value).__name__} of {dtype}; expected an array of numbers, such as np.zeros(3)."
+        )
     if kind == "Param" and "complex" in str(dtype):
         raise TypeError(
             f"Param got numbers of type {str(dtype).removeprefix('torch.')}; expected real ones, since no other are "
