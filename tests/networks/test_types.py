@@ -9,7 +9,6 @@ from support import gradients, to_numpy
 
 import multippo as mp
 from multippo.networks.types import needs_only_valid
-from multippo.testing import Clock
 
 
 def test_metrics_are_nobody_elses():
@@ -75,37 +74,6 @@ def test_the_copy_passes_gradients_on(engine):
     # Every sum is the weight times its inputs; so the gradient is the sum of all of them.
     (grad,) = gradients(InPlace(), loss).values()
     np.testing.assert_allclose(grad, SUMS.sum(), rtol=1e-6)
-
-
-class Policy(InPlace):
-    """Its value is the sum of the clock's first feature, which is 1 in the first step of an episode: 1 throughout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.adapter = mp.PPOAdapter(
-            action=mp.Sequential([mp.Dense(3, 2, mp.Rngs(0)), mp.CategoricalSampler(mp.Rngs(0))]),
-            value=mp.Lift(lambda x: x[..., :1]),
-        )
-
-    def initialize_state(self, batch_size: int) -> Any:
-        return super().initialize_state(batch_size) | {"adapter": self.adapter.initialize_state(batch_size)}
-
-    def reset_state(self, prev_state: Any) -> Any:
-        return super().reset_state({"sum": prev_state["sum"]}) | {"adapter": prev_state["adapter"]}
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        out = self.adapter(state["adapter"], x, rollout_extras)
-        total = state["sum"] + x[..., 0]
-        output = out.output._replace(value_estimates=total)
-        return out._replace(next_state={"sum": total, "adapter": out.next_state}, output=output)
-
-
-def test_a_reset_in_place_in_a_rollout(engine):
-    env, network = Clock((1, 2), num_envs=2), Policy()
-    state, _, seen = mp.unroll_env(env, env.reset(0), network, network.initialize_state(2), 3, mp.random.key(0))
-    np.testing.assert_array_equal(engine.to_numpy(seen.network_output.value_estimates), np.ones((3, 2)))
-    # The second environment is amid its second episode; the first has just ended its third.
-    np.testing.assert_array_equal(engine.to_numpy(state["sum"]), [0.0, 1.0])
 
 
 class Plain(mp.StatefulModule):

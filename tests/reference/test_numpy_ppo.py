@@ -227,29 +227,3 @@ def training_moments(network: Any, learner: Any, state: Any) -> tuple[dict[str, 
     leaves = {name: leaf for name, leaf in network.engine.leaves(network).items() if leaf.trained}
     pick = lambda values: {name: leaf.to_portable(values[leaf.native_path]) for name, leaf in leaves.items()}  # noqa: E731
     return pick(first), pick(second), count
-
-
-def test_the_derivatives_written_by_hand_are_those_of_differences():
-    # Central differences of the total loss, parameter by parameter, with nothing of the library involved but names.
-    for name in ("gaussian", "recurrent"):
-        case = CASES[name]
-        with support.on("torch", "float64"):
-            network = case.make()
-            support.fill_randomly(network, scale=0.5)
-            params = {k: v for k, v in mp.to_portable(network).items() if not k.endswith("base_key")}
-        rollout, config = recorded(case, params), case.config
-        found, returns = numpy_ppo.advantages(rollout, config, rollout["value"], rollout["v_last"])
-        batch = {key: rollout[key] for key in ("obs", "action", "log_likelihood", "value")}
-        batch |= {"done": 1.0 * (rollout["terminated"] | rollout["truncated"]), "advantage": found, "return": returns}
-        batch |= {"h": rollout["h"][0], "c": rollout["c"][0]}
-        _, grads = case.network.loss_and_gradient(params, batch, config)
-
-        def total(params: Any, case: Case = case, batch: Any = batch, config: Any = config) -> float:
-            return case.network.loss_and_gradient(params, batch, config)[0]["losses/total"]
-
-        rng = np.random.default_rng(0)
-        for key, value in params.items():
-            direction = rng.normal(size=value.shape)
-            up, down = ({**params, key: value + sign * 1e-6 * direction} for sign in (1, -1))
-            slope = (total(up) - total(down)) / 2e-6
-            assert slope == pytest.approx((grads[key] * direction).sum(), rel=1e-5, abs=1e-8), (name, key)

@@ -132,21 +132,6 @@ class FailsInReplay(Learns):
         return super().__call__(state, x if rollout_extras is None else rollout_extras["x"])
 
 
-class FailsInTheGradient(Mean):
-    def __init__(self):
-        self.gain = mp.Param(np.ones(F))
-
-    def __call__(self, state, x, rollout_extras=None):
-        return super().__call__(state, x * self.gain[...])
-
-    def unroll(self, state, xs, done, rollout_extras=None):
-        out = super().unroll(state, xs, done)
-        grown = self.xp.exp(out.output)
-        nothing = grown * 0
-        grown += 1  # torch needs what it was to go back through exp
-        return out._replace(output=out.output + nothing)
-
-
 def writes_to_its_input(m, state, x):
     x *= 2
     return right(m, state, x * 1)
@@ -156,12 +141,6 @@ class WritesToItsExtras(Learns):
     def update_statistics(self, rollout_extras):
         rollout_extras += 1
         super().update_statistics(rollout_extras)
-
-
-class SelectsByIndex(Learns):
-    def update_statistics(self, rollout_extras, valid=None):
-        kept = rollout_extras if valid is None else rollout_extras[valid]
-        self.mean[...] = self.xp.mean(self.xp.reshape(kept, (-1, F)), axis=0)
 
 
 class Spectral(mp.StatefulModule):
@@ -267,10 +246,6 @@ ON_TORCH = {
     ),
     "writes to its extras": (WritesToItsExtras, f"{ONLY} rollout_extras in place"),
     "spectral norm": (Spectral, WRITES),
-    "a gradient fails": (
-        FailsInTheGradient,
-        "Taking the gradient of a replay by unroll failed: RuntimeError: one of the variables",
-    ),
 }
 BOTH = ("sums the output", "writes a Param", "mean loss", "fails in the update", "counts in the update")
 ON_JAX = {
@@ -278,11 +253,6 @@ ON_JAX = {
     "branches": (
         changed(lambda m, s, x: right(m, s, x * 2 if float(m.xp.sum(x[0])) > 0 else x)),
         "A call can't be compiled: ConcretizationTypeError. No float",
-    ),
-    "selects by index": (
-        SelectsByIndex,
-        "update_statistics failed: TypeError: An update_statistics in SelectsByIndex selects entries by a boolean "
-        r"index, such as rollout_extras\[valid\].* Select with self\.xp\.where",
     ),
 }
 

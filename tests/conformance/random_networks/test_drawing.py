@@ -49,10 +49,6 @@ def test_after_the_deadline_the_network_of_the_number_is_what_there_is():
     assert tried == []
 
 
-def test_a_network_that_is_the_simplest_of_all_and_fails_is_found_first():
-    assert simplest(3, lambda _: True) == Composition(("Flattener", 0), (1,), (".",))
-
-
 @settings(max_examples=15, database=None, deadline=None, derandomize=True)
 @given(networks())
 def test_the_strategy_is_for_checks_of_ones_own(network: Composition):

@@ -7,7 +7,6 @@ import pytest
 from multippo.conformance import composition as compositions
 from multippo.conformance.evidence.module_evidence import ModuleEvidence
 from multippo.conformance.plan import Case, Evidence, make_plan
-from multippo.conformance.random_networks.architect import _normalizers, _options
 from multippo.conformance.random_networks.composition import _CARRYING, KINDS, Composition, depth, parts
 from multippo.conformance.random_networks.drawn_networks import (
     ALONE,
@@ -117,12 +116,6 @@ def test_networks_that_are_asked_for_are_numbered_one_after_the_other(
         if isinstance(case.specimen, RandomNetwork) and case.backends in found:
             found[case.backends].add(case.specimen.number)
     assert all(made == set(numbers) for made in found.values())
-
-
-def test_no_normalizer_is_given_two_leaves_of_one_name():
-    told_apart = [{"a": {"b": (1,)}, "b": (1,)}, {"a.b": (1,)}, (2,)]
-    assert all(_normalizers in _options(shape, 1) for shape in told_apart)
-    assert _normalizers not in _options({"a": {"b": (1,)}, "a.b": (2,)}, 1)
 
 
 @pytest.mark.parametrize("number", range(3))

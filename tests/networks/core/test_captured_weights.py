@@ -1,7 +1,6 @@
 """Weights that only a function knows are named; functions that capture anything else are left alone."""
 
 import functools
-import math
 import types
 from typing import Any
 
@@ -47,25 +46,11 @@ def run(layer: Any, x: Any) -> Any:
     return layer((), x).output
 
 
-def run_all(x: Any, *, layers: Any) -> Any:
-    for layer in layers:
-        x = run(layer, x)
-    return x
-
-
 def nested(layer: Any) -> Any:
     def inner(x: Any) -> Any:
         return next(run(layer, part) for part in (x,))
 
     return lambda x: inner(x)
-
-
-def wrapped(layer: Any) -> Any:
-    @functools.wraps(run)
-    def outer(x: Any) -> Any:
-        return run(layer, x)
-
-    return outer
 
 
 def with_default(layer: Any) -> Any:
@@ -80,15 +65,11 @@ def of_namespace(layer: Any) -> Any:
 HIDING = {
     "lambda": lambda layer: lambda x: run(layer, x),
     "nested": nested,
-    "wrapped": wrapped,
     "partial": lambda layer: functools.partial(run, layer),
-    "keyword": lambda layer: functools.partial(run_all, layers=[layer]),
     "default": with_default,
     "method of the layer": lambda layer: layer.initialize_state,
     "object": Calls,
-    "method of an object": lambda layer: Calls(layer).apply,
     "attribute of an object": of_namespace,
-    "in a dict": lambda layer: {"a": [math.sqrt, lambda x: run(layer, x)]},
 }
 
 

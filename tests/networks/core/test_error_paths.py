@@ -104,22 +104,6 @@ def test_a_module_in_two_places_is_named_by_the_one_that_failed(torch_engine):
     both = mp.Parallel({"a": mp.Sequential([shared, inner]), "b. and c": mp.Sequential([narrow, inner])})
     path = "Parallel.components['b. and c'].layers[1].layers[0]"
     assert refusal(lambda: both(both.initialize_state(2), x)) == f"{path}: {said}"
-    ports = mp.PPOAdapter(action=mp.Sequential([mp.Dense(4, 2, rngs), mp.CategoricalSampler(rngs)]), value=inner)
-    ports.action.layers[0] = inner
-    assert refusal(lambda: ports(ports.initialize_state(2), x[:, :3])).startswith("PPOAdapter.action.layers[0].layers")
-
-    class Loops(mp.StatefulModule):
-        def __init__(self) -> None:
-            self.layers = [inner, narrow, inner]
-
-        def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-            for layer in self.layers:
-                x = layer([()] if layer is inner else (), x).output
-            return mp.StatefulModuleOutput(state, x)
-
-    # Which of them it was, only its own loop knows.
-    places = "Sequential.layers[0].layers[0].layers[0] and Sequential.layers[0].layers[2].layers[0]"
-    assert refusal(lambda: mp.Sequential([Loops()])([()], x)) == f"{places}: {said}"
 
 
 def actor_critic(features: int) -> Any:
