@@ -148,11 +148,11 @@ def test_functions_of_torch_say_how_to_read_it(torch_engine, kind):
 def test_what_is_no_array_of_numbers(name):
     with mp.use_backend(name):
         for kind, given, received in (
-            (mp.Param, "abc", "a str;"),
-            (mp.Variable, None, "a NoneType;"),
+            (mp.Param, "abc", "a str of <U3;"),
+            (mp.Variable, None, "a NoneType of object;"),
             (mp.Param, [1, "a"], "a list of <U21;"),
             (mp.Variable, np.asarray(["a"]), "a ndarray of <U1;"),
-            (mp.Param, [[1.0, 2.0], [3.0]], "a list that can't be read as an array of numbers"),
+            (mp.Param, [[1.0, 2.0], [3.0]], "a list, not an array of numbers: setting an array"),
             (mp.Param, mp.Variable(np.ones(2)), "a Variable itself; read its value first: Param(other[...])"),
             (mp.Variable, mp.Param(np.ones(2)), "a Param itself; read its value first: Variable(other[...])"),
             (mp.Param, [1.0, 2j], "numbers of type complex128; expected real ones"),
