@@ -76,16 +76,9 @@ def test_fields_that_do_not_go_together(fields, message):
 
 
 def test_fields_that_go_together():
-    for fields in (
-        *({**ADAPTIVE, "learning_rate": rate} for rate in (1e-3, 1e-2)),
-        {"lr_schedule": "linear", "learning_rate": 0.1},
-        {"entropy_schedule": "linear", "entropy_weight": 0.0},
-        *({"num_envs": n, "num_minibatches": 4, "rollout_length": 8} for n in (6, 2)),
-        {"advantage_normalization": "batch"},
-        {"lr_schedule": "adaptive_kl", "desired_kl": 0.02, "min_learning_rate": 1e-4, "max_learning_rate": 1e-3},
-        *({"discounting_factor": bound, "gae_lambda": bound} for bound in (0, 0.0, 1, 1.0)),
-    ):
-        assert PPOConfig(**fields)
+    for rate in (1e-3, 1e-2):
+        assert PPOConfig(**ADAPTIVE, learning_rate=rate)
+    assert PPOConfig(entropy_schedule="linear", entropy_weight=0.0, discounting_factor=1, gae_lambda=0)
     # What is not a number of environments is known once there are some.
     with pytest.raises(ValueError, match="num_envs is not set"):
         _ = PPOConfig().num_iterations

@@ -12,7 +12,7 @@ import support
 import training
 
 import multippo as mp
-from multippo.testing import Spy, TableNet
+from multippo.testing import TableNet
 
 
 def network_for(env: Any) -> Any:
@@ -44,13 +44,3 @@ def test_advantages_of_one_sample_and_equal_ones(engine: Any, time: int, num_env
     after = mp.to_portable(network)
     assert np.abs(after["values"] - before["values"]).max() > 0
     support.assert_trees_close(after["logits"], before["logits"].astype(np.float32), 1e-6)
-
-
-@pytest.mark.parametrize(("time", "num_envs", "minibatches"), [(5, 1, 2), (5, 3, 7), (1, 1, 4)])
-def test_an_uneven_split_that_leaves_one_sample_is_refused_before_any_step(
-    torch_engine: Any, time: int, num_envs: int, minibatches: int
-):
-    env = Spy(probing.Script(np.zeros((time, num_envs), int)))
-    with pytest.raises(ValueError, match=f"{num_envs}.*{minibatches}"):
-        training.train(env, network_for(env), rollout_length=time, num_minibatches=minibatches)
-    assert not env.actions

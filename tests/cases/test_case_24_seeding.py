@@ -91,13 +91,3 @@ def test_a_whole_run(torch_engine: Any):
     assert not np.array_equal(*eval_env.resets)
     other = run(1)[0]
     assert not np.isin(starts(other), starts(env)).any()
-
-
-def test_engines_see_the_same_episodes():
-    found = []
-    for name in support.ENGINES:
-        with mp.use_backend(name):
-            env, network = Spy(Goal(NUM_ENVS, LENGTH)), support.actor_critic(1, "NormalTanhSampler")
-            support.roll(env, network, 4)
-            found.append(np.stack([state.obs for state in env.states]))
-    np.testing.assert_array_equal(found[0], found[1])

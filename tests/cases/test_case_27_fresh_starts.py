@@ -40,10 +40,3 @@ def test_over_rollouts_even_from_the_smallest_pool(engine: Any, pool_size: int |
     found = goals(env, EPISODES, LENGTH)
     assert len(np.unique(found)) >= EPISODES - 1
     assert "pool_size: Number of fresh starts" in (FunctionalEnv.__doc__ or "")
-
-
-def test_brax_by_name(torch_engine: Any):
-    pytest.importorskip("brax")
-    env = mp.make_env("brax/fast", num_envs=1, episode_length=LENGTH)
-    assert isinstance(env, FunctionalEnv)
-    assert env.max_episode_steps == LENGTH

@@ -34,10 +34,8 @@ def settings(command: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     "how",
     [
         {"arguments": ("--normalize-obs", "false")},
-        {"arguments": ("--normalize-obs", "no")},
         {"arguments": ("--no-normalize-obs",)},
         {"file": 'normalize_obs: "false"'},
-        {"file": "network: {normalize_obs: 'no'}"},
         {"file": '{"normalize_obs": "false"}', "suffix": "json"},
     ],
     ids=str,
@@ -52,8 +50,7 @@ def test_off_is_off(settings: Any, how: dict[str, Any]):
     [
         (("--total-steps", "1e6", "--learning-rate", "1e-4"), None, "yaml"),
         ((), "learning_rate: 1e-4\ntotal_steps: 1e6\n", "yaml"),
-        ((), "learning_rate: 1E-4\ntotal_steps: '1e6'\n", "yaml"),
-        ((), "ppo:\n  learning_rate: .0001\n  total_steps: 1000000.0\n", "yaml"),
+        ((), "ppo: {learning_rate: 1E-4, total_steps: '1e6'}", "yaml"),
         ((), '{"ppo": {"learning_rate": "1e-4", "total_steps": 1e6}}', "json"),
     ],
 )
@@ -70,8 +67,6 @@ def test_numbers(settings: Any, arguments: tuple[str, ...], text: str | None, su
     [
         (("--learning-rat", "1"), None, "--learning-rate"),
         (("--normalize-obs", "flase"), None, "flase"),
-        (("--total-steps", "1e-1"), None, "total"),
-        ((), "learning_rat: 1", "'learning_rate'"),
         ((), "ppo: {learning_rat: 1}", "'learning_rate'"),
         ((), "normalise_obs: true", "'normalize_obs'"),
         ((), "total_steps: 10.5", "total_steps"),

@@ -30,15 +30,13 @@ def make(*layers: Any) -> Any:
 LIMIT = functools.partial(wrappers.TimeLimit, max_episode_steps=9)
 plain = functools.partial(make, LIMIT)
 normalized = functools.partial(make, wrappers.NormalizeObservation, LIMIT)
-rewarded = functools.partial(make, wrappers.NormalizeReward)
 both = functools.partial(make, wrappers.NormalizeObservation, wrappers.NormalizeReward)
 
 
 CASES = {
     "scalar": (lambda: mp.make_env(normalized, 3, action_repeat=2), OBSERVATIONS),
     "workers": (lambda: mp.make_env(normalized, vectorization="async"), OBSERVATIONS),
-    "rewards": (lambda: mp.make_env(rewarded, reward_scale=2.0), REWARDS),
-    "both": (lambda: mp.make_env(both), f"{OBSERVATIONS}.*{REWARDS}"),
+    "rewards": (lambda: mp.make_env(both, reward_scale=2.0), f"{OBSERVATIONS}.*{REWARDS}"),
     "a name": (lambda: mp.make_env("Pendulum-v1", wrappers=[wrappers.NormalizeReward]), REWARDS),
     "a vector form": (
         lambda: mp.make_env(
@@ -46,7 +44,6 @@ CASES = {
         ),
         OBSERVATIONS,
     ),
-    "inside a vector form": (lambda: mp.make_env(SyncVectorEnv([normalized] * 2)), OBSERVATIONS),
     "the user's own workers": (lambda: mp.make_env(AsyncVectorEnv([normalized], context="forkserver")), OBSERVATIONS),
 }
 

@@ -156,41 +156,34 @@ def test_a_gaussian_by_hand(engine):
 
 @pytest.mark.nightly_if("jax")
 def test_dict_actions_are_taught_key_by_key(engine):
-    # Logits are biases, whatever is observed: of a choice, and mean and spread of a number.
-    def network(choice: list[float], number: list[float], *, trunk: bool) -> Any:
-        rngs = mp.Rngs(0)
-        heads = {
-            "hand": mp.Sequential([mp.Dense(1, 3, rngs), mp.CategoricalSampler(rngs)]),
-            "arm": mp.Sequential([mp.Dense(1, 2, rngs), mp.NormalSampler(rngs)]),
-        }
-        # The student's samplers lie elsewhere and in another order: they are told by their keys.
-        action = mp.Parallel(dict(reversed(heads.items())) if trunk else heads)
-        net = mp.PPOAdapter(
-            action=mp.Sequential([mp.Scale(2.0), action]) if trunk else action, value=mp.Dense(1, 1, rngs)
-        )
-        values = {name: np.zeros_like(x) if x.dtype.kind == "f" else x for name, x in mp.to_portable(net).items()}
-        biases = {"hand": choice, "arm": number}
-        for name in values:
-            if name.endswith("bias") and "value" not in name:
-                values[name] = np.asarray(biases["hand" if "hand" in name else "arm"])
-        mp.load_portable(net, values)
-        return net
-
-    taught, own = ([2.0, 0.0, -1.0], [0.4, 1.0]), ([-0.5, 0.3, 0.0], [-0.2, 0.1])
     space = spaces.Dict({"arm": spaces.Box(-9, 9, (1,), np.float32), "hand": spaces.Discrete(3)})
+    heads = {"hand": (3, mp.CategoricalSampler), "arm": (2, mp.NormalSampler)}
+
+    def network(seed: int, names: list[str]) -> tuple[Any, dict[str, np.ndarray]]:
+        """One that adds its biases to zeros: the logits of a choice, and mean and spread of a number."""
+        rngs, biases = mp.Rngs(0), {n: np.random.default_rng(seed).normal(size=heads[n][0]) for n in names}
+        parts = {n: mp.Sequential([mp.Scale(0.0), mp.Dense(1, heads[n][0], rngs), heads[n][1](rngs)]) for n in names}
+        for name, bias in biases.items():
+            layer = parts[name][1]
+            mp.load_portable(layer, {**mp.to_portable(layer), "bias": bias})
+        return mp.PPOAdapter(action=mp.Parallel(parts), value=mp.Dense(1, 1, rngs)), biases
+
     made: list[Spaces] = []
     make = lambda: made.append(Spaces(spaces.Box(-1, 1, (1,), np.float32), space)) or made[-1]  # noqa: E731
     env = mp.make_env(make, num_envs=2)
-    logs, _ = distil(env, network(*taught, trunk=False), network(*own, trunk=True), iterations=4, learning_rate=0.01)
-    (m, s), (n, t) = ((x[0], np.log1p(np.exp(x[1])) + 1e-3) for _, x in (taught, own))
-    # The mode is choice 0, and the mean.
-    log_p = log_softmax(own[0])[0] - 0.5 * ((m - n) / t) ** 2 - np.log(t) - 0.5 * np.log(2 * np.pi)
-    divergence = kl(taught[0], own[0]) + np.log(t / s) + (s**2 + (m - n) ** 2) / (2 * t**2) - 0.5
+    # The student's samplers lie elsewhere and in another order: they are told by their keys.
+    (teacher, taught), (inner, own) = network(1, ["arm", "hand"]), network(2, ["hand", "arm"])
+    logs, _ = distil(env, teacher, mp.Sequential([mp.Scale(2.0), inner]), iterations=4, learning_rate=0.01)
+    (m, s), (n, t) = ((x["arm"][0], np.log1p(np.exp(x["arm"][1])) + 1e-3) for x in (taught, own))
+    # The teacher's mode is its likeliest choice, and the mean.
+    log_p = log_softmax(own["hand"])[taught["hand"].argmax()]
+    log_p += -0.5 * ((m - n) / t) ** 2 - np.log(t) - 0.5 * np.log(2 * np.pi)
+    divergence = kl(taught["hand"], own["hand"]) + np.log(t / s) + (s**2 + (m - n) ** 2) / (2 * t**2) - 0.5
     np.testing.assert_allclose(logs[0]["losses/distillation"], -log_p, rtol=1e-5)
     np.testing.assert_allclose(logs[0]["kl/teacher"], divergence, rtol=1e-5)
     # What the student did in the environment was a choice and a number, each of its own space.
     received = made[-1].received
-    assert {int(action["hand"]) for action in received} == {0, 1, 2}
+    assert len({int(action["hand"]) for action in received}) > 1
     assert np.std([float(action["arm"][0]) for action in received]) > 0.1
 
 
@@ -285,29 +278,17 @@ def test_target_fn_decides(engine):
     assert "kl/teacher" not in logs[0]
 
 
-@pytest.mark.parametrize(
-    ("target_fn", "message"),
-    [
-        (lambda theirs, ours: theirs["action"], "target_fn returned a tree of structure"),
-        (lambda theirs, ours: {**ours, "action": [None, ours["action"][1][:, :, :0]]}, r"shape \(1, 2, 0\) as entry"),
-    ],
-)
-def test_what_target_fn_returns_is_checked(torch_engine, target_fn, message):
+def test_what_target_fn_returns_is_checked(torch_engine):
     env = Spy(Goal(2, length=3))
-    with pytest.raises(ValueError, match=message):
-        distil(env, gaussian(1)[0], gaussian(2)[0], target_fn=target_fn)
+    with pytest.raises(ValueError, match="target_fn returned a tree of structure"):
+        distil(env, gaussian(1)[0], gaussian(2)[0], target_fn=lambda theirs, ours: theirs["action"])
     assert env.actions == []
 
 
-def test_a_student_that_shares_arrays_with_its_teacher_is_refused(engine):
-    teacher, env = TableNet([0.0] * 4), Spy(Clock(3, num_envs=2))
-    for pair in ((teacher, mp.with_recording(teacher)), (mp.with_recording(teacher), teacher)):
-        with pytest.raises(ValueError, match=r"The student and the teacher share the array (logits|values)"):
-            distil(env, *pair)
-    # One statistic in common is too much as well.
-    shared = mp.Normalizer(4)
+def test_a_student_that_shares_an_array_with_its_teacher_is_refused(engine):
+    env, shared = Spy(Clock(3, num_envs=2)), mp.Normalizer(4)
     teacher = mp.Sequential([mp.with_recording(shared), TableNet([0.0] * 4)])
-    with pytest.raises(ValueError, match=r"share the array layers\.0\."):
+    with pytest.raises(ValueError, match=r"The student and the teacher share the array layers\.0\."):
         distil(env, teacher, mp.Sequential([shared, TableNet([0.0] * 4)]))
     assert env.actions == []
 
@@ -315,18 +296,14 @@ def test_a_student_that_shares_arrays_with_its_teacher_is_refused(engine):
 def test_what_is_refused_before_the_first_step(torch_engine):
     env = Spy(Clock(3, num_envs=2))
     student = TableNet([0.0] * 4)
-    with pytest.raises(ValueError, match=r"The teacher failed on .*\(2, 4\).* at TableNet"):
-        distil(env, TableNet([0.0] * 5), student)
-    with pytest.raises(ValueError, match=r"samples \(\) and parameters \(3,\), the student's .* parameters \(2,\)"):
-        distil(env, TableNet([0.0] * 4, num_actions=3), student)
-    with pytest.raises(ValueError, match="share a module, a TableNet"):
-        distil(env, student, student)
-    with pytest.raises(TypeError, match="got a int as its teacher"):
-        distil(env, 3, student)
-    with pytest.raises(TypeError, match="target_fn is a int"):
-        distil(env, TableNet([0.0] * 4), student, target_fn=3)
-    with pytest.raises(TypeError, match="DistillationTrainConfig\\(distillation"):
-        mp.train_distillation(env, TableNet([0.0] * 4), student, mp.DistillationConfig())  # type: ignore[arg-type]
+    for teacher, error, message in (
+        (TableNet([0.0] * 5), ValueError, r"The teacher failed on .*\(2, 4\).* at TableNet"),
+        (TableNet([0.0] * 4, num_actions=3), ValueError, r"parameters \(3,\), the student's .* parameters \(2,\)"),
+        (student, ValueError, "share a module, a TableNet"),
+        (3, TypeError, "got a int as its teacher"),
+    ):
+        with pytest.raises(error, match=message):
+            distil(env, teacher, student)
     with pytest.raises(TypeError, match="needs a DistillationTrainConfig; got a TrainConfig"):
         mp.train_distillation(env, TableNet([0.0] * 4), student, mp.TrainConfig())  # type: ignore[arg-type]
     assert env.actions == []
