@@ -75,29 +75,6 @@ def test_a_start_that_is_not_finite_is_passed_over(engine):
     np.testing.assert_array_equal(found.rewards, 1)
 
 
-def test_the_next_sound_entries_of_a_pool(jax_engine):
-    from multippo.envs.functional.state_trees import sound_starts
-
-    xp, nan = jax_engine.xp, np.nan
-    compiled = jax_engine.jit(sound_starts)  # all of one shape, to be compiled once
-
-    def taken_of(pool: list[float], entry: list[int], wanted: list[bool]) -> list[list[int]]:
-        obs = {"a": xp.zeros(8), "b": xp.asarray(pool)}
-        return [np.asarray(x).tolist() for x in compiled(obs, xp.zeros(2), xp.asarray(entry), xp.asarray(wanted))]
-
-    # Entries 0, 3, 4, 6 and 7 are finite. 0 is taken; the first to be replaced, at 1, is followed by 3, 4, 6.
-    pool = [0.0, nan, nan, 3.0, 4.0, nan, 6.0, 7.0]
-    taken, codes = taken_of(pool, [0, 1, 5, 2, 5], [True, True, True, True, False])
-    assert taken == [0, 3, 4, 6, 5]
-    assert codes == [0, 3, 3, 3, 0]  # after the reward and a
-    # From 5 on: 6, 7, then (0 and 3 are others' own) 4.
-    assert taken_of(pool, [0, 3, 5, 1, 2], [True] * 5)[0] == [0, 3, 6, 7, 4]
-    # From 1 on: 3, 4, then what another takes, then from the beginning.
-    assert taken_of([0.0, nan, nan, 3.0, 4.0, nan, nan, nan], [0, 1, 2, 5, 6], [True] * 5)[0] == [0, 3, 4, 0, 3]
-    # There is none; the run stops at what it sees.
-    assert taken_of([nan] * 8, [0, 1, 2, 3, 3], [True] * 5)[0] == [0, 1, 2, 3, 3]
-
-
 @pytest.mark.parametrize("name", ["jax", "torch"])
 def test_training_counts_unsound_starts_and_a_strict_run_names_the_first(name):
     env = mp.make_env(FunctionalBadStarts(2), num_envs=4)

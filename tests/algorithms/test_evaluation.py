@@ -159,11 +159,6 @@ def test_an_environment_by_name_and_an_integer_for_a_key(torch_engine):
     env.close()
 
 
-def test_numbers_of_episodes_that_are_none(torch_engine):
-    with pytest.raises(ValueError, match="num_episodes=0 is not possible: expected an integer of at least 1"):
-        play(Clock(3, num_envs=2), TableNet([0.0] * 4), num_episodes=0)
-
-
 def test_a_network_in_the_place_of_the_environment(torch_engine):
     network, env = TableNet([0.0] * 4), Clock(3, num_envs=2)
     with pytest.raises(TypeError, match=r"^eval_rollout got a Clock .* The environment comes first: eval_rollout"):

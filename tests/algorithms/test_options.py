@@ -8,9 +8,6 @@ import support
 import training
 
 import multippo as mp
-from multippo.algorithms.losses import ppo_loss
-from multippo.algorithms.minibatches import make_sequences
-from multippo.networks.core.unrolling import reset_where
 from multippo.testing import Clock, CountNet, FunctionalClock, Goal, TableNet
 
 # Conformance and the cases have JAX by day.
@@ -169,61 +166,3 @@ def test_targets_anew_are_other_ones_when_something_is_learnt(torch_engine):
         training.train(Clock(3, num_envs=2), network, iterations=1, rollout_length=8, **fields)
         found[anew] = mp.to_portable(network)["values"]
     assert np.abs(found[True] - found[False]).max() > 1e-3
-
-
-# -- sequences
-
-
-@pytest.mark.parametrize(("name", "length"), [("torch", 2), ("torch", 4), ("torch", 8), ("jax", 4)])
-def test_a_gradient_goes_back_as_far_as_a_sequence(name, length):
-    with support.on(name, "float64") as engine:
-        check_gradient(engine, length)
-
-
-def check_gradient(engine: Any, length: int) -> None:
-    # Against the network called step by step, with the carry cut off from its past before every L-th step.
-    time, batch, xp = 8, 3, engine.xp
-    rngs, rng = mp.Rngs(0), np.random.default_rng(0)
-    heads = mp.PPOAdapter(
-        action=mp.Sequential([mp.Dense(4, 2, rngs), mp.CategoricalSampler(rngs)]), value=mp.Dense(4, 1, rngs)
-    )
-    network = mp.Sequential([mp.LSTM(3, 4, rngs), heads])
-    support.fill_randomly(network, scale=0.7)
-    put = engine.asarray
-    obs, done = put(rng.normal(size=(time, batch, 3))), np.zeros((time, batch), bool)
-    done[2, 0] = done[3, 1] = done[7, 2] = True
-    done = put(done)
-    state, starts, rows = network.initialize_state(batch), [], []
-    for t in range(time):
-        starts += [engine.stop_gradient(state)] * (t % length == 0)
-        out = network(state, obs[t])
-        rows.append(engine.stop_gradient((out.output, out.rollout_extras)))
-        state = reset_where(network, done[t], out.next_state)
-    output, extras = support.tree_map(lambda *leaves: xp.stack(leaves), *rows)
-    old = output._replace(loglikelihoods=output.loglikelihoods + 0.05 * put(rng.normal(size=(time, batch))))
-    none = xp.zeros_like(done)
-    transition = mp.Transition(obs, old, (), none, none, done, ~none, {}, extras, ())
-    advantages, returns = put(rng.normal(size=(time, batch))), put(rng.normal(size=(time, batch)))
-    stacked = support.tree_map(lambda *leaves: xp.stack(leaves), *starts)
-    sequences = make_sequences(xp, transition, stacked, advantages, returns, length, False)
-    config = mp.PPOConfig(normalize_advantages=False, clip_range=0.1)
-
-    def step_by_step(module: Any) -> Any:
-        total, carry = 0.0, module.initialize_state(batch)
-        for t in range(time):
-            carry = engine.stop_gradient(carry) if t % length == 0 else carry
-            out = module(carry, obs[t], support.tree_map(lambda x, t=t: x[t], extras))
-            ratio = xp.exp(out.output.loglikelihoods - old.loglikelihoods[t])
-            surrogate = xp.minimum(ratio * advantages[t], xp.clip(ratio, 0.9, 1.1) * advantages[t])
-            critic = (out.output.value_estimates - returns[t]) ** 2
-            total = total + xp.sum(0.5 * critic - surrogate) / (time * batch)
-            carry = reset_where(module, done[t], out.next_state)
-        return total
-
-    got = support.gradients(network, lambda module: ppo_loss(module, sequences, config)[0])
-    expected = support.gradients(network, step_by_step)
-    support.assert_trees_close(got, expected, 1e-10)
-    assert min(np.abs(value).max() for value in expected.values()) > 1e-4
-
-
-# -- what has been stepped

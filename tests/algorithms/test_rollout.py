@@ -9,26 +9,10 @@ import support
 import multippo as mp
 from multippo.algorithms.rollout import Actor, collect
 from multippo.envs.api import EnvState
-from multippo.testing import Clock, CountNet, FunctionalClock, NoisyNet, Spy, TableNet
+from multippo.testing import Clock, CountNet, FunctionalClock, Spy, TableNet
 
 # Conformance and the cases have JAX by day.
 pytestmark = pytest.mark.nightly_if("jax")
-
-
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-def test_noise_drawn_ahead_is_the_noise_of_each_step(autoreset):
-    # torch draws a whole rollout's noise in one call; the value of a final observation after the last step needs one
-    # number more.
-    found = []
-    for name in support.ENGINES:
-        with mp.use_backend(name):
-            env, network = Clock([4, 50], "truncated", 2, autoreset), NoisyNet(51, 2, mp.Rngs(0))
-            _, _, transition = mp.unroll_env(
-                env, env.reset(0), network, network.initialize_state(2), 4, mp.random.key(0)
-            )
-            found.append(support.to_numpy(transition))
-    assert found[0].truncated[-1, 0]
-    support.assert_trees_close(found[1], found[0], 1e-5)
 
 
 # -- what training asks of it besides

@@ -30,34 +30,3 @@ def test_the_policy_counts_from_0_in_each_episode(engine: Any, kind: str, end: s
     env, steps = ENVS[kind](end)
     found = support.roll(env, CountNet(), steps)
     np.testing.assert_array_equal(found.network_output.value_estimates[found.valid[:, 0], 0] - 10, EXPECTED)
-
-
-class Counter(mp.StatefulModule):
-    """A user's module: nothing but its own carry, and how that starts."""
-
-    def initialize_state(self, batch_size: int) -> Any:
-        return self.zeros((batch_size,))
-
-    def reset_state(self, prev_state: Any) -> Any:
-        return self.xp.zeros_like(prev_state)
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        return mp.StatefulModuleOutput(state + 1, state[..., None])
-
-
-class Reader(mp.StatefulModule):
-    """Picks the counter's entry."""
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        return mp.StatefulModuleOutput(state, x["count"])
-
-
-@pytest.mark.parametrize("end", ["terminated", "truncated"])
-def test_a_users_module_deep_inside_containers(engine: Any, end: str):
-    rngs = mp.Rngs(0)
-    trunk = mp.Parallel(count=mp.Sequential([mp.Dense(4, 2, rngs), Counter()]), other=mp.LSTM(4, 2, rngs))
-    action = mp.Sequential([Reader(), mp.Dense(1, 2, rngs), mp.CategoricalSampler(rngs)])
-    network = mp.Sequential([trunk, mp.PPOAdapter(action=action, value=Reader())])
-    stored, found = support.rolled_and_replayed(Clock(3, end), network, STEPS)
-    for output in (stored.network_output, found):
-        np.testing.assert_array_equal(output.value_estimates[:, 0], EXPECTED)

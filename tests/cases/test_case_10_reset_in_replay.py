@@ -95,12 +95,19 @@ def test_a_second_rollout_that_starts_within_episodes(engine: Any):
         state, env_state, _ = compare(network, env, state, env_state, steps)
 
 
-@pytest.mark.parametrize(("name", "sequence_length"), [("jax", 3), ("torch", 3), ("torch", 6), ("torch", 2)])
+ENVS = {
+    "same_step": lambda: probing.Script(plan("mixed")),
+    "next_step": lambda: probing.Script(plan("mixed"), autoreset="next_step"),
+    "a broken step": lambda: probing.Faulty({"obs": 4}, [2, 3, 5, 4], "next_step"),
+}
+
+
+@pytest.mark.parametrize("kind", ENVS)
+@pytest.mark.parametrize(("name", "length"), [("jax", 3), ("torch", 3), ("torch", 6), ("torch", 2)])
 @pytest.mark.nightly_if("jax")
-def test_training_sequences_cut_within_episodes(name: str, sequence_length: int):
+def test_training_sequences_cut_within_episodes(name: str, length: int, kind: str):
     with mp.use_backend(name):
-        env = probing.Script(plan("mixed"))
-        options = {**probing.ONE_STEP, "iterations": 2, "num_epochs": 2, "num_minibatches": 3}
-        run = training.train(env, CountNet(), rollout_length=6, sequence_length=sequence_length, **options)
+        options = {**probing.ONE_STEP, "iterations": 2, "num_epochs": 2, "num_minibatches": 2}
+        run = training.train(ENVS[kind](), CountNet(), rollout_length=6, sequence_length=length, **options)
     assert run.column("ratio/first_max_dev") == [0.0, 0.0]
     assert run.column("ratio/last_max_dev") == [0.0, 0.0]

@@ -14,7 +14,6 @@ import support
 import training
 
 import multippo as mp
-from multippo.errors import NonFiniteError
 from multippo.testing import FunctionalClock, Spy
 
 NUM_ENVS, BAD, ROLLOUT = 4, probing.Faulty.BAD, 6
@@ -91,12 +90,3 @@ def test_a_functional_environment(engine: Any):
     run = training.train(env, network, iterations=3, rollout_length=ROLLOUT)
     assert 0 < sum(run.column("rollout/nonfinite_steps")) < 3 * 8
     support.assert_finite(network)
-
-
-@pytest.mark.parametrize(("faults", "step", "leaf"), [((5, 9), 4, "next observation"), ((0, 9), 2, "reward")])
-@pytest.mark.nightly_if("jax")
-def test_a_strict_run_stops_and_names_it(engine: Any, faults: tuple[int, int], step: int, leaf: str):
-    env, network = blowing(obs=faults[0], reward=faults[1]), make_network()
-    run = training.train(env, network, iterations=3, rollout_length=ROLLOUT, nonfinite="stop", catch=(NonFiniteError,))
-    assert isinstance(run.error, NonFiniteError)
-    assert f"The {leaf} is not finite at step {step} of the rollout in environment {BAD}" in str(run.error)

@@ -12,11 +12,9 @@ import pytest
 import support
 import training
 from loss_samples import evaluate
-from probing import ExplodingGradient
 
 import multippo as mp
-from multippo.errors import NonFiniteError
-from multippo.testing import Clock, Goal
+from multippo.testing import Goal
 
 SAMPLERS = ("NormalTanhSampler", "NormalSampler")
 
@@ -66,15 +64,6 @@ def test_a_likelihood_far_from_the_stored_one(engine: Any, difference: float, ad
             assert math.isfinite(value), name
         for name, grad in grads.items():
             assert np.isfinite(grad).all(), name
-
-
-@pytest.mark.nightly_if("jax")
-def test_a_gradient_that_is_not_finite_reaches_neither_weights_nor_moments(engine: Any):
-    network = ExplodingGradient([0.0] * 4)
-    run = training.train(Clock(3, num_envs=4), network, iterations=3, catch=(NonFiniteError,))
-    assert "gradient of values" in str(run.error)
-    state = run.checkpoints[-1][0]
-    support.assert_finite(network, state)
 
 
 def test_policies_that_sharpen_for_long_stay_finite(torch_engine: Any):
