@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multippo.backends.devices import check_matmul_precision
-
 PRECISIONS = ("float32", "float64", "bfloat16")
 """Names that ``multippo.precision`` takes."""
 
@@ -29,6 +27,18 @@ def check_precision(name: str) -> str:
     """``name``, if it is one of ``PRECISIONS``; ValueError otherwise."""
     if name not in PRECISIONS:
         raise ValueError(f"precision({name!r}) is not known; expected one of {', '.join(map(repr, PRECISIONS))}.")
+    return name
+
+
+MATMUL_PRECISIONS = ("highest", "high")
+"""Names that ``multippo.matmul_precision`` takes."""
+
+
+def check_matmul_precision(name: str) -> str:
+    """``name``, if it is one of ``MATMUL_PRECISIONS``; ValueError otherwise."""
+    if name not in MATMUL_PRECISIONS:
+        choices = ", ".join(map(repr, MATMUL_PRECISIONS))
+        raise ValueError(f"matmul_precision({name!r}) is not known; expected one of {choices}.")
     return name
 
 

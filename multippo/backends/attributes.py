@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from typing import Any
+from typing import Any, NoReturn
 
 from multippo.networks.core.binding import Param, Variable
 from multippo.networks.core.error_paths import located_call
@@ -29,16 +29,9 @@ _OF_TORCH = (
 _OF_NNX = "eval iter_children iter_modules perturb set_attributes sow train"
 
 
-def _needed_by(framework: str, names: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), framework)
-
-
-RESERVED = _needed_by("flax", _OF_NNX) | _needed_by("torch", _OF_TORCH)
+RESERVED: dict[str, str] = {**dict.fromkeys(_OF_NNX.split(), "flax"), **dict.fromkeys(_OF_TORCH.split(), "torch")}
 """Names that modules of some framework need, with the framework: an error on every engine, so that what runs on one
 runs on all. They stand here in full since neither framework need be installed."""
-
-_MAY_OVERRIDE = ("extra_repr",)
-"""Names of a native module that are there to be overridden."""
 
 
 def escape(key: Any) -> str:
@@ -131,14 +124,15 @@ class ReadFirst:
 
     __array_ufunc__ = None  # NumPy's arrays leave the operation to the methods below
 
-
-def _refused(name: str) -> Callable[..., Any]:
-    def refuse(self: Any, *others: Any) -> Any:
-        del others
-        kind = type(self).__name__.removeprefix("Torch").removeprefix("Numpy")
+    @classmethod
+    def refuse(cls, name: str) -> NoReturn:
+        """Raises the error for an operation."""
+        kind = cls.__name__.removeprefix("Torch").removeprefix("Numpy")
         raise TypeError(f"{name} got a {kind} itself; read its value first: self.weight[...] in place of self.weight.")
 
-    return refuse
+
+def _refused(name: str) -> Callable[..., NoReturn]:
+    return lambda self, *others: self.refuse(name)
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
@@ -150,11 +144,7 @@ for _method in ("__neg__", "__abs__", "__lt__", "__le__", "__gt__", "__ge__"):
 
 def contains_tracked(value: Any, tracked: tuple[type, ...]) -> bool:
     """True if a (nested) list, tuple or dict holds an instance of one of the types."""
-    if isinstance(value, dict):
-        return any(contains_tracked(item, tracked) for item in value.values())
-    if isinstance(value, list | tuple):
-        return any(contains_tracked(item, tracked) for item in value)
-    return isinstance(value, tracked)
+    return any(isinstance(item, tracked) for _, item in _held("", value))
 
 
 def track(value: Any, tracked: tuple[type, ...], make_list: Callable[..., Any], make_dict: Callable[..., Any]) -> Any:
@@ -182,16 +172,10 @@ def track(value: Any, tracked: tuple[type, ...], make_list: Callable[..., Any], 
 def track_late(module: Any, tracked: tuple[type, ...], skip: Callable[[str], bool]) -> None:
     """Assigns those lists and dicts again that got their modules only after they were assigned."""
     for name, value in list(vars(module).items()):
-        if skip(name) or not isinstance(value, dict | list):
-            continue
-        check_held(module, name, value, tracked)
-        if contains_tracked(value, tracked):
-            delattr(module, name)
-            try:
+        if isinstance(value, dict | list) and not skip(name):
+            check_held(module, name, value, tracked)
+            if contains_tracked(value, tracked):
                 setattr(module, name, value)
-            except Exception:
-                vars(module)[name] = value  # what can't be tracked stays to be looked at
-                raise
 
 
 def track_below(module: Any, bound: type, tracked: tuple[type, ...], skip: Callable[[str], bool]) -> None:
@@ -235,10 +219,8 @@ def check_class(neutral: type, native: type, taken: Iterable[str] = ()) -> None:
         if issubclass(native, cls):
             continue
         for name in vars(cls):
-            if name in _MAY_OVERRIDE or name.startswith(("__", "_abc_")):
-                continue
             own = hasattr(native, name) or name in taken
-            if own or name in RESERVED:
+            if (own or name in RESERVED) and name != "extra_repr" and not name.startswith(("__", "_abc_")):
                 framework = native.__module__.partition(".")[0] if own else RESERVED[name]
                 raise TypeError(
                     f"{cls.__qualname__}.{name} is not possible: every {framework} module has something of that name, "
@@ -248,13 +230,12 @@ def check_class(neutral: type, native: type, taken: Iterable[str] = ()) -> None:
 
 def check_attribute(module: Any, name: str, native: type, is_tracked: bool) -> None:
     """Raises a TypeError for a name that a framework or the binding needs, or a module that the class would hide."""
-    if name in RESERVED:
+    if name in RESERVED or name in BOUND or (is_tracked and hasattr(native, name)):
+        owner = f"every {RESERVED[name]} module" if name in RESERVED else "the class"
         raise TypeError(
-            f"{type(module).__qualname__}.{name} can't be set: every {RESERVED[name]} module has something of that "
-            "name, which it needs. Rename yours."
+            f"{type(module).__qualname__}.{name} can't be set: {owner} has something of that name, which it needs. "
+            "Rename yours."
         )
-    if name in BOUND or (is_tracked and hasattr(native, name)):
-        raise TypeError(f"{type(module).__qualname__}.{name} can't be set: the class has that name already. Rename it.")
 
 
 def check_held(module: Any, name: str, value: Any, tracked: tuple[type, ...]) -> None:
@@ -276,7 +257,7 @@ def check_held(module: Any, name: str, value: Any, tracked: tuple[type, ...]) ->
         theirs = item.engine if isinstance(item, StatefulModule) else None
         if theirs is engine or not (theirs or (not isinstance(item, tracked) and _is_native(item))):
             continue
-        whose = _of_framework(item) if theirs is None else f"engine {theirs.name} ({theirs.device_name()})"
+        whose = f"engine {theirs.name} ({theirs.device_name()})" if theirs else type(item).__module__
         raise TypeError(
             f"{where} is a {type(item).__name__} of {whose}; expected one of engine {engine.name} "
             f"({engine.device_name()}), on which this module is: one of another engine is neither trained nor saved. "
@@ -306,11 +287,6 @@ def _is_native(item: Any) -> bool:
         base.__name__ == "Module" and base.__module__.partition(".")[0] in ("flax", "torch")
         for base in type(item).__mro__
     )
-
-
-def _of_framework(item: Any) -> str:
-    found = (base.__module__.partition(".")[0] for base in type(item).__mro__)
-    return next((name for name in found if name in ("flax", "torch")), "another engine")
 
 
 def refuse_written(kind: str, name: str) -> None:

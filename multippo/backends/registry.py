@@ -9,11 +9,11 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable, Generator
+import re
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from multippo.backends.api import Engine
-from multippo.backends.devices import choose_device
 from multippo.errors import needing
 
 VARIABLE = "MULTIPPO_BACKEND"
@@ -28,6 +28,8 @@ _BUILT_IN = {  # name: (module of make_engine, packages it needs)
 _LAST = "numpy"
 """Engine that can't train, so it is the default only if no other is installed."""
 _NOTES = {"numpy": "evaluates, does not train"}
+
+_ALSO_CALLED = {"gpu": ("cuda", "rocm"), "cuda": ("cuda",), "cpu": ("cpu",), "tpu": ("tpu",)}
 
 _registered: dict[str, Callable[[], Engine]] = {}
 _engines: dict[str, Engine] = {}
@@ -253,6 +255,36 @@ def _on(engine: Engine, device: str, asked: str = "device") -> Engine:
     if key not in _engines:
         _engines[key] = engine.on_device(place)
     return _engines[key]
+
+
+def choose_device(engine: str, wanted: str, there: Sequence[str], asked: str = "device") -> str:
+    """The device that a name means.
+
+    Args:
+        engine: The engine's name, for errors.
+        wanted: "auto" for the first that is there; a kind ("cpu", "cuda", "gpu", "tpu") for the first of that kind; or
+            one of several ("cuda:1").
+        there: Names of the form "cuda:0" of those that are there, the preferred one first.
+        asked: Where the name comes from, for errors: the argument ``device``, or a variable of the environment.
+
+    Returns:
+        One of ``there``.
+
+    Raises:
+        ValueError: If it is not there; the error lists those that are.
+    """
+    if wanted == "auto":
+        return there[0]
+    match = re.fullmatch(r"([a-z]+)(?::(\d+))?", wanted) if isinstance(wanted, str) else None
+    kind, number = (match[1], match[2]) if match else ("", None)
+    for name in there:
+        of_kind, _, of_number = name.partition(":")
+        if of_kind in _ALSO_CALLED.get(kind, (kind,)) and number in (None, of_number):
+            return name
+    raise ValueError(
+        f"{asked}={wanted!r} is not there: the {engine} engine sees {', '.join(there)}; expected one of these, its "
+        "kind alone, or 'auto'."
+    )
 
 
 def array_kind(array: Any) -> str:

@@ -8,8 +8,8 @@ import support
 import torch
 
 import multippo as mp
-from multippo.backends.jax import products
-from multippo.backends.torch import switches
+from multippo.backends.jax import layers
+from multippo.backends.torch import products
 
 
 def jaxprs(module: Any, *inputs: Any) -> str:
@@ -41,9 +41,9 @@ def test_products_for_gpus_are_traced_in_full_float32(jax_engine: Any, monkeypat
     make, shape = LAYERS[name]
     layer, x = make(mp.Rngs(0)), np.ones(shape, np.float32)
     # Nothing is said on the CPU, where there is no other way.
-    monkeypatch.setattr(products, "platform", lambda: "cpu")
+    monkeypatch.setattr(layers, "platform", lambda: "cpu")
     assert "HIGHEST" not in jaxprs(layer, x)
-    monkeypatch.setattr(products, "platform", lambda: "gpu")
+    monkeypatch.setattr(layers, "platform", lambda: "gpu")
     jax.clear_caches()
     text = jaxprs(layer, x)
     count = text.count("dot_general[") + text.count("conv_general_dilated[")
@@ -60,7 +60,7 @@ def test_products_for_gpus_are_traced_in_full_float32(jax_engine: Any, monkeypat
 def test_products_of_bfloat16_for_gpus_take_them_and_sum_in_float32(jax_engine: Any, monkeypatch: pytest.MonkeyPatch):
     import jax
 
-    monkeypatch.setattr(products, "platform", lambda: "gpu")
+    monkeypatch.setattr(layers, "platform", lambda: "gpu")
     jax.clear_caches()
     with mp.precision("bfloat16"):
         text = jaxprs(mp.Dense(4, 3, mp.Rngs(0)), np.ones((2, 4), np.float32))
@@ -92,53 +92,51 @@ def test_jax_is_told_on_other_devices_alone(jax_engine: Any, monkeypatch: pytest
 
 
 def test_torchs_two_switches_are_one(torch_engine: Any):
-    before = switches._read()
+    before = products._read()
     assert before == ("highest", True), "torch's defaults"
     with mp.matmul_precision("highest"):
-        assert switches._read() == ("highest", False)
+        assert products._read() == ("highest", False)
         with mp.matmul_precision("high"):
-            assert switches._read() == ("high", True)
+            assert products._read() == ("high", True)
             expected = {"float32_matmul_precision": "high", "cudnn_allow_tf32": "True"}
             assert expected.items() <= torch_engine.numerics().items()
-        assert switches._read() == ("highest", False)
-    assert switches._read() == before
+        assert products._read() == ("highest", False)
+    assert products._read() == before
 
 
 def test_on_cuda_cudnn_follows_the_products(torch_engine: Any):
-    cuda, before = torch.device("cuda"), switches._read()
-    with switches.one_precision(cuda):
-        assert switches._read() == ("highest", False)
+    cuda, before = torch.device("cuda"), products._read()
+    with products.one_precision(cuda):
+        assert products._read() == ("highest", False)
     torch.set_float32_matmul_precision("high")  # a user's own choice
     try:
-        with switches.one_precision(cuda):
-            assert switches._read() == ("high", True)
+        with products.one_precision(cuda):
+            assert products._read() == ("high", True)
     finally:
         torch.set_float32_matmul_precision("highest")
-    with switches.one_precision(torch.device("cpu")):
-        assert switches._read() == before
+    with products.one_precision(torch.device("cpu")):
+        assert products._read() == before
 
 
 def test_acting_differentiating_and_a_whole_run_enter_it(torch_engine: Any, monkeypatch: pytest.MonkeyPatch):
-    from multippo.backends.torch import engine as module
-
     entered: list[str] = []
     monkeypatch.setattr(
-        module, "one_precision", lambda device: entered.append(device.type) or switches.set_switches("highest")
+        products, "one_precision", lambda device: entered.append(device.type) or products.set_switches("highest")
     )
     seen: list[Any] = []
     with torch_engine.no_grad():
-        seen.append(switches._read())
+        seen.append(products._read())
     with torch_engine.training(1, 1):
-        seen.append(switches._read())
+        seen.append(products._read())
     weight = torch.ones((), requires_grad=True)
-    torch_engine.value_and_grad(lambda params: (params["w"] * 2, seen.append(switches._read())))({"w": weight})
+    torch_engine.value_and_grad(lambda params: (params["w"] * 2, seen.append(products._read())))({"w": weight})
     assert entered == [torch_engine.device.type] * 3
     assert seen == [("highest", False)] * 3
 
 
 def test_settings_of_single_operations_are_left_alone_or_refused(torch_engine: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(switches, "_read", lambda: None)
-    with switches.one_precision(torch.device("cuda")):
+    monkeypatch.setattr(products, "_read", lambda: None)
+    with products.one_precision(torch.device("cuda")):
         pass
     assert torch_engine.numerics()["float32_matmul_precision"] == "set for single operations"
     with pytest.raises(ValueError, match="set_float32_matmul_precision"), mp.matmul_precision("high"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import copyreg
-import functools
 import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -14,12 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.core import Tracer
 
-from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
+from multippo.backends.api import (
+    Leaf,
+    Optimizer,
+    OptimizerConfig,
+    SplitModule,
+    check_matmul_precision,
+    check_precision,
+)
 from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
-from multippo.backends.devices import check_matmul_precision
-from multippo.backends.jax import devices, layers, products
+from multippo.backends.jax.layers import PORTABLE_NAMES, NativeLayers, platform, product, product_bfloat16
 from multippo.backends.jax.modules import ModuleDict, bound_class, make_variable, track_all
 from multippo.backends.jax.optimizer import JaxOptimizer
 from multippo.random import Random
@@ -34,22 +38,19 @@ _FROZEN = "multippo_frozen"
 """Metadata of a parameter that is not trained at present."""
 
 
-class JaxEngine(Engine):
+class JaxEngine(NativeLayers):
     """flax NNX modules; a training step is plain ``jax.jit`` over split state."""
 
     name = "jax"
     xp = jnp
     capabilities = frozenset({"train", "float64", "functional"})
-    activations = layers.ACTIVATIONS
 
     def __init__(self, device: Any = None) -> None:
         self.device = device  # None: JAX's default, to which nothing is bound
         # As it is now: later this may be asked where another engine's device is the default for a while.
         self._default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
-        self._float_dtype: Any = jnp.float32
-        self._bfloat16 = False
         as_words = lambda words: self._place(jnp.asarray(words))  # noqa: E731
-        self.random = Random(jnp, jnp.uint32, as_words, lambda: self._float_dtype, jax.jit, _plain_key)
+        self.random = Random(jnp, jnp.uint32, as_words, lambda: self.float_dtype, jax.jit, _plain_key)
         self._bound: dict[type, type] = {}
         self._compile_seconds = 0.0
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
@@ -64,7 +65,7 @@ class JaxEngine(Engine):
     def make_variable(self, kind: str, value: Any) -> Any:
         value = np.asarray(value) if not isinstance(value, jax.Array) else value
         floats = not _is_key(value) and value.dtype.kind in ("fiub" if kind == "Param" else "f")
-        return make_variable(kind, self._place(value.astype(self._float_dtype) if floats else value))
+        return make_variable(kind, self._place(value.astype(self.float_dtype) if floats else value))
 
     def split(self, module: Any) -> SplitModule:
         track_all(module)
@@ -80,8 +81,14 @@ class JaxEngine(Engine):
     ) -> Any:
         # Rebuilt here, since NNX lets no one write to a variable that an enclosing trace (of a branch, say) has made.
         module = nnx.merge(definition, *jax.tree.map(lambda x: x, (params, variables)))
-        with _selecting_by_where(type(module).__name__):
+        try:
             module.update_statistics(rollout_extras, valid=valid)
+        except jax.errors.NonConcreteBooleanIndexError as error:
+            raise TypeError(
+                f"An update_statistics in {type(module).__name__} selects entries by a boolean index, such as "
+                "rollout_extras[valid], whose shape depends on the data; a method with the argument valid is compiled. "
+                "Select with self.xp.where, or leave the argument out, and be given the valid entries alone."
+            ) from error
         _, after, updated = nnx.split(module, _is_trained, ...)
         # While this is traced an array that was not written is the same object still.
         was, now = dict(self.named_params(params)), dict(self.named_params(after))
@@ -115,58 +122,24 @@ class JaxEngine(Engine):
 
     def leaves(self, module: Any) -> dict[str, Leaf]:
         track_all(module)
-        found = Named()
-        self._collect(module, (), (), found, set())
+        found, seen = Named(), set[int]()
+
+        def collect(module: Any, path: tuple[str, ...], native: tuple[Any, ...]) -> None:
+            for attribute, value in in_order(vars(module).items()):
+                if id(value) in seen or not isinstance(value, nnx.Module | nnx.Variable):
+                    continue
+                seen.add(id(value))
+                here = (*path, unescape(attribute))
+                native_path = (*native, int(attribute) if isinstance(module, nnx.List) else attribute)
+                if isinstance(value, nnx.Variable):
+                    found.add(here, _leaf(value, native_path, self._place))
+                else:
+                    collect(value, path if attribute == NATIVE_CORE else here, native_path)
+            for old, new in PORTABLE_NAMES.get(type(module), {}).items():
+                found.rename((*path, *old.split(".")), (*path, new))
+
+        collect(module, (), ())
         return dict(sorted(found.items()))
-
-    def _collect(self, module: Any, path: tuple[str, ...], native: Any, found: Named, seen: set[int]) -> None:
-        renamed = layers.PORTABLE_NAMES.get(type(module), {})
-        for attribute, value in in_order(vars(module).items()):
-            if id(value) in seen or not isinstance(value, nnx.Module | nnx.Variable):
-                continue
-            seen.add(id(value))
-            key = int(attribute) if isinstance(module, nnx.List) else attribute
-            here = (*native, key)
-            if isinstance(value, nnx.Variable):
-                found.add((*path, unescape(attribute)), _leaf(value, here, self._place))
-            elif attribute == NATIVE_CORE:
-                self._collect(value, path, here, found, seen)
-            else:
-                self._collect(value, (*path, unescape(attribute)), here, found, seen)
-        for old, new in renamed.items():
-            found.rename((*path, *old.split(".")), (*path, new))
-
-    # -- native layers
-
-    def linear(self, kernel: np.ndarray, bias: np.ndarray | None) -> Any:
-        return self._finished(layers.linear(kernel, bias, self._float_dtype))
-
-    def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
-        return self._finished(layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype))
-
-    def gru(
-        self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray
-    ) -> Any:
-        return self._finished(layers.gru(input_kernel, recurrent_kernel, bias, recurrent_bias, self._float_dtype))
-
-    def layer_norm(self, features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float) -> Any:
-        return self._placed(layers.layer_norm(features, scale, bias, epsilon, self._float_dtype))
-
-    def conv(
-        self, kernel: np.ndarray, bias: np.ndarray | None, stride: tuple[int, int], padding: str | tuple[int, int]
-    ) -> Any:
-        return self._finished(layers.conv(kernel, bias, stride, padding, self._float_dtype))
-
-    def lift(self, module: Any) -> Any:
-        return self._placed(layers.lift(module))
-
-    def _finished(self, core: Any) -> Any:
-        return self._placed(layers.set_products(core, self._bfloat16))
-
-    def _placed(self, module: Any) -> Any:
-        if self.device is not None:
-            nnx.update(module, jax.tree.map(self._place, nnx.state(module)))
-        return module
 
     # -- devices
 
@@ -177,13 +150,13 @@ class JaxEngine(Engine):
         return jax.devices(self._default)[0] if isinstance(self._default, str | None) else self._default
 
     def device_name(self) -> str:
-        return devices.name_of(self._here)
+        return _name_of(self._here)
 
     def devices(self) -> tuple[str, ...]:
-        return tuple(devices.found())
+        return tuple(_devices())
 
     def on_device(self, name: str) -> JaxEngine:
-        return JaxEngine(devices.found()[name])
+        return JaxEngine(_devices()[name])
 
     def activated(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self.device is None else jax.default_device(self.device)
@@ -208,39 +181,29 @@ class JaxEngine(Engine):
         with self.activated(), jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             yield
 
-    def _place(self, array: Any) -> Any:
-        """Binds an array to the engine's device, if one was chosen: what is computed from it stays there."""
-        if self.device is None or isinstance(array, Tracer):
-            return array
-        return jax.device_put(array, self.device)
-
     # -- arrays
-
-    @property
-    def float_dtype(self) -> Any:
-        return self._float_dtype
 
     @contextlib.contextmanager
     def precision(self, name: str) -> Generator[None]:
         check_precision(name)
-        before = self._float_dtype, self._bfloat16
+        before = self.float_dtype, self._bfloat16
         with jax.enable_x64(name == "float64"):
-            self._float_dtype = jnp.float64 if name == "float64" else jnp.float32
+            self.float_dtype = jnp.float64 if name == "float64" else jnp.float32
             self._bfloat16 = name == "bfloat16"
             try:
                 yield
             finally:
-                self._float_dtype, self._bfloat16 = before
+                self.float_dtype, self._bfloat16 = before
 
     def product(self) -> Callable[[Any, Any], Any]:
-        return products.product_bfloat16 if self._bfloat16 else products.product
+        return product_bfloat16 if self._bfloat16 else product
 
     def asarray(self, value: Any) -> Any:
         # A copy: on CPU JAX may otherwise alias NumPy's memory, which an environment then overwrites.
         array = self._place(jnp.array(value))
         if not hasattr(value, "dtype") and jnp.issubdtype(array.dtype, jnp.floating):
             # Python's numbers are of the engine's type, also where the user has enabled 64 bits for something else.
-            return array.astype(self._float_dtype)
+            return array.astype(self.float_dtype)
         return array
 
     def to_numpy(self, value: Any) -> np.ndarray:
@@ -254,7 +217,7 @@ class JaxEngine(Engine):
 
     def stack_time(self, trees: list[Any]) -> Any:
         # On the CPU a device array is host memory: one NumPy copy is far cheaper than a stack of T operands in XLA.
-        stack = np.stack if products.platform() == "cpu" else jnp.stack
+        stack = np.stack if platform() == "cpu" else jnp.stack
         return tree_map(lambda *leaves: self._place(jnp.asarray(stack([np.asarray(leaf) for leaf in leaves]))), *trees)
 
     def snapshot(self, tree: Any) -> Any:
@@ -274,7 +237,7 @@ class JaxEngine(Engine):
         return {jax.tree_util.keystr(path): _words(leaf) for path, leaf in leaves}
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
-        return self._place(jnp.zeros(shape, self._float_dtype))
+        return self._place(jnp.zeros(shape, self.float_dtype))
 
     def stop_gradient(self, tree: Any) -> Any:
         return jax.lax.stop_gradient(tree)
@@ -325,6 +288,22 @@ class JaxEngine(Engine):
         return JaxOptimizer(config, self._place)
 
 
+def _name_of(device: Any) -> str:
+    """Such as "cuda:0"; JAX calls GPUs of all makers "gpu"."""
+    kind = device.platform
+    if kind == "gpu":
+        kind = "rocm" if "rocm" in str(device.client.platform_version).lower() else "cuda"
+    return f"{kind}:{device.id}"
+
+
+def _devices() -> dict[str, Any]:
+    """The devices of this process, JAX's default first, and the processor, which is there beside any other."""
+    devices: list[Any] = list(jax.local_devices())
+    with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS may leave it out
+        devices += [device for device in jax.local_devices(backend="cpu") if device not in devices]
+    return {_name_of(device): device for device in devices}
+
+
 def _is_trained(path: Any, variable: Any) -> bool:
     """Filter of NNX for parameters that are not frozen."""
     del path
@@ -345,20 +324,7 @@ def _by_name(function: Any) -> Any:
 copyreg.pickle(type(_copies), _by_name)
 
 
-@contextlib.contextmanager
-def _selecting_by_where(name: str) -> Generator[None]:
-    """Explains the error of an update that selects entries by an index while it is compiled."""
-    try:
-        yield
-    except jax.errors.NonConcreteBooleanIndexError as error:
-        raise TypeError(
-            f"An update_statistics in {name} selects entries by a boolean index, such as rollout_extras[valid], whose "
-            "shape depends on the data; a method with the argument valid is compiled. Select with self.xp.where, or "
-            "leave the argument out, and be given the valid entries alone."
-        ) from error
-
-
-def _leaf(variable: Any, native: tuple[Any, ...], place: Callable[[Any], Any]) -> Leaf:
+def _leaf(variable: Any, native_path: tuple[Any, ...], place: Callable[[Any], Any]) -> Leaf:
     # A typed random key is stored as its words; what kind it is of, the network built for loading knows.
     def read() -> np.ndarray:
         return _words(variable[...])
@@ -371,14 +337,14 @@ def _leaf(variable: Any, native: tuple[Any, ...], place: Callable[[Any], Any]) -
         else:
             variable[...] = place(jnp.array(value, own.dtype))
 
-    same: Callable[[np.ndarray], np.ndarray] = functools.partial(np.asarray)
     return Leaf(
         trained=isinstance(variable, nnx.Param),
         read=read,
         write=write,
-        native_path=_keystr(native),
-        to_portable=same,
-        from_portable=same,
+        # As ``jax.tree_util.keystr`` writes the path in an ``nnx.State``.
+        native_path=jax.tree_util.keystr((*map(jax.tree_util.DictKey, native_path), jax.tree_util.GetAttrKey("value"))),
+        to_portable=np.asarray,
+        from_portable=np.asarray,
         holder=variable,
     )
 
@@ -401,12 +367,6 @@ def _words(value: Any) -> np.ndarray:
 
 def _is_key(value: Any) -> bool:
     return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-
-
-def _keystr(path: tuple[Any, ...]) -> str:
-    """The path as ``jax.tree_util.keystr`` writes that of an ``nnx.State``."""
-    keys = (*(jax.tree_util.DictKey(part) for part in path), jax.tree_util.GetAttrKey("value"))
-    return jax.tree_util.keystr(keys)
 
 
 def make_engine() -> JaxEngine:

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.core import Tracer
 
-from multippo.backends.jax import products
+from multippo.backends.api import Engine
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
@@ -25,25 +26,102 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "identity": lambda x: x,
 }
 
-PORTABLE_NAMES: dict[type, dict[str, str]] = {
-    nnx.OptimizedLSTMCell: {
-        "dense_i.kernel": "input_kernel",
-        "dense_h.kernel": "recurrent_kernel",
-        "dense_h.bias": "bias",
-    },
-}
-"""Native attribute paths below a wrapped layer that are called otherwise in portable form; layouts are the same."""
+# JAX's default on GPUs and TPUs rounds the operands of float32 products to ten bits or to seven. Here they are whole,
+# unless the user has set ``jax_default_matmul_precision``. A bfloat16 product rounds its operands to bfloat16, whose
+# products are exact in float32, and sums in float32; so does its backward pass. On the CPU the rounded numbers are
+# multiplied in float32, which gives the same up to the order of summation, and takes as long as float32.
 
 
-class _NoKeys:
-    """Stands in for ``nnx.Rngs`` where the initial value is given, and saves compiling a key split."""
+def platform() -> str:
+    """The kind of processor that computations go to: "cpu", "gpu" or "tpu"."""
+    device: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    if device is None:
+        return jax.default_backend()
+    return device.partition(":")[0] if isinstance(device, str) else device.platform
 
-    def params(self) -> None:
-        return None
+
+def _full() -> Any:
+    chosen: Any = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+    # Nothing to say on the CPU, and so nothing that could be compiled otherwise.
+    return None if chosen is not None or platform() == "cpu" else jax.lax.Precision.HIGHEST
 
 
-def _given(array: np.ndarray) -> Callable[..., Any]:
-    return lambda key, shape, dtype: jnp.array(array, dtype)
+def product(x: Any, kernel: Any) -> Any:
+    """``x @ kernel``, ``[..., in]`` and ``[in, out]``."""
+    return jnp.matmul(x, kernel, precision=_full())
+
+
+def product_bfloat16(x: Any, kernel: Any) -> Any:
+    """``product`` of the operands' nearest bfloat16 numbers, summed in float32."""
+    return _product(x, kernel)  # a plain function, which modules can hold, copy and pickle
+
+
+@jax.custom_vjp
+def _product(x: Any, kernel: Any) -> Any:
+    return _contract(x, kernel, ((x.ndim - 1,), (0,)))
+
+
+def _forward(x: Any, kernel: Any) -> tuple[Any, Any]:
+    return _product(x, kernel), (x, kernel)
+
+
+def _backward(kept: tuple[Any, Any], grad: Any) -> tuple[Any, Any]:
+    x, kernel = kept
+    rows = tuple(range(x.ndim - 1))
+    return _contract(grad, kernel, ((grad.ndim - 1,), (1,))), _contract(x, grad, (rows, rows))
+
+
+_product.defvjp(_forward, _backward)
+
+
+def _contract(a: Any, b: Any, axes: Any) -> Any:
+    a, b = _rounded(a), _rounded(b)
+    if platform() == "cpu":
+        return jax.lax.dot_general(a, b, (axes, ((), ())))
+    a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
+    return jax.lax.dot_general(a, b, (axes, ((), ())), preferred_element_type=jnp.float32)
+
+
+def _rounded(x: Any) -> Any:
+    # Not a conversion there and back, which XLA may leave out.
+    return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+
+
+def dot(lhs: Any, rhs: Any, dimension_numbers: Any, precision: Any = None, **options: Any) -> Any:
+    """``lax.dot_general``, for ``nnx.Linear``."""
+    return jax.lax.dot_general(lhs, rhs, dimension_numbers, precision=precision or _full(), **options)
+
+
+def dot_bfloat16(lhs: Any, rhs: Any, *_: Any, **__: Any) -> Any:
+    """``product_bfloat16`` as ``nnx.Linear`` calls it: the last axis of one, the first of the other."""
+    return product_bfloat16(lhs, rhs)
+
+
+def convolution(lhs: Any, rhs: Any, *args: Any, precision: Any = None, **options: Any) -> Any:
+    """``lax.conv_general_dilated``, for ``nnx.Conv``."""
+    return jax.lax.conv_general_dilated(lhs, rhs, *args, precision=precision or _full(), **options)
+
+
+def convolution_bfloat16(lhs: Any, rhs: Any, *args: Any, precision: Any = None, **options: Any) -> Any:
+    """``convolution`` of the operands' nearest bfloat16 numbers, summed in float32."""
+    del precision
+
+    def exact(lhs: Any, rhs: Any) -> Any:
+        # Rounded numbers are products of the reduced kind already, which is exact for them and the fastest.
+        return jax.lax.conv_general_dilated(lhs, rhs, *args, precision=jax.lax.Precision.DEFAULT, **options)
+
+    @jax.custom_vjp
+    def run(lhs: Any, rhs: Any) -> Any:
+        return exact(_rounded(lhs), _rounded(rhs))
+
+    def forward(lhs: Any, rhs: Any) -> tuple[Any, Any]:
+        return run(lhs, rhs), (lhs, rhs)
+
+    def backward(kept: tuple[Any, Any], grad: Any) -> Any:
+        return jax.vjp(exact, *(_rounded(x) for x in kept))[1](_rounded(grad))
+
+    run.defvjp(forward, backward)
+    return run(lhs, rhs)
 
 
 class LinearCore(nnx.Linear):
@@ -56,31 +134,14 @@ class LinearCore(nnx.Linear):
 
     def __call__(self, inputs: Any, out_sharding: Any = None) -> Any:
         """``[..., in]`` to ``[..., out]``."""
-        missing = -self.out_features % _COLUMNS
-        if not missing or products.platform() != "cpu":
+        missing = -self.out_features % 16
+        if not missing or platform() != "cpu":
             return super().__call__(inputs, out_sharding)
-        inputs, kernel, bias = self.promote_dtype((inputs, self.kernel[...], self._bias()), dtype=self.dtype)
+        bias = None if self.bias is None else self.bias[...]
+        inputs, kernel, bias = self.promote_dtype((inputs, self.kernel[...], bias), dtype=self.dtype)
         kernel = jnp.pad(kernel, ((0, 0), (0, missing)))
         y = self.dot_general(inputs, kernel, (((inputs.ndim - 1,), (0,)), ((), ())))[..., : self.out_features]
         return y if bias is None else y + bias
-
-    def _bias(self) -> Any:
-        return None if self.bias is None else self.bias[...]
-
-
-_COLUMNS = 16
-
-
-def linear(kernel: np.ndarray, bias: np.ndarray | None, dtype: Any) -> LinearCore:
-    """``nnx.Linear`` with the given kernel ``[in, out]`` and bias ``[out]``."""
-    return LinearCore(
-        *kernel.shape,
-        use_bias=bias is not None,
-        kernel_init=_given(kernel),
-        bias_init=_given(bias if bias is not None else np.zeros(0)),
-        param_dtype=dtype,
-        rngs=_NoKeys(),  # pyright: ignore[reportArgumentType]
-    )
 
 
 class LSTMCore(nnx.OptimizedLSTMCell):
@@ -97,8 +158,7 @@ class LSTMCore(nnx.OptimizedLSTMCell):
 
     def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
         """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds; the input product is one call."""
-        time, batch = xs.shape[:2]
-        projected = self.dense_i(xs.reshape(time * batch, -1)).reshape(time, batch, -1)
+        projected = self.dense_i(xs.reshape(-1, xs.shape[-1])).reshape(*xs.shape[:2], -1)
 
         def body(carry: tuple[Any, Any], inputs: tuple[Any, Any]) -> tuple[tuple[Any, Any], Any]:
             h, c = carry
@@ -111,22 +171,6 @@ class LSTMCore(nnx.OptimizedLSTMCell):
 
         (h, c), hs = jax.lax.scan(body, (h, c), (projected, done))
         return hs, h, c
-
-
-PORTABLE_NAMES[LSTMCore] = PORTABLE_NAMES[nnx.OptimizedLSTMCell]
-
-
-def lstm(input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, dtype: Any) -> LSTMCore:
-    """``nnx.OptimizedLSTMCell`` with the given kernels ``[in, 4H]``, ``[H, 4H]`` and bias ``[4H]``."""
-    return LSTMCore(
-        input_kernel.shape[0],
-        recurrent_kernel.shape[0],
-        kernel_init=_given(input_kernel),
-        recurrent_kernel_init=_given(recurrent_kernel),
-        bias_init=_given(bias),
-        param_dtype=dtype,
-        rngs=_NoKeys(),  # pyright: ignore[reportArgumentType]
-    )
 
 
 class GRUCore(nnx.GRUCell):
@@ -151,8 +195,7 @@ class GRUCore(nnx.GRUCell):
 
     def unroll(self, xs: Any, h: Any, done: Any, h0: Any) -> tuple[Any, Any]:
         """T steps, reset to ``h0`` after each step where ``done`` holds; the input product is one call."""
-        time, batch = xs.shape[:2]
-        projected = self.dense_i(xs.reshape(time * batch, -1)).reshape(time, batch, -1)
+        projected = self.dense_i(xs.reshape(-1, xs.shape[-1])).reshape(*xs.shape[:2], -1)
 
         def body(h: Any, inputs: tuple[Any, Any]) -> tuple[Any, Any]:
             a, done_t = inputs
@@ -170,93 +213,100 @@ class GRUCore(nnx.GRUCell):
         return (1.0 - z) * n + z * h
 
 
-PORTABLE_NAMES[GRUCore] = {
-    "dense_i.kernel": "input_kernel",
-    "dense_i.bias": "bias",
-    "dense_h.kernel": "recurrent_kernel",
+_OF_LSTM = {"dense_i.kernel": "input_kernel", "dense_h.kernel": "recurrent_kernel", "dense_h.bias": "bias"}
+
+PORTABLE_NAMES: dict[type, dict[str, str]] = {
+    nnx.OptimizedLSTMCell: _OF_LSTM,
+    LSTMCore: _OF_LSTM,
+    GRUCore: {"dense_i.kernel": "input_kernel", "dense_i.bias": "bias", "dense_h.kernel": "recurrent_kernel"},
 }
+"""Native attribute paths below a wrapped layer that are called otherwise in portable form; layouts are the same."""
 
 
-def gru(
-    input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray, dtype: Any
-) -> GRUCore:
-    """``GRUCore`` with kernels ``[in, 3H]``, ``[H, 3H]``, bias ``[3H]`` and the candidate's recurrent bias ``[H]``."""
-    return GRUCore(
-        recurrent_bias,
-        input_kernel.shape[0],
-        recurrent_kernel.shape[0],
-        kernel_init=_given(input_kernel),
-        recurrent_kernel_init=_given(recurrent_kernel),
-        bias_init=_given(bias),
-        param_dtype=dtype,
-        rngs=_NoKeys(),
-    )
+class _NoKeys:
+    """Stands in for ``nnx.Rngs`` where the initial value is given, and saves compiling a key split."""
+
+    def params(self) -> None:
+        return None
 
 
-def layer_norm(
-    features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float, dtype: Any
-) -> nnx.LayerNorm:
-    """``nnx.LayerNorm`` with the given scale and bias."""
-    return nnx.LayerNorm(
-        features,
-        epsilon=epsilon,
-        use_scale=scale is not None,
-        use_bias=bias is not None,
-        scale_init=_given(np.zeros(0) if scale is None else scale),
-        bias_init=_given(np.zeros(0) if bias is None else bias),
-        # The fast one, E[x^2] - E[x]^2, loses the digits of a mean far from 0.
-        use_fast_variance=False,
-        param_dtype=dtype,
-        rngs=_NoKeys(),  # pyright: ignore[reportArgumentType]
-    )
+def _given(array: Any) -> Callable[..., Any]:
+    return lambda key, shape, dtype: jnp.array(array, dtype)
 
 
-def conv(
-    kernel: np.ndarray,
-    bias: np.ndarray | None,
-    stride: tuple[int, int],
-    padding: str | tuple[int, int],
-    dtype: Any,
-) -> nnx.Conv:
-    """``nnx.Conv`` with the given kernel ``[height, width, in, out]`` and bias ``[out]``."""
-    return nnx.Conv(
-        *kernel.shape[2:],
-        kernel_size=kernel.shape[:2],
-        strides=stride,
-        padding=padding.upper() if isinstance(padding, str) else [(size, size) for size in padding],
-        use_bias=bias is not None,
-        kernel_init=_given(kernel),
-        bias_init=_given(np.zeros(0) if bias is None else bias),
-        param_dtype=dtype,
-        rngs=_NoKeys(),  # pyright: ignore[reportArgumentType]
-    )
+class NativeLayers(Engine):
+    """The part of the engine that makes layers from given arrays."""
 
+    activations = ACTIVATIONS
+    float_dtype: Any = jnp.float32  # pyright: ignore[reportIncompatibleMethodOverride]
+    device: Any
+    _bfloat16 = False
 
-def set_products(core: Any, bfloat16: bool) -> Any:
-    """``core``, one of the layers above, with products in full float32, or with operands in bfloat16."""
-    if isinstance(core, nnx.Conv):
-        core.conv_general_dilated = products.convolution_bfloat16 if bfloat16 else products.convolution
-        return core
-    for dense in [core] if isinstance(core, nnx.Linear) else [core.dense_i, core.dense_h]:
-        dense.dot_general = products.dot_bfloat16 if bfloat16 else products.dot
-    return core
+    def linear(self, kernel: np.ndarray, bias: np.ndarray | None) -> Any:
+        given = self._given(kernel=kernel, bias=bias)
+        return self._finished(LinearCore(*kernel.shape, use_bias=bias is not None, **given))
 
+    def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
+        given = self._given(kernel=input_kernel, recurrent_kernel=recurrent_kernel, bias=bias)
+        return self._finished(LSTMCore(input_kernel.shape[0], recurrent_kernel.shape[0], **given))
 
-_STATES = (nnx.BatchStat, nnx.Cache, nnx.RngState)
+    def gru(
+        self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray
+    ) -> Any:
+        given = self._given(kernel=input_kernel, recurrent_kernel=recurrent_kernel, bias=bias)
+        return self._finished(GRUCore(recurrent_bias, input_kernel.shape[0], recurrent_kernel.shape[0], **given))
 
+    def layer_norm(self, features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float) -> Any:
+        given = self._given(scale=scale, bias=bias)
+        given |= {"use_scale": scale is not None, "use_bias": bias is not None}
+        # The fast variance, E[x^2] - E[x]^2, loses the digits of a mean far from 0.
+        return self._placed(nnx.LayerNorm(features, epsilon=epsilon, use_fast_variance=False, **given))
 
-def lift(module: Any) -> nnx.Module:
-    """``module``, if it is an ``nnx.Module`` that keeps no state."""
-    if not isinstance(module, nnx.Module):
-        raise TypeError(
-            f"Lift got a {type(module).__module__}.{type(module).__name__}; on the engine jax it takes a "
-            "flax.nnx.Module, or a function. Make module and Lift under one multippo.use_backend(...)."
-        )
-    for path, value in nnx.iter_graph(module):
-        if isinstance(value, _STATES):
-            where = ".".join(map(str, path))
+    def conv(
+        self, kernel: np.ndarray, bias: np.ndarray | None, stride: tuple[int, int], padding: str | tuple[int, int]
+    ) -> Any:
+        given = self._given(kernel=kernel, bias=bias)
+        around = padding.upper() if isinstance(padding, str) else [(size, size) for size in padding]
+        options: Any = {"strides": stride, "padding": around, "use_bias": bias is not None}
+        return self._finished(nnx.Conv(*kernel.shape[2:], kernel_size=kernel.shape[:2], **options, **given))
+
+    def _given(self, **arrays: np.ndarray | None) -> dict[str, Any]:
+        """Arguments by which a layer of flax takes its arrays instead of drawing them."""
+        initial = {f"{name}_init": _given(array) for name, array in arrays.items()}
+        return {**initial, "param_dtype": self.float_dtype, "rngs": _NoKeys()}
+
+    def _finished(self, core: Any) -> Any:
+        """``core`` with products in full float32, or with operands in bfloat16."""
+        if isinstance(core, nnx.Conv):
+            core.conv_general_dilated = convolution_bfloat16 if self._bfloat16 else convolution
+        else:
+            for dense in [core] if isinstance(core, nnx.Linear) else [core.dense_i, core.dense_h]:
+                dense.dot_general = dot_bfloat16 if self._bfloat16 else dot
+        return self._placed(core)
+
+    def lift(self, module: Any) -> nnx.Module:
+        if not isinstance(module, nnx.Module):
             raise TypeError(
-                f"Lift got a {type(module).__name__} with a state of its own, {where} ({type(value).__name__}), which "
-                "a call would write; it takes stateless modules. multippo has Dropout, LayerNorm and Normalizer."
+                f"Lift got a {type(module).__module__}.{type(module).__name__}; on the engine jax it takes a "
+                "flax.nnx.Module, or a function. Make module and Lift under one multippo.use_backend(...)."
             )
-    return module
+        for path, value in nnx.iter_graph(module):
+            if isinstance(value, nnx.BatchStat | nnx.Cache | nnx.RngState):
+                where = ".".join(map(str, path))
+                raise TypeError(
+                    f"Lift got a {type(module).__name__} with a state of its own, {where} ({type(value).__name__}), "
+                    "which a call would write; it takes stateless modules. multippo has Dropout, LayerNorm and "
+                    "Normalizer."
+                )
+        return self._placed(module)
+
+    def _placed(self, module: Any) -> Any:
+        if self.device is not None:
+            nnx.update(module, jax.tree.map(self._place, nnx.state(module)))
+        return module
+
+    def _place(self, array: Any) -> Any:
+        """Binds an array to the engine's device, if one was chosen: what is computed from it stays there."""
+        if self.device is None or isinstance(array, Tracer):
+            return array
+        return jax.device_put(array, self.device)

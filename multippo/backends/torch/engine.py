@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -12,21 +13,29 @@ import numpy as np
 import torch
 from torch import nn
 
-from multippo.backends.api import Engine, Leaf, Optimizer, OptimizerConfig, SplitModule, check_precision
+from multippo.backends.api import (
+    Leaf,
+    Optimizer,
+    OptimizerConfig,
+    SplitModule,
+    check_matmul_precision,
+    check_precision,
+)
 from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
-from multippo.backends.devices import check_matmul_precision
-from multippo.backends.torch import devices, exchange, layers, products
+from multippo.backends.torch import products
 from multippo.backends.torch.compiling import compiled
+from multippo.backends.torch.layers import PORTABLE_NAMES, NativeLayers
 from multippo.backends.torch.modules import (
     OWN_ATTRIBUTES,
+    Held,
     ModuleDict,
     TorchParam,
     TorchVariable,
     bound_class,
+    to_numpy,
     track_all,
 )
 from multippo.backends.torch.optimizer import TorchOptimizer
-from multippo.backends.torch.switches import describe_switches, one_precision, own_modes, set_switches
 from multippo.programmes import frozen
 from multippo.random import Random
 from multippo.trees import tree_map
@@ -35,22 +44,20 @@ _LARGE = 2**16
 """Bytes from which pinned memory is worth its price: below, a copy is over before the call returns."""
 
 
-class TorchEngine(Engine):
+class TorchEngine(NativeLayers):
     """``torch.nn`` modules, updated in place: ``split`` returns the live tensors and ``merge`` the live module."""
 
     name = "torch"
     xp = torch_namespace
     capabilities = frozenset({"train", "float64", "compile"})
-    activations = layers.ACTIVATIONS
     # A hundred small operations a draw: once for a whole rollout instead of at every step.
     draws_ahead = True
 
     def __init__(self, device: torch.device | None = None) -> None:
-        self.device = device or next(iter(devices.found().values()))
-        self._float_dtype, self._bfloat16 = torch.float32, False
-        self.random = Random(torch_namespace, torch.int64, self.asarray, lambda: self._float_dtype)
+        self.device = device or torch.device(self.devices()[0])
+        self.random = Random(torch_namespace, torch.int64, self.asarray, lambda: self.float_dtype)
         self._bound: dict[type, type] = {}
-        self._compile_seconds = 0.0
+        self._compile_seconds: list[float] = []
 
     # -- modules
 
@@ -62,7 +69,7 @@ class TorchEngine(Engine):
     def make_variable(self, kind: str, value: Any) -> Any:
         tensor = value.detach().clone() if isinstance(value, torch.Tensor) else self.asarray(value)
         if tensor.is_floating_point() or (kind == "Param" and not tensor.is_complex()):
-            tensor = tensor.to(self._float_dtype)
+            tensor = tensor.to(self.float_dtype)
         return TorchParam(tensor) if kind == "Param" else TorchVariable(tensor)
 
     def split(self, module: Any) -> SplitModule:
@@ -105,7 +112,7 @@ class TorchEngine(Engine):
             if isinstance(value, nn.ModuleList | ModuleDict):
                 for key, child in self.children(value):
                     yield f"{unescape(name)}.{key}", child
-            elif isinstance(value, nn.Module) and not isinstance(value, TorchParam | TorchVariable):
+            elif isinstance(value, nn.Module) and not isinstance(value, Held):
                 yield unescape(name), value
 
     def copy_module(self, module: Any, child: Callable[[Any], Any], neutral: type | None = None) -> Any:
@@ -114,121 +121,81 @@ class TorchEngine(Engine):
             vars(copied)[name] = value.copy() if isinstance(value, dict | set) else value
         held = vars(copied)["_modules"]
         for name, value in held.items():
-            if value is not None and not isinstance(value, TorchParam | TorchVariable):
+            if value is not None and not isinstance(value, Held):
                 held[name] = child(value)
         return copied
 
     def leaves(self, module: Any) -> dict[str, Leaf]:
-        found = Named()
+        found, seen = Named(), set[int]()
         split = self.split(module)
         names = {id(tensor): name for name, tensor in (*split.params.items(), *split.variables.items())}
-        self._collect(module, (), found, set(), names)
+
+        def collect(module: nn.Module, path: tuple[str, ...]) -> None:
+            for attribute, child in in_order(vars(module)["_modules"].items()):
+                # Not named_children(), which leaves out the second name of a module before names are sorted.
+                if child is None or id(child) in seen:
+                    continue
+                seen.add(id(child))
+                here = path if attribute == NATIVE_CORE else (*path, unescape(attribute))
+                if isinstance(child, Held):
+                    found.add(here, _leaf(child.value, None, names))
+                else:
+                    collect(child, here)
+            renamed = PORTABLE_NAMES.get(type(module), {})
+            for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                if id(tensor) not in seen and (name in renamed or not renamed):
+                    seen.add(id(tensor))
+                    portable, axes = renamed.get(name, (name, None))
+                    found.add((*path, portable), _leaf(tensor, axes, names))
+
+        collect(module, ())
         return dict(sorted(found.items()))
-
-    def _collect(
-        self,
-        module: nn.Module,
-        path: tuple[str, ...],
-        found: Named,
-        seen: set[int],
-        names: dict[int, str],
-    ) -> None:
-        for attribute, child in in_order(vars(module)["_modules"].items()):
-            # Not named_children(), which leaves out the second name of a module before names are sorted.
-            if child is None or id(child) in seen:
-                continue
-            seen.add(id(child))
-            here = path if attribute == NATIVE_CORE else (*path, unescape(attribute))
-            if isinstance(child, TorchParam | TorchVariable):
-                found.add(here, _leaf(child.value, None, names))
-            else:
-                self._collect(child, here, found, seen, names)
-        renamed = layers.PORTABLE_NAMES.get(type(module), {})
-        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-            if id(tensor) in seen or (renamed and name not in renamed):
-                continue
-            seen.add(id(tensor))
-            portable, axes = renamed.get(name, (name, None))
-            found.add((*path, portable), _leaf(tensor, axes, names))
-
-    # -- native layers
-
-    def linear(self, kernel: np.ndarray, bias: np.ndarray | None) -> Any:
-        return self._with_operands(layers.linear(kernel, bias, self._float_dtype, self.device))
-
-    def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
-        return self._with_operands(layers.lstm(input_kernel, recurrent_kernel, bias, self._float_dtype, self.device))
-
-    def gru(
-        self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray
-    ) -> Any:
-        return self._with_operands(
-            layers.gru(input_kernel, recurrent_kernel, bias, recurrent_bias, self._float_dtype, self.device)
-        )
-
-    def _with_operands(self, core: Any) -> Any:
-        core.bfloat16_operands = self._bfloat16
-        return core
-
-    def layer_norm(self, features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float) -> Any:
-        return layers.layer_norm(features, scale, bias, epsilon, self._float_dtype, self.device)
-
-    def conv(
-        self, kernel: np.ndarray, bias: np.ndarray | None, stride: tuple[int, int], padding: str | tuple[int, int]
-    ) -> Any:
-        return self._with_operands(layers.conv(kernel, bias, stride, padding, self._float_dtype, self.device))
-
-    def lift(self, module: Any) -> Any:
-        return layers.lift(module, self.device, self._float_dtype)
 
     # -- devices
 
     def device_name(self) -> str:
-        return devices.name_of(self.device)
+        return f"{self.device.type}:{self.device.index or 0}"  # torch itself gives the processor no number
 
     def devices(self) -> tuple[str, ...]:
-        return tuple(devices.found())
+        # A build of torch for AMD's GPUs calls them "cuda" as well.
+        return (*(f"cuda:{index}" for index in range(torch.cuda.device_count())), "cpu:0")
 
     def on_device(self, name: str) -> TorchEngine:
-        return TorchEngine(devices.found()[name])
+        return TorchEngine(torch.device("cpu" if name == "cpu:0" else name))
 
     def activated(self) -> contextlib.AbstractContextManager[Any]:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
     def matmul_precision(self, name: str) -> contextlib.AbstractContextManager[None]:
-        return set_switches(check_matmul_precision(name))
+        return products.set_switches(check_matmul_precision(name))
 
     def numerics(self) -> dict[str, str]:
         kind = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "processor"
-        return {"device": self.device_name(), "device_kind": kind, **describe_switches()}
+        return {"device": self.device_name(), "device_kind": kind, **products.describe_switches()}
 
     # -- arrays
-
-    @property
-    def float_dtype(self) -> Any:
-        return self._float_dtype
 
     @contextlib.contextmanager
     def precision(self, name: str) -> Generator[None]:
         check_precision(name)
-        before, default = (self._float_dtype, self._bfloat16), torch.get_default_dtype()
-        self._float_dtype, self._bfloat16 = (torch.float64 if name == "float64" else torch.float32), name == "bfloat16"
-        torch.set_default_dtype(self._float_dtype)
+        before, default = (self.float_dtype, self._bfloat16), torch.get_default_dtype()
+        self.float_dtype, self._bfloat16 = (torch.float64 if name == "float64" else torch.float32), name == "bfloat16"
+        torch.set_default_dtype(self.float_dtype)
         try:
             yield
         finally:
-            self._float_dtype, self._bfloat16 = before
+            self.float_dtype, self._bfloat16 = before
             torch.set_default_dtype(default)
 
     def product(self) -> Callable[[Any, Any], Any]:
-        return products.product_bfloat16 if self._bfloat16 else products.product
+        return products.product_bfloat16 if self._bfloat16 else operator.matmul
 
     def asarray(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.to(self.device)
         array = np.asarray(value)
         if array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic):
-            array = array.astype(np.float32 if self._float_dtype == torch.float32 else np.float64)
+            array = array.astype(np.float32 if self.float_dtype == torch.float32 else np.float64)
         if array.dtype == np.uint32:
             array = array.astype(np.int64)  # torch has next to no arithmetic on unsigned words
         # torch.tensor copies: an environment may write its next observation into the same memory.
@@ -238,21 +205,38 @@ class TorchEngine(Engine):
         return torch.tensor(array).pin_memory().to(self.device, non_blocking=True)
 
     def to_numpy(self, value: Any) -> np.ndarray:
-        return exchange.to_numpy(value)
+        return to_numpy(value)
 
     def from_jax(self, tree: Any) -> Any:
-        return tree_map(lambda x: exchange.from_jax(x, self.device), tree)
+        def convert(x: Any) -> torch.Tensor:
+            platform = getattr(next(iter(x.devices())), "platform", "cpu") if hasattr(x, "devices") else "cpu"
+            if platform != "cpu" and self.device.type == "cpu":
+                return torch.tensor(np.asarray(x))  # this torch need not know the other device
+            # A copy, which may be written to: JAX's own must not change.
+            return torch.from_dlpack(x).to(self.device, copy=True)
+
+        return tree_map(convert, tree)
 
     def to_jax(self, tree: Any) -> Any:
-        return tree_map(exchange.to_jax, tree)
+        import jax
+        import jax.dlpack
+
+        # Where JAX computes by default, as environments do: an array taken over stays with its device, and would draw
+        # the environment's step there.
+        target: Any = jax.config.jax_default_device or jax.devices()[0]  # pyright: ignore[reportAttributeAccessIssue]
+
+        def convert(x: torch.Tensor) -> Any:
+            x = x.cpu() if x.is_cuda and target.platform != "gpu" else x
+            array: Any = jax.dlpack.from_dlpack(x.detach().contiguous())
+            return array if array.devices() == {target} else jax.device_put(array, target)
+
+        return tree_map(convert, tree)
 
     def stack_time(self, trees: list[Any]) -> Any:
-        return tree_map(self._stack, *trees)
+        def stack(*leaves: Any) -> torch.Tensor:
+            return torch.stack(leaves) if isinstance(leaves[0], torch.Tensor) else self.asarray(np.stack(leaves))
 
-    def _stack(self, *leaves: Any) -> torch.Tensor:
-        if isinstance(leaves[0], torch.Tensor):
-            return torch.stack(leaves)
-        return self.asarray(np.stack(leaves))
+        return tree_map(stack, *trees)
 
     def snapshot(self, tree: Any) -> Any:
         return tree_map(lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x, tree)
@@ -261,13 +245,14 @@ class TorchEngine(Engine):
         return tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, tree)
 
     def named_params(self, params: Any) -> list[tuple[str, Any]]:
-        return [(_readable(name.removesuffix(".value").split(".")), value) for name, value in params.items()]
+        parts = [(name.removesuffix(".value").split("."), value) for name, value in params.items()]
+        return [(".".join(unescape(part) for part in path if part != NATIVE_CORE), value) for path, value in parts]
 
     def native_arrays(self, params: Any, variables: Any) -> dict[Any, np.ndarray]:
         return {path: self.to_numpy(tensor) for path, tensor in (*params.items(), *variables.items())}
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
-        return torch.zeros(shape, dtype=self._float_dtype, device=self.device)
+        return torch.zeros(shape, dtype=self.float_dtype, device=self.device)
 
     def stop_gradient(self, tree: Any) -> Any:
         if isinstance(tree, torch.Tensor):
@@ -300,7 +285,7 @@ class TorchEngine(Engine):
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
         if mode == "off" or (mode == "auto" and self.device.type == "cpu"):
             return function
-        return compiled(function, mode == "reduce-overhead", self._count_seconds)
+        return compiled(function, mode == "reduce-overhead", self._compile_seconds.append)
 
     def structure(self, definition: Any) -> Any:
         # What this takes for equal and is not, such as a function in the place of one freed, torch compiles again.
@@ -312,11 +297,8 @@ class TorchEngine(Engine):
             found.append((name, type(module), module.training, *tensors, *own))
         return tuple(found)
 
-    def _count_seconds(self, seconds: float) -> None:
-        self._compile_seconds += seconds
-
     def compile_seconds(self) -> float:
-        return self._compile_seconds
+        return sum(self._compile_seconds)
 
     def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
         # With gradients, unless the caller wants none, so that what can't be differentiated is reported.
@@ -324,7 +306,7 @@ class TorchEngine(Engine):
 
     @contextlib.contextmanager
     def no_grad(self) -> Generator[None]:
-        with torch.inference_mode(), one_precision(self.device):
+        with torch.inference_mode(), products.one_precision(self.device):
             yield
 
     @contextlib.contextmanager
@@ -336,7 +318,7 @@ class TorchEngine(Engine):
         if small and self.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)
         try:
-            with self.activated(), one_precision(self.device), own_modes(self.device):
+            with self.activated(), products.one_precision(self.device), _own_modes(self.device):
                 yield
         finally:
             torch.set_num_threads(before)
@@ -344,20 +326,14 @@ class TorchEngine(Engine):
     def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:
         def with_grad(params: Any, *args: Any) -> tuple[tuple[Any, Any], Any]:
             # A callback or an environment may have turned gradients off.
-            with one_precision(self.device), torch.enable_grad():
-                return differentiated(params, *args)
-
-        def differentiated(params: Any, *args: Any) -> tuple[tuple[Any, Any], Any]:
-            value, aux = loss(params, *args)
-            # A loss that depends on no parameter has no graph to go back through; its gradient is 0.
-            found: Any = [None] * len(params)
-            if value.requires_grad and params:
-                found = torch.autograd.grad(value, list(params.values()), allow_unused=True)
-            grads = {
-                name: torch.zeros_like(p) if g is None else g
-                for (name, p), g in zip(params.items(), found, strict=True)
-            }
-            return (value.detach(), self.stop_gradient(aux)), grads
+            with products.one_precision(self.device), torch.enable_grad():
+                value, aux = loss(params, *args)
+                # A loss that depends on no parameter has no graph to go back through; its gradient is 0.
+                found: Any = [None] * len(params)
+                if value.requires_grad and params:
+                    found = torch.autograd.grad(value, list(params.values()), allow_unused=True)
+                found = [torch.zeros_like(p) if g is None else g for p, g in zip(params.values(), found, strict=True)]
+                return (value.detach(), self.stop_gradient(aux)), dict(zip(params, found, strict=True))
 
         return with_grad
 
@@ -375,16 +351,14 @@ def _shape(tensor: torch.Tensor | None) -> Any:
     return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad)
 
 
-def _readable(parts: list[str]) -> str:
-    return ".".join(unescape(part) for part in parts if part != NATIVE_CORE)
-
-
 def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, names: dict[int, str]) -> Leaf:
+    axes = axes or tuple(range(tensor.ndim))
+
     def turn(value: np.ndarray) -> np.ndarray:
-        return value if axes is None else value.transpose(axes)
+        return value.transpose(axes)
 
     def turn_back(value: np.ndarray) -> np.ndarray:
-        return value if axes is None else value.transpose(np.argsort(axes))
+        return value.transpose(np.argsort(axes))
 
     def write(value: np.ndarray) -> None:
         with torch.no_grad():
@@ -392,13 +366,26 @@ def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, names: dict[int, s
 
     return Leaf(
         trained=isinstance(tensor, nn.Parameter),
-        read=lambda: np.array(turn(exchange.to_numpy(tensor)), order="C"),
+        read=lambda: np.array(turn(to_numpy(tensor)), order="C"),
         write=write,
         native_path=names[id(tensor)],
         to_portable=turn,
         from_portable=turn_back,
         holder=tensor,
     )
+
+
+@contextlib.contextmanager
+def _own_modes(device: torch.device) -> Generator[None]:
+    """Turns gradients on and autocast off, and makes ``device`` the default, whatever the process has set."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))  # gradients are on in it
+        for kind in {"cpu", device.type}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        # Left alone if it was never set, since under a default device every call of torch's takes longer.
+        if torch.get_default_device() not in (torch.device("cpu"), device):
+            stack.enter_context(device)
+        yield
 
 
 def make_engine() -> TorchEngine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from multippo.backends.api import Engine
 from multippo.backends.torch import products
-from multippo.backends.torch.segments import segmented_gru, segmented_lstm
-from multippo.backends.torch.stepped import gru_step, lstm_step, stepped_gru, stepped_lstm
+from multippo.backends.torch.segments import Carry, Weights, hidden_operator, segmented_gru, segmented_lstm
 from multippo.networks.convolution import pad_sizes
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -28,15 +28,6 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "softplus": lambda x: functional.softplus(x, threshold=50.0),
     "identity": lambda x: x,
 }
-
-_TURNED = (1, 0)
-
-PORTABLE_NAMES: dict[type, dict[str, tuple[str, tuple[int, ...] | None]]] = {
-    nn.Linear: {"weight": ("kernel", _TURNED), "bias": ("bias", None)},
-    nn.LayerNorm: {"weight": ("scale", None), "bias": ("bias", None)},
-    nn.Conv2d: {"weight": ("kernel", (2, 3, 1, 0)), "bias": ("bias", None)},
-}
-"""Native parameter names of a wrapped layer: portable name, and which native axes the portable layout has in turn."""
 
 
 def _typed(x: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -56,21 +47,59 @@ class LinearCore(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``[..., in]`` to ``[..., out]``."""
-        linear = products.linear_bfloat16 if self.bfloat16_operands else products.linear
+        linear = products.linear_bfloat16 if self.bfloat16_operands else functional.linear
         fits = isinstance(input, torch.Tensor) and input.dtype == self.weight.dtype
         return linear(input if fits else _typed(input, self.weight.dtype), self.weight, self.bias)
 
 
-PORTABLE_NAMES[LinearCore] = PORTABLE_NAMES[nn.Linear]
+# An LSTM or GRU step by step, in products of bfloat16 operands, as torch's fused kernels have none: what those for
+# bfloat16 carry from step to step is bfloat16. Here only the operands are: gates, carry and sums are float32. The
+# input's product is one for all steps. Nothing waits for the host, so a graph of launches can hold it.
 
 
-def linear(kernel: np.ndarray, bias: np.ndarray | None, dtype: Any, device: Any) -> nn.Linear:
-    """``nn.Linear`` with the given kernel ``[in, out]`` and bias ``[out]``."""
-    layer: Any = nn.utils.skip_init(LinearCore, *kernel.shape, bias=bias is not None, dtype=dtype, device=device)
-    _fill(layer.weight, kernel.T)
-    if bias is not None:
-        _fill(layer.bias, bias)
-    return layer
+def _projected(cell: str, x: torch.Tensor, weights: Weights) -> torch.Tensor:
+    """The input's part of the gates, with the biases that are added to it."""
+    weight_ih, _, bias_ih, bias_hh = weights
+    return products.linear_bfloat16(x, weight_ih, bias_ih + bias_hh if cell == "lstm" else bias_ih)
+
+
+def _lstm(projected: torch.Tensor, carry: Carry, weights: Weights) -> Carry:
+    h, c = carry
+    i, f, g, o = torch.chunk(projected + products.product_bfloat16(h, weights[1].T), 4, dim=-1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def _gru(projected: torch.Tensor, carry: Carry, weights: Weights) -> Carry:
+    (h,) = carry
+    a_r, a_z, a_n = torch.chunk(projected, 3, dim=-1)
+    b_r, b_z, b_n = torch.chunk(products.linear_bfloat16(h, weights[1], weights[3]), 3, dim=-1)
+    z = torch.sigmoid(a_z + b_z)
+    n = torch.tanh(a_n + torch.sigmoid(a_r + b_r) * b_n)
+    return ((1.0 - z) * n + z * h,)
+
+
+def _stepped(cell: str, *tensors: torch.Tensor) -> Carry:
+    n, step = (2, _lstm) if cell == "lstm" else (1, _gru)
+    xs, carry, done = tensors[0], tensors[1 : 1 + n], tensors[1 + n]
+    initial, weights = tensors[2 + n : 2 + 2 * n], tensors[2 + 2 * n :]
+    projected = _projected(cell, xs, weights)  # pyright: ignore[reportArgumentType]
+    hs: list[torch.Tensor] = []
+    for t in range(done.shape[0]):
+        carry = step(projected[t], carry, weights)  # pyright: ignore[reportArgumentType]
+        hs.append(carry[0])
+        reset = done[t][:, None]
+        carry = tuple(torch.where(reset, s0, s) for s, s0 in zip(carry, initial, strict=True))
+    return torch.stack(hs), *carry
+
+
+_COMPILED: dict[str, Any] = {cell: hidden_operator("stepped", cell, _stepped) for cell in ("lstm", "gru")}
+
+
+def _steps(cell: str, *inputs: Any) -> Any:
+    *tensors, weights = inputs
+    # A compiler would unroll the loop into one graph of all steps.
+    return _COMPILED[cell](*tensors, *weights) if torch.compiler.is_compiling() else _stepped(cell, *tensors, *weights)
 
 
 class LSTMCore(nn.LSTMCell):
@@ -100,9 +129,11 @@ class LSTMCore(nn.LSTMCell):
 
     def step(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
         """One step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""
+        x = _typed(x, h.dtype)
         if self.bfloat16_operands:
-            return lstm_step(_typed(x, h.dtype), h, c, self._weights())
-        return self(_typed(x, h.dtype), (h, c))
+            h, c = _lstm(_projected("lstm", x, self._weights()), (h, c), self._weights())
+            return h, c
+        return self(x, (h, c))
 
     def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
         """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds, by the fused kernel.
@@ -110,27 +141,11 @@ class LSTMCore(nn.LSTMCell):
         The kernel can't round what goes from step to step to bfloat16 operands and keep it in float32, so those are
         taken one by one.
         """
-        unroll = stepped_lstm if self.bfloat16_operands else segmented_lstm
-        return unroll(_typed(xs, h.dtype), h, c, done, h0, c0, self._weights())
+        inputs = (_typed(xs, h.dtype), h, c, done, h0, c0, self._weights())
+        return _steps("lstm", *inputs) if self.bfloat16_operands else segmented_lstm(*inputs)
 
     def _weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         return self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
-
-
-PORTABLE_NAMES[LSTMCore] = {
-    "weight_ih": ("input_kernel", _TURNED),
-    "weight_hh": ("recurrent_kernel", _TURNED),
-    "bias_hh": ("bias", None),
-}
-
-
-def lstm(input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, dtype: Any, device: Any) -> LSTMCore:
-    """``LSTMCore`` with the given kernels ``[in, 4H]``, ``[H, 4H]`` and bias ``[4H]``."""
-    layer = LSTMCore(input_kernel.shape[0], recurrent_kernel.shape[0], dtype, device)
-    _fill(layer.weight_ih, input_kernel.T)
-    _fill(layer.weight_hh, recurrent_kernel.T)
-    _fill(layer.bias_hh, bias)
-    return layer
 
 
 class GRUCore(nn.GRUCell):
@@ -156,56 +171,19 @@ class GRUCore(nn.GRUCell):
 
     def step(self, x: Any, h: Any) -> Any:
         """One step: ``[B, in]`` and ``[B, H]`` to the new ``h``."""
+        x = _typed(x, h.dtype)
         if self.bfloat16_operands:
-            return gru_step(_typed(x, h.dtype), h, self._weights())
-        return self(_typed(x, h.dtype), h)
+            return _gru(_projected("gru", x, self._weights()), (h,), self._weights())[0]
+        return self(x, h)
 
     def unroll(self, xs: Any, h: Any, done: Any, h0: Any) -> tuple[Any, Any]:
         """T steps, reset to ``h0`` after each step where ``done`` holds; as ``LSTMCore`` does."""
-        unroll = stepped_gru if self.bfloat16_operands else segmented_gru
-        return unroll(_typed(xs, h.dtype), h, done, h0, self._weights())
+        inputs = (_typed(xs, h.dtype), h, done, h0, self._weights())
+        return _steps("gru", *inputs) if self.bfloat16_operands else segmented_gru(*inputs)
 
     def _weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         bias_hh = functional.pad(self.recurrent_bias, (2 * self.hidden_size, 0))
         return self.weight_ih, self.weight_hh, self.bias_ih, bias_hh
-
-
-PORTABLE_NAMES[GRUCore] = {
-    "weight_ih": ("input_kernel", _TURNED),
-    "weight_hh": ("recurrent_kernel", _TURNED),
-    "bias_ih": ("bias", None),
-    "recurrent_bias": ("recurrent_bias", None),
-}
-
-
-def gru(
-    input_kernel: np.ndarray,
-    recurrent_kernel: np.ndarray,
-    bias: np.ndarray,
-    recurrent_bias: np.ndarray,
-    dtype: Any,
-    device: Any,
-) -> GRUCore:
-    """``GRUCore`` with kernels ``[in, 3H]``, ``[H, 3H]``, bias ``[3H]`` and the candidate's recurrent bias ``[H]``."""
-    layer = GRUCore(input_kernel.shape[0], recurrent_kernel.shape[0], dtype, device)
-    _fill(layer.weight_ih, input_kernel.T)
-    _fill(layer.weight_hh, recurrent_kernel.T)
-    _fill(layer.bias_ih, bias)
-    _fill(layer.recurrent_bias, recurrent_bias)
-    return layer
-
-
-def layer_norm(
-    features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float, dtype: Any, device: Any
-) -> nn.LayerNorm:
-    """``nn.LayerNorm`` with the given scale and bias."""
-    layer: Any = nn.LayerNorm(features, eps=epsilon, dtype=dtype, device=device)
-    for name, value in (("weight", scale), ("bias", bias)):
-        if value is None:
-            layer.register_parameter(name, None)
-        else:
-            _fill(getattr(layer, name), value)
-    return layer
 
 
 class ConvCore(nn.Conv2d):
@@ -224,28 +202,25 @@ class ConvCore(nn.Conv2d):
         (top, bottom), (left, right) = (pad_sizes(*axis) for axis in around)
         # Axes change their order, not their memory: torch calls that layout channels_last.
         images = functional.pad(_typed(input, self.weight.dtype), (0, 0, left, right, top, bottom)).permute(0, 3, 1, 2)
-        convolve = products.convolve_bfloat16 if self.bfloat16_operands else products.convolve
+        convolve = products.convolve_bfloat16 if self.bfloat16_operands else functional.conv2d
         return convolve(images, self.weight, self.bias, self.stride).permute(0, 2, 3, 1)
 
 
-PORTABLE_NAMES[ConvCore] = PORTABLE_NAMES[nn.Conv2d]
+_TURNED = (1, 0)
+_DENSE = {"weight": ("kernel", _TURNED), "bias": ("bias", None)}
+_IMAGES = {"weight": ("kernel", (2, 3, 1, 0)), "bias": ("bias", None)}
+_GATES = {"weight_ih": ("input_kernel", _TURNED), "weight_hh": ("recurrent_kernel", _TURNED)}
 
-
-def conv(
-    kernel: np.ndarray,
-    bias: np.ndarray | None,
-    stride: tuple[int, int],
-    padding: str | tuple[int, int],
-    dtype: Any,
-    device: Any,
-) -> ConvCore:
-    """``ConvCore`` with the given kernel ``[height, width, in, out]`` and bias ``[out]``."""
-    height, width, *channels = kernel.shape
-    layer = ConvCore(stride, padding, *channels, (height, width), bias=bias is not None, dtype=dtype, device=device)
-    _fill(layer.weight, kernel.transpose(3, 2, 0, 1))
-    if bias is not None:
-        _fill(layer.bias, bias)  # pyright: ignore[reportArgumentType]
-    return layer
+PORTABLE_NAMES: dict[type, Mapping[str, tuple[str, tuple[int, ...] | None]]] = {
+    nn.Linear: _DENSE,
+    LinearCore: _DENSE,
+    LSTMCore: {**_GATES, "bias_hh": ("bias", None)},
+    GRUCore: {**_GATES, "bias_ih": ("bias", None), "recurrent_bias": ("recurrent_bias", None)},
+    nn.LayerNorm: {"weight": ("scale", None), "bias": ("bias", None)},
+    nn.Conv2d: _IMAGES,
+    ConvCore: _IMAGES,
+}
+"""Native parameter names of a wrapped layer: portable name, and which native axes the portable layout has in turn."""
 
 
 _STATEFUL = (nn.modules.batchnorm._NormBase, nn.RNNBase, nn.utils.parametrizations._SpectralNorm)  # pyright: ignore[reportPrivateUsage]
@@ -267,35 +242,70 @@ def _state_of(module: nn.Module) -> tuple[str, str] | None:
     return None
 
 
-def lift(module: Any, device: Any, dtype: Any) -> nn.Module:
-    """``module`` on the device, if it is an ``nn.Module`` of numbers of the type that keeps no state."""
-    if not isinstance(module, nn.Module):
-        raise TypeError(
-            f"Lift got a {type(module).__module__}.{type(module).__name__}; on the engine torch it takes a "
-            "torch.nn.Module, or a function. Make module and Lift under one multippo.use_backend(...)."
+class NativeLayers(Engine):
+    """The part of the engine that makes layers from given arrays."""
+
+    activations = ACTIVATIONS
+    float_dtype: Any = torch.float32  # pyright: ignore[reportIncompatibleMethodOverride]
+    device: torch.device
+    _bfloat16 = False
+
+    def linear(self, kernel: np.ndarray, bias: np.ndarray | None) -> Any:
+        layer: Any = nn.utils.skip_init(
+            LinearCore, *kernel.shape, bias=bias is not None, dtype=self.float_dtype, device=self.device
         )
-    for where, child in module.named_modules():
-        if state := _state_of(child):
+        return self._filled(layer, weight=kernel.T, bias=bias)
+
+    def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
+        layer = LSTMCore(input_kernel.shape[0], recurrent_kernel.shape[0], self.float_dtype, self.device)
+        return self._filled(layer, weight_ih=input_kernel.T, weight_hh=recurrent_kernel.T, bias_hh=bias)
+
+    def gru(
+        self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray, recurrent_bias: np.ndarray
+    ) -> Any:
+        layer = GRUCore(input_kernel.shape[0], recurrent_kernel.shape[0], self.float_dtype, self.device)
+        kernels = {"weight_ih": input_kernel.T, "weight_hh": recurrent_kernel.T}
+        return self._filled(layer, **kernels, bias_ih=bias, recurrent_bias=recurrent_bias)
+
+    def layer_norm(self, features: int, scale: np.ndarray | None, bias: np.ndarray | None, epsilon: float) -> Any:
+        layer = nn.LayerNorm(features, eps=epsilon, dtype=self.float_dtype, device=self.device)
+        return self._filled(layer, weight=scale, bias=bias)
+
+    def conv(
+        self, kernel: np.ndarray, bias: np.ndarray | None, stride: tuple[int, int], padding: str | tuple[int, int]
+    ) -> Any:
+        options: Any = {"bias": bias is not None, "dtype": self.float_dtype, "device": self.device}
+        layer = ConvCore(stride, padding, *kernel.shape[2:], kernel.shape[:2], **options)
+        return self._filled(layer, weight=kernel.transpose(3, 2, 0, 1), bias=bias)
+
+    def _filled(self, layer: Any, **arrays: np.ndarray | None) -> Any:
+        layer.bfloat16_operands = self._bfloat16
+        with torch.no_grad():
+            for name, value in arrays.items():
+                if value is None:
+                    layer.register_parameter(name, None)
+                else:
+                    getattr(layer, name).copy_(torch.from_numpy(np.ascontiguousarray(value)))
+        return layer
+
+    def lift(self, module: Any) -> nn.Module:
+        if not isinstance(module, nn.Module):
             raise TypeError(
-                f"Lift got a {type(module).__name__} with {state[0]}, {where or 'itself'} ({type(child).__name__}), "
-                f"which a call would {state[1]}; it takes stateless modules without noise. multippo has Dropout, "
-                "LayerNorm, Normalizer, LSTM and GRU."
+                f"Lift got a {type(module).__module__}.{type(module).__name__}; on the engine torch it takes a "
+                "torch.nn.Module, or a function. Make module and Lift under one multippo.use_backend(...)."
             )
-    if any(nn.parameter.is_lazy(parameter) for parameter in module.parameters()):
-        raise TypeError(
-            f"Lift got a {type(module).__name__} whose sizes are not known before its first call; give them, such as "
-            "torch.nn.Linear(3, 2) in place of torch.nn.LazyLinear(2), or call it once before."
-        )
-    types = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
-    # A module of several types converts by itself.
-    if len(types) == 1 and dtype not in types:
-        raise TypeError(
-            f"Lift got a {type(module).__name__} of {types.pop()}; expected one of {dtype}, the type in which the "
-            f"engine computes: write Lift(module.to({dtype}))."
-        )
-    return module.to(device)
-
-
-def _fill(parameter: torch.Tensor, value: np.ndarray) -> None:
-    with torch.no_grad():
-        parameter.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+        for where, child in module.named_modules():
+            if state := _state_of(child):
+                raise TypeError(
+                    f"Lift got a {type(module).__name__} with {state[0]}, {where or 'itself'} "
+                    f"({type(child).__name__}), which a call would {state[1]}; it takes stateless modules without "
+                    "noise. multippo has Dropout, LayerNorm, Normalizer, LSTM and GRU."
+                )
+        types = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
+        # A module of several types converts by itself.
+        if len(types) == 1 and self.float_dtype not in types:
+            raise TypeError(
+                f"Lift got a {type(module).__name__} of {types.pop()}; expected one of {self.float_dtype}, the type in "
+                f"which the engine computes: write Lift(module.to({self.float_dtype}))."
+            )
+        return module.to(self.device)

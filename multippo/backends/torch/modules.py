@@ -21,48 +21,44 @@ from multippo.backends.attributes import (
 from multippo.networks.core.binding import Param, StatefulMeta, Variable
 
 
-class _ReadFirst(ReadFirst):
-    """That, in torch's functions too."""
+class Held(ReadFirst, nn.Module):
+    """Base of variables. Reading copies, so that neither a write nor the optimiser changes what was read."""
+
+    value: torch.Tensor
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return self.value[index].clone()
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        with torch.no_grad():
+            self.value[index] = torch.tensor(value) if isinstance(value, np.ndarray) else value
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called in the place of any function of torch that is given a variable; it can take none."""
-        kind, name = cls.__name__.removeprefix("Torch"), getattr(function, "__name__", "A function")
-        raise TypeError(f"{name} got a {kind} itself; read its value first: self.weight[...] in place of self.weight.")
+        cls.refuse(getattr(function, "__name__", "A function"))
 
 
-class TorchParam(_ReadFirst, nn.Module):
-    """A trained array. Reading copies, so that neither a write nor the optimiser changes what was read."""
-
-    value: nn.Parameter
+class TorchParam(Held):
+    """A trained array."""
 
     def __init__(self, value: torch.Tensor) -> None:
         super().__init__()
         self.value = nn.Parameter(value)
 
-    def __getitem__(self, index: Any) -> torch.Tensor:
-        return self.value[index].clone()
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        with torch.no_grad():
-            self.value[index] = torch.tensor(value) if isinstance(value, np.ndarray) else value
-
-
-class TorchVariable(_ReadFirst, nn.Module):
+class TorchVariable(Held):
     """A tracked array that is not trained: a buffer, written in place, so that its address stays."""
-
-    value: torch.Tensor
 
     def __init__(self, value: torch.Tensor) -> None:
         super().__init__()
         self.register_buffer("value", value)
 
-    def __getitem__(self, index: Any) -> torch.Tensor:
-        return self.value[index].clone()
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        with torch.no_grad():
-            self.value[index] = torch.tensor(value) if isinstance(value, np.ndarray) else value
+def to_numpy(x: torch.Tensor) -> np.ndarray:
+    """A tensor on the host; one of bfloat16, which NumPy lacks, as float32, which holds each of its numbers."""
+    host = x.detach().cpu()
+    return host.float().numpy() if host.dtype == torch.bfloat16 else host.numpy()
 
 
 OWN_ATTRIBUTES = frozenset(vars(nn.Module()))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from multippo.backends.api import Optimizer, OptimizerConfig
-from multippo.backends.torch import exchange
+from multippo.backends.torch.modules import to_numpy
 
 
 class TorchOptimizer(Optimizer):
@@ -69,8 +69,8 @@ class TorchOptimizer(Optimizer):
         for name, parameter in zip(self._names, state.param_groups[0]["params"], strict=False):
             moments = state.state.get(parameter)
             zeros = np.zeros(tuple(parameter.shape), np.float32)
-            first[name] = exchange.to_numpy(moments["exp_avg"]).copy() if moments else zeros
-            second[name] = exchange.to_numpy(moments["exp_avg_sq"]).copy() if moments else zeros
+            first[name] = to_numpy(moments["exp_avg"]).copy() if moments else zeros
+            second[name] = to_numpy(moments["exp_avg_sq"]).copy() if moments else zeros
             count = int(moments["step"]) if moments else count
         return first, second, count
 

@@ -1,4 +1,4 @@
-"""Matrix products with bfloat16 operands and float32 sums.
+"""Matrix products: torch's two switches for TF32 as one setting, and products of bfloat16 operands with float32 sums.
 
 Operands are rounded to bfloat16, whose products are exact in float32, and summed in float32; so are the products of the
 backward pass. They hide in operators of their own: a compiler would take a chain of conversions there and back for
@@ -9,21 +9,60 @@ multiplied in float32, which gives the same up to the order of summation, and ta
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from multippo.backends.torch.switches import one_precision
 
-_LIBRARY = "multippo"
-_WHERE = "CompositeExplicitAutograd"
+def _read() -> tuple[str, bool] | None:
+    """Precision of products and whether cuDNN may use TF32; None if the user has set single operations."""
+    try:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        return None
 
 
-def product(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
-    """``x @ kernel``, ``[..., in]`` and ``[in, out]``."""
-    return x @ kernel
+@contextlib.contextmanager
+def set_switches(precision: str) -> Generator[None]:
+    """Sets both, "highest" for full float32, and puts them back.
+
+    Raises:
+        ValueError: If the user has set single operations.
+    """
+    before = _read()
+    if before is None:
+        raise ValueError(
+            "torch's TF32 switches were set for single operations (fp32_precision), which multippo.matmul_precision "
+            "can't set and put back: use torch.set_float32_matmul_precision, or leave them to multippo."
+        )
+    torch.set_float32_matmul_precision(precision)
+    torch.backends.cudnn.allow_tf32 = precision != "highest"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def one_precision(device: torch.device, precision: str | None = None) -> contextlib.AbstractContextManager[None]:
+    """On CUDA, cuDNN's convolutions and recurrent kernels in the precision of all other products.
+
+    Args:
+        device: Where it is computed.
+        precision: Of all products; None for that which ``torch.set_float32_matmul_precision`` has set.
+    """
+    before = _read() if device.type == "cuda" else None
+    return contextlib.nullcontext() if before is None else set_switches(precision or before[0])
+
+
+def describe_switches() -> dict[str, str]:
+    """The settings as torch calls them."""
+    before = _read()
+    if before is None:
+        return {"float32_matmul_precision": "set for single operations"}
+    return {"float32_matmul_precision": before[0], "cudnn_allow_tf32": str(before[1])}
 
 
 def product_bfloat16(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
@@ -32,19 +71,10 @@ def product_bfloat16(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
     return found.reshape(*x.shape[:-1], kernel.shape[1])
 
 
-linear: Callable[..., torch.Tensor] = functional.linear
-"""``x @ weight.T + bias``, ``[..., in]`` and ``[out, in]``."""
-
-
 def linear_bfloat16(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """``linear`` by ``product_bfloat16``; the bias is added in float32."""
     y = product_bfloat16(x, weight.T)
     return y if bias is None else y + bias
-
-
-def convolve(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: tuple[int, ...]) -> torch.Tensor:
-    """Cross-correlation of ``[B, in, H, W]`` with ``[out, in, height, width]``."""
-    return functional.conv2d(x, weight, bias, stride)
 
 
 def convolve_bfloat16(
@@ -60,21 +90,14 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
 
 
 def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    if a.device.type != "cuda":
-        return _rounded(a) @ _rounded(b)
-    if "dtype" in torch.ops.aten.mm.overloads():
+    if a.is_cuda and "dtype" in torch.ops.aten.mm.overloads():
         return torch.mm(a.to(torch.bfloat16), b.to(torch.bfloat16), out_dtype=torch.float32)
-    with _reduced(a):
+    with one_precision(a.device, "high"):  # TF32, in which products of bfloat16 numbers are exact
         return _rounded(a) @ _rounded(b)
-
-
-def _reduced(x: torch.Tensor) -> contextlib.AbstractContextManager[None]:
-    """On CUDA, TF32, in which products of bfloat16 numbers are exact, for as long as kernels are launched."""
-    return one_precision(x.device, "high")
 
 
 def _convolve(x: torch.Tensor, weight: torch.Tensor, stride: list[int]) -> torch.Tensor:
-    with _reduced(x):
+    with one_precision(x.device, "high"):
         return functional.conv2d(_rounded(x), _rounded(weight), None, tuple(stride)).contiguous()
 
 
@@ -83,15 +106,9 @@ def _convolve_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     arrays = (_rounded(grad), _rounded(x), _rounded(weight))
     whole: Any = (None, stride, [0, 0], [1, 1], False, [0, 0], 1, [True, True, False])  # no bias, padding or groups
-    with _reduced(x):
+    with one_precision(x.device, "high"):
         to_x, to_weight, _ = torch.ops.aten.convolution_backward(*arrays, *whole)
     return to_x.contiguous(), to_weight.contiguous()
-
-
-def _define(name: str, schema: str, run: Callable[..., Any], shapes: Callable[..., Any]) -> None:
-    torch.library.define(f"{_LIBRARY}::{name}", schema)
-    torch.library.impl(f"{_LIBRARY}::{name}", _WHERE)(run)
-    torch.library.register_fake(f"{_LIBRARY}::{name}")(shapes)
 
 
 def _differentiate_product(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -101,39 +118,29 @@ def _differentiate_product(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def _differentiate_convolution(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-    return *torch.ops.multippo.bfloat16_convolution_backward(grad, *ctx.saved_tensors, ctx.stride), None
+    return *torch.ops.multippo.bfloat16_convolution_backward(grad, *ctx.saved_tensors, *ctx.stride), None
 
 
-def _save_product(ctx: Any, inputs: Any, output: Any) -> None:
-    del output
-    ctx.save_for_backward(*inputs)
-
-
-def _save_convolution(ctx: Any, inputs: Any, output: Any) -> None:
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
     del output
     ctx.save_for_backward(*inputs[:2])
-    ctx.stride = inputs[2]
+    ctx.stride = inputs[2:]  # a product has none
 
 
-_define(
-    "bfloat16_product",
-    "(Tensor a, Tensor b) -> Tensor",
-    _multiply,
-    lambda a, b: a.new_empty((a.shape[0], b.shape[1])),
-)
-torch.library.register_autograd(f"{_LIBRARY}::bfloat16_product", _differentiate_product, setup_context=_save_product)
-_define(
-    "bfloat16_convolution",
-    "(Tensor x, Tensor weight, int[] stride) -> Tensor",
-    _convolve,
-    lambda x, weight, stride: functional.conv2d(x, weight, None, tuple(stride)).contiguous(),
-)
+def _define(name: str, schema: str, run: Callable[..., Any], shapes: Callable[..., Any]) -> None:
+    torch.library.define(f"multippo::{name}", schema)
+    torch.library.impl(f"multippo::{name}", "CompositeExplicitAutograd")(run)
+    torch.library.register_fake(f"multippo::{name}")(shapes)
+
+
+_IMAGES = "Tensor x, Tensor weight, int[] stride"
+_define("bfloat16_product", "(Tensor a, Tensor b) -> Tensor", _multiply, torch.mm)
+_define("bfloat16_convolution", f"({_IMAGES}) -> Tensor", _convolve, _convolve)
 _define(
     "bfloat16_convolution_backward",
-    "(Tensor grad, Tensor x, Tensor weight, int[] stride) -> (Tensor, Tensor)",
+    f"(Tensor grad, {_IMAGES}) -> (Tensor, Tensor)",
     _convolve_backward,
     lambda grad, x, weight, stride: (x.new_empty(x.shape), weight.new_empty(weight.shape)),
 )
-torch.library.register_autograd(
-    f"{_LIBRARY}::bfloat16_convolution", _differentiate_convolution, setup_context=_save_convolution
-)
+torch.library.register_autograd("multippo::bfloat16_product", _differentiate_product, setup_context=_save)
+torch.library.register_autograd("multippo::bfloat16_convolution", _differentiate_convolution, setup_context=_save)
