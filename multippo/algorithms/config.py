@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -17,29 +18,41 @@ DEFAULT_NUM_ENVS = 8
 """Default number of environments."""
 
 
-def as_python(config: Any) -> None:
-    """Makes NumPy's numbers Python's: a size may come from an array's shape or a sweep over ``np.logspace``."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, np.generic):
-            object.__setattr__(config, field.name, value.item())
-
-
 _MOST_ENVS, _MOST_STEPS = 2**20, 2**24
 """Environments, and steps of a rollout: more would take minutes to make, and memory without end."""
 
 
-def _positive_int(config: Any, *fields: str, most: float = math.inf) -> None:
-    for field in fields:
+def check_types(config: Any) -> None:
+    """Raises a ValueError unless truth values, choices and settings within settings are of their fields' types.
+
+    Makes NumPy's numbers Python's: a size may come from an array's shape or a sweep over ``np.logspace``.
+    """
+    for field, hint in get_type_hints(type(config)).items():
         value = getattr(config, field)
-        limit = "" if most == math.inf else f", at most {most}"
-        require(is_integer(value, 1) and value <= most, field, value, f"an integer of at least 1{limit}")
+        if isinstance(value, np.generic):
+            value = value.item()
+            object.__setattr__(config, field, value)
+        if get_origin(hint) is Literal:
+            choices = get_args(hint)
+            fits = isinstance(value, str) and value in choices
+            require(fits, field, value, f"one of {', '.join(map(repr, choices))}")
+        elif hint is bool:
+            require(isinstance(value, bool), field, value, "True or False")
+        elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            require(isinstance(value, hint), field, value, f"{hint.__name__}(...)")
 
 
-def check_choice(config: Any, field: str) -> None:
-    """Checks a field of a Literal type by its annotation."""
-    value, choices = getattr(config, field), get_args(get_type_hints(type(config))[field])
-    require(isinstance(value, str) and value in choices, field, value, f"one of {', '.join(map(repr, choices))}")
+def _check(config: Any, fields: Iterable[str], expected: str, holds: Callable[[Any], bool]) -> None:
+    """Raises a ValueError unless a condition holds of fields; None will do where it is the default."""
+    for field in fields:
+        value, optional = getattr(config, field), getattr(type(config), field) is None
+        fits = (optional and value is None) or holds(value)
+        require(fits, field, value, f"{expected}, or None" if optional else expected)
+
+
+def _positive_int(config: Any, *fields: str, most: float = math.inf) -> None:
+    limit = "" if most == math.inf else f", at most {most}"
+    _check(config, fields, f"an integer of at least 1{limit}", lambda value: is_integer(value, 1) and value <= most)
 
 
 @known_keywords
@@ -180,45 +193,37 @@ class PPOConfig:
     another of its starts. A loss or gradient that is not finite always stops the run."""
 
     def __post_init__(self) -> None:
-        as_python(self)
-        _positive_int(self, "total_steps", "num_epochs", "num_minibatches")
+        check_types(self)
+        _positive_int(self, "total_steps", "num_epochs", "num_minibatches", "sequence_length")
         _positive_int(self, "rollout_length", most=_MOST_STEPS)
-        if self.num_envs is not None:
-            _positive_int(self, "num_envs", most=_MOST_ENVS)
-        for field in ("discounting_factor", "gae_lambda"):
-            value = getattr(self, field)
-            require(is_number(value) and 0 <= value <= 1, field, value, "a number in [0, 1]")
-        for field in ("learning_rate", "weight_decay", "critic_loss_weight"):
-            value = getattr(self, field)
-            require(is_number(value) and value >= 0, field, value, "a finite number of at least 0")
-        for field in ("clip_range", "adam_epsilon", "desired_kl", "min_learning_rate", "max_learning_rate"):
-            value = getattr(self, field)
-            require(is_number(value) and value > 0, field, value, "a finite number above 0")
-        for field in ("value_clip_range", "gradient_clipping", "target_kl", "reward_clip"):
-            value = getattr(self, field)
-            require(value is None or (is_number(value) and value > 0), field, value, "a finite number above 0, or None")
-        for field in ("lr_schedule", "combine_advantages", "advantage_normalization", "entropy_schedule", "nonfinite"):
-            check_choice(self, field)
-        for field in ("normalize_advantages", "recompute_advantages", "scale_rewards"):
-            value = getattr(self, field)
-            require(isinstance(value, bool), field, value, "True or False")
+        _positive_int(self, "num_envs", most=_MOST_ENVS)
+        _check(self, ["learning_rate_warmup"], "an integer of at least 0", lambda value: is_integer(value, 0))
+        shares = ("discounting_factor", "gae_lambda")
+        _check(self, shares, "a number in [0, 1]", lambda value: is_number(value) and 0 <= value <= 1)
+        weights = ("learning_rate", "weight_decay", "critic_loss_weight", "entropy_weight")
+        _check(self, weights, "a finite number of at least 0", lambda value: is_number(value) and value >= 0)
+        bounds = ("clip_range", "value_clip_range", "gradient_clipping", "target_kl", "reward_clip", "adam_epsilon")
+        positive = (*bounds, "desired_kl", "min_learning_rate", "max_learning_rate")
+        _check(self, positive, "a finite number above 0", lambda value: is_number(value) and value > 0)
         betas: Any = self.adam_betas
         ok = isinstance(betas, tuple | list) and len(betas) == 2 and all(is_number(b) and 0 <= b < 1 for b in betas)
         require(ok, "adam_betas", betas, "two numbers in [0, 1)")
         # JSON has lists only, and torch takes no integer.
         object.__setattr__(self, "adam_betas", tuple(float(beta) for beta in betas))
         self._check_learning_rate()
-        self._check_entropy()
+        if self.entropy_schedule != "constant" and self.entropy_weight is None:
+            raise ValueError(
+                f"entropy_schedule={self.entropy_schedule!r} needs an entropy_weight to start from, which is None: "
+                "give one, such as entropy_weight=0.01; it takes the place of the samplers' own weights."
+            )
         for field in ("desired_kl", "min_learning_rate", "max_learning_rate"):
             self._refuse_without_effect(field, "lr_schedule", "adaptive_kl")
         self._refuse_without_effect("advantage_normalization", "normalize_advantages", True)
-        if self.sequence_length is not None:
-            _positive_int(self, "sequence_length")
-            if self.rollout_length % self.sequence_length:
-                raise ValueError(
-                    f"sequence_length={self.sequence_length} does not divide rollout_length={self.rollout_length}; "
-                    "choose a divisor, or leave it unset."
-                )
+        if self.sequence_length is not None and self.rollout_length % self.sequence_length:
+            raise ValueError(
+                f"sequence_length={self.sequence_length} does not divide rollout_length={self.rollout_length}; "
+                "choose a divisor, or leave it unset."
+            )
         if self.num_envs is not None:
             self._check_minibatches(self.num_envs)
 
@@ -232,29 +237,12 @@ class PPOConfig:
             )
 
     def _check_learning_rate(self) -> None:
-        warmup = self.learning_rate_warmup
-        expected = "an integer of at least 0, a number of iterations"
-        require(is_integer(warmup, 0), "learning_rate_warmup", warmup, expected)
         low, high = self.min_learning_rate, self.max_learning_rate
         require(low <= high, "min_learning_rate", low, f"at most max_learning_rate={high!r}")
         if self.lr_schedule == "adaptive_kl":
             rate = self.learning_rate
             expected = f"for lr_schedule='adaptive_kl' one between min_learning_rate={low!r} and {high!r}, the largest"
             require(low <= rate <= high, "learning_rate", rate, expected)
-
-    def _check_entropy(self) -> None:
-        weight = self.entropy_weight
-        require(
-            weight is None or (is_number(weight) and weight >= 0),
-            "entropy_weight",
-            weight,
-            "a finite number of at least 0, or None",
-        )
-        if self.entropy_schedule != "constant" and weight is None:
-            raise ValueError(
-                f"entropy_schedule={self.entropy_schedule!r} needs an entropy_weight to start from, which is None: "
-                "give one, such as entropy_weight=0.01; it takes the place of the samplers' own weights."
-            )
 
     def _check_minibatches(self, num_envs: int) -> None:
         length = self.sequence_length or 1
@@ -321,13 +309,9 @@ class EvalConfig:
     """Act with the mode of the action distribution; otherwise sample."""
 
     def __post_init__(self) -> None:
-        as_python(self)
-        for field in ("enabled", "deterministic"):
-            require(isinstance(getattr(self, field), bool), field, getattr(self, field), "True or False")
-        _positive_int(self, "every_steps", "num_episodes")
+        check_types(self)
+        _positive_int(self, "every_steps", "num_episodes", "max_episode_steps")
         _positive_int(self, "num_envs", most=_MOST_ENVS)
-        if self.max_episode_steps is not None:
-            _positive_int(self, "max_episode_steps")
 
 
 @known_keywords
@@ -361,15 +345,7 @@ class TrainConfig:
     checkpoints wait as well. Elsewhere every iteration is logged as it ends."""
 
     def __post_init__(self) -> None:
-        as_python(self)
-        require(isinstance(self.ppo, PPOConfig), "ppo", self.ppo, "a PPOConfig")
-        require(isinstance(self.eval, EvalConfig), "eval", self.eval, "an EvalConfig")
+        check_types(self)
         require(is_integer(self.seed, 0) and self.seed < 2**63, "seed", self.seed, "an integer in [0, 2**63)")
-        check_choice(self, "compile")
-        if self.checkpoint_every_steps is not None:
-            _positive_int(self, "checkpoint_every_steps")
-        at_evals = self.checkpoint_at_evals
-        require(isinstance(at_evals, bool), "checkpoint_at_evals", at_evals, "True or False")
-        require(
-            is_integer(self.log_every_steps, 0), "log_every_steps", self.log_every_steps, "an integer of at least 0"
-        )
+        _positive_int(self, "checkpoint_every_steps")
+        _check(self, ["log_every_steps"], "an integer of at least 0", lambda value: is_integer(value, 0))

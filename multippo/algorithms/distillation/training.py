@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 from typing import Any, Literal
 
-from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig, as_python, check_choice
+from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig, check_types
 from multippo.algorithms.distillation.teacher import TargetFn, Teacher
 from multippo.algorithms.ppo import CheckpointFn, Run
 from multippo.algorithms.reports import LogFn
 from multippo.algorithms.types import TrainingState, TrainResult
-from multippo.arguments import known_keywords, require
+from multippo.arguments import known_keywords
 from multippo.envs.api import Env
 from multippo.networks.core.error_paths import all_modules, refuse_other_module
 
@@ -73,9 +73,7 @@ class DistillationConfig:
     """Reaction to a value of an environment that is not finite, see ``PPOConfig``."""
 
     def __post_init__(self) -> None:
-        as_python(self)
-        check_choice(self, "loss")
-        check_choice(self, "lr_schedule")
+        check_types(self)
         object.__setattr__(self, "adam_betas", self.as_ppo().adam_betas)
 
     def as_ppo(self) -> PPOConfig:
@@ -115,8 +113,7 @@ class DistillationTrainConfig:
     """Environment steps in one compiled call where everything can be compiled, see ``TrainConfig``."""
 
     def __post_init__(self) -> None:
-        fits = isinstance(self.distillation, DistillationConfig)
-        require(fits, "distillation", self.distillation, "a DistillationConfig")
+        check_types(self)
         self.as_train()
 
     def as_train(self) -> TrainConfig:
