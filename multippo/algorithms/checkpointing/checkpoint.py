@@ -38,8 +38,8 @@ MOMENTS = ("first", "second")
 _SCALARS = ("count", "mean", "m2")
 """Fields of ``RewardScale`` that environments share."""
 _FILES = {MANIFEST, WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT}
-_NAMED = {kind.__name__: kind for kind in (EpisodeState, RewardScale)}
-"""Nodes of a stored structure beside dicts, lists and tuples: a file can't make Python look for any other class."""
+_SCALE = {"RewardScale": dict.fromkeys(RewardScale._fields, "array")}
+"""Description of one reward's scale."""
 
 
 def save_checkpoint(
@@ -73,8 +73,6 @@ def save_checkpoint(
             "expected what checkpoint_fn is given, or the training_state of train_ppo's result."
         )
     refuse_other_module("save_checkpoint", network, "network")
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"save_checkpoint got a {type(path).__name__} as its path; expected a directory to write.")
     path = Path(os.path.abspath(path))
     _refuse_other_things(path)
     environment = _environment(training_state.env_state)
@@ -229,13 +227,14 @@ class Checkpoint:
         # Earlier versions stored no moments of frozen parameters on torch; they are zeros.
         frozen = {name for name, _ in network.engine.named_params(network.engine.split(network).variables)} & {*trained}
         known = self._read(OPTIMIZER) if frozen else like
-        absent = {name for name in like.keys() - known.keys() if name.partition("/")[2] in frozen}
-        arrays = self._read(OPTIMIZER, {name: like[name] for name in like if name not in absent}, "moment")
-        arrays |= {name: np.zeros_like(like[name]) for name in absent}
+        like = {name: like[name] for name in like if name in known or name.partition("/")[2] not in frozen}
+        arrays = self._read(OPTIMIZER, like, "moment")
         # In the parameter's own order of memory: a fused optimiser walks both at once.
         return [
             {
-                leaf.native_path: np.array(leaf.from_portable(arrays[f"{moment}/{name}"]), order="C")
+                leaf.native_path: np.array(
+                    leaf.from_portable(arrays.get(f"{moment}/{name}", np.zeros_like(own[name]))), order="C"
+                )
                 for name, leaf in trained.items()
             }
             for moment in MOMENTS
@@ -247,7 +246,7 @@ class Checkpoint:
         example = network.initialize_state(1)
         carry = leaves_by_path(example, "network_state")
         try:
-            episodes: Any = rebuild_episodes(self.manifest.episodes)
+            episodes: Any = rebuild(self.manifest.episodes)
         except ValueError as error:
             raise DamagedCheckpointError(f"{self.path / MANIFEST} is damaged: {error}.") from error
         sums, taught = list(leaves_by_path(episodes, "episodes")), [f"teacher/{index}" for index in range(count or 0)]
@@ -317,70 +316,57 @@ def _find(path: Path) -> Path:
     raise FileNotFoundError(f"There is no checkpoint in {path}: no {MANIFEST}, and no directory step_… that holds one.")
 
 
-def describe(tree: Any) -> Any:
-    """The structure of a tree of dicts with string keys, lists, tuples, None and the NamedTuples known here.
+def describe(episodes: EpisodeState) -> dict[str, Any]:
+    """The structure of the sums of episodes, as JSON.
 
     ``null`` is None, ``"array"`` a leaf, and an object with one entry a node: its kind, and what it holds.
 
     Raises:
-        TypeError: If the tree has another kind of node.
-
-    >>> describe({"a": [1.0, None]})
-    {'dict': {'a': {'list': ['array', None]}}}
+        TypeError: If rewards are in another tree than one of dicts with string keys, lists and tuples.
     """
-    kind = type(tree)
-    if tree is None:
+    return {"EpisodeState": {"reward": "array", "length": "array", "scale": _described(episodes.scale)}}
+
+
+def _described(scale: Any) -> Any:
+    kind = type(scale)
+    if scale is None:
         return None
-    if kind in _NAMED.values():
-        return {kind.__name__: {name: describe(value) for name, value in tree._asdict().items()}}
-    if isinstance(tree, dict):
-        if not all(isinstance(key, str) for key in tree):
-            raise TypeError(f"A dict with keys {list(tree)} can't be described in a checkpoint; expected strings.")
-        return {"dict": {key: describe(value) for key, value in tree.items()}}
+    if kind is RewardScale:
+        return _SCALE
+    if isinstance(scale, dict) and all(isinstance(key, str) for key in scale):
+        return {"dict": {key: _described(value) for key, value in scale.items()}}
     if kind in (list, tuple):
-        return {kind.__name__: [describe(item) for item in tree]}
-    if isinstance(tree, list | tuple):
-        raise TypeError(f"A {kind.__name__} can't be described in a checkpoint; known are {', '.join(sorted(_NAMED))}.")
-    return "array"
+        return {kind.__name__: [_described(item) for item in scale]}
+    raise TypeError(f"Rewards in {scale!r} can't be described: expected dicts with strings as keys, lists or tuples.")
 
 
-def rebuild(description: Any) -> Any:
-    """The tree that ``describe`` wrote down, with ``"array"`` for each leaf.
-
-    Raises:
-        ValueError: If it is not a description.
-
-    >>> rebuild(describe({"a": [1.0, None]}))
-    {'a': ['array', None]}
-    """
-    if description is None or description == "array":
-        return description
-    kind, held = next(iter(description.items())) if isinstance(description, dict) and len(description) == 1 else ("", 0)
-    if isinstance(held, list) and kind in ("list", "tuple"):
-        items = [rebuild(item) for item in held]
-        return items if kind == "list" else tuple(items)
-    if isinstance(held, dict) and kind in ("dict", *_NAMED):
-        parts = {name: rebuild(item) for name, item in held.items()}
-        if kind == "dict":
-            return parts
-        # Fields that were added later have defaults.
-        if set(parts) <= set(_NAMED[kind]._fields) <= {*parts, *_NAMED[kind]._field_defaults}:
-            return _NAMED[kind](**parts)
-    raise ValueError(f"{short(description)} describes no structure that is known")
-
-
-def rebuild_episodes(description: Any) -> EpisodeState:
-    """The ``EpisodeState`` of a description, as ``rebuild`` does.
+def rebuild(description: Any) -> EpisodeState:
+    """The sums that ``describe`` wrote down, with ``"array"`` for each leaf.
 
     Raises:
         ValueError: If it describes something else.
     """
-    found = rebuild(description)
-    if isinstance(found, EpisodeState) and found.reward == found.length == "array":
-        scales: list[Any] = optree.tree_leaves(found.scale, is_leaf=lambda node: isinstance(node, RewardScale))
-        if all(scale == RewardScale("array", "array", "array", "array") for scale in scales):
-            return found
-    raise ValueError(f"{short(description)} does not describe the sums of episodes")
+    match description:
+        case {"EpisodeState": {"reward": "array", "length": "array", **rest}} if rest.keys() <= {"scale"}:
+            return EpisodeState("array", "array", _rebuilt(rest.get("scale")))
+        case _:
+            raise ValueError(f"{short(description)} does not describe the sums of episodes")
+
+
+def _rebuilt(description: Any) -> Any:
+    match description:
+        case None:
+            return None
+        case {"RewardScale": _} if description == _SCALE:
+            return RewardScale("array", "array", "array", "array")
+        case {"dict": dict(parts)}:
+            return {name: _rebuilt(part) for name, part in parts.items()}
+        case {"list": list(items)}:
+            return [_rebuilt(item) for item in items]
+        case {"tuple": list(items)}:
+            return tuple(_rebuilt(item) for item in items)
+        case _:
+            raise ValueError(f"{short(description)} does not describe the scales of rewards")
 
 
 def leaves_by_path(tree: Any, root: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from checkpoints import clock, saved, state_of, table_net
 from safetensors.numpy import load_file, save_file
 
 import multippo as mp
-from multippo.algorithms.checkpointing.checkpoint import Checkpoint, describe, leaves_by_path, rebuild, rebuild_episodes
+from multippo.algorithms.checkpointing.checkpoint import Checkpoint, describe, leaves_by_path, rebuild
 from multippo.algorithms.checkpointing.manifest import latest_checkpoint, step_directory
 from multippo.algorithms.reward_scaling import RewardScale
 from multippo.algorithms.types import EpisodeState
@@ -71,7 +71,7 @@ def test_sums_of_other_rewards_are_refused(torch_engine: Any):
         (lambda m: m.update(learning_rate=float("nan")), "nan is not a number that JSON has"),
         (lambda m: m.update(eval_return="good"), "eval_return is 'good'"),
         (lambda m: m["sha256"].pop("environment.safetensors"), r"sha256 says nothing of environment\.safetensors"),
-        (lambda m: m.update(episodes={"os.system": {"reward": "array"}}), "damaged.*no structure"),
+        (lambda m: m.update(episodes={"os.system": {"reward": "array"}}), "damaged.*does not describe"),
     ],
 )
 def test_a_description_that_is_wrong_is_refused_in_one_line(change: Any, message: str, tmp_path: Path):
@@ -295,41 +295,33 @@ def test_where_there_is_none_the_error_says_so(tmp_path: Path):
         mp.load_checkpoint(tmp_path)
 
 
-TREE = EpisodeState(
-    reward=1.0, length=2.0, scale={"goal": RewardScale(3.0, 4.0, 5.0, 6.0), "rest": [(7.0, None), [], {}]}
-)
+ARRAYS, NUMBERS = RewardScale(*["array"] * 4), RewardScale(3.0, 4.0, 5.0, 6.0)
+TREE = EpisodeState(reward=1.0, length=2.0, scale={"goal": NUMBERS, "rest": [(NUMBERS, None), [], {}]})
 
 
 def test_a_tree_is_rebuilt():
     arrays = leaves_by_path(TREE, "e")
     assert arrays["e.scale['goal'].m2"] == 6.0
-    assert arrays["e.scale['rest'][0][0]"] == 7.0
     rebuilt = rebuild(describe(TREE))
+    assert rebuilt == EpisodeState("array", "array", {"goal": ARRAYS, "rest": [(ARRAYS, None), [], {}]})
     assert list(leaves_by_path(rebuilt, "e")) == list(arrays)
-    assert rebuilt.scale["rest"] == [("array", None), [], {}]
-    assert type(rebuilt) is EpisodeState
     assert type(rebuilt.scale["goal"]) is RewardScale
-    assert type(rebuilt.scale["rest"][0]) is tuple
 
 
 def test_a_field_that_was_added_later_gets_its_default():
     description = describe(EpisodeState(1.0, 2.0))
     del description["EpisodeState"]["scale"]
-    assert rebuild_episodes(description) == EpisodeState("array", "array", None)
+    assert rebuild(description) == EpisodeState("array", "array", None)
 
 
 class Foreign(NamedTuple):
-    x: float
+    x: Any
 
 
-class EpisodeStateOfMine(EpisodeState):
-    pass
-
-
-@pytest.mark.parametrize("tree", [[Foreign(1.0)], {1: 2.0}, EpisodeStateOfMine(1.0, 2.0)])
-def test_other_nodes_are_refused(tree: Any):
+@pytest.mark.parametrize("scale", [[Foreign(ARRAYS)], {1: ARRAYS}, 1.0])
+def test_other_nodes_are_refused(scale: Any):
     with pytest.raises(TypeError, match="can't be described"):
-        describe(tree)
+        describe(EpisodeState(1.0, 2.0, scale))
 
 
 SCALE = dict.fromkeys(("discounted", "count", "mean", "m2"), "array")
@@ -348,4 +340,4 @@ SCALE = dict.fromkeys(("discounted", "count", "mean", "m2"), "array")
 )
 def test_what_does_not_describe_the_sums_of_episodes_is_refused(description: Any):
     with pytest.raises(ValueError, match="describe"):
-        rebuild_episodes(description)
+        rebuild(description)
