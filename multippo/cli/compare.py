@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from multippo.algorithms.checkpointing.checkpoint import load_checkpoint
+from multippo.algorithms.checkpointing.manifest import read_steps
 from multippo.algorithms.metrics import json_ready, read_metrics
 from multippo.arguments import check_number, check_size
 from multippo.cli.flags import parse
@@ -82,37 +83,19 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _compare(a: RunDirectory, b: RunDirectory, tolerance: float) -> _Comparison:
-    settings = [_settings(run) for run in (a, b)]
+    ours, theirs = ({**run.read_settings(), "backend": None} for run in (a, b))
     logged = [logged_by_iteration(read_metrics(run.metrics)) for run in (a, b)]
-    saved = [_checkpoints(run.checkpoints) for run in (a, b)]
+    saved = [{manifest.iteration: path for path, manifest in read_steps(run.checkpoints)} for run in (a, b)]
     if not (set(logged[0]) & set(logged[1]) or set(saved[0]) & set(saved[1])):
         raise UsageError(
             f"{a.path} and {b.path} have no iteration in common, neither logged nor saved: there is nothing to compare."
         )
+    differing = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
     return _Comparison(
-        settings={
-            name: (settings[0].get(name), settings[1].get(name))
-            for name in sorted({*settings[0], *settings[1]})
-            if settings[0].get(name) != settings[1].get(name)
-        },
+        settings={name: (ours.get(name), theirs.get(name)) for name in differing},
         logged=first_parting(logged[0], logged[1], tolerance),
         saved=first_parting(saved[0], saved[1], tolerance, checkpoint_arrays),
     )
-
-
-def _settings(run: RunDirectory) -> dict[str, Any]:
-    return {name: value for name, value in run.read_settings().items() if name != "backend"}
-
-
-def _checkpoints(directory: Path) -> dict[int, Path]:
-    """Complete checkpoints by iterations finished."""
-    found = {}
-    for path in sorted(directory.glob("step_*")) if directory.is_dir() else ():
-        try:
-            found[load_checkpoint(path).manifest.iteration] = path
-        except (FileNotFoundError, ValueError):
-            continue
-    return found
 
 
 def _lines(found: _Comparison, a: RunDirectory, b: RunDirectory, tolerance: float, most: int) -> list[str]:
@@ -124,9 +107,10 @@ def _lines(found: _Comparison, a: RunDirectory, b: RunDirectory, tolerance: floa
         if isinstance(outcome, int):
             lines.append(f"{what}: the same{bound} in {_iterations(outcome)} that both have.")
             continue
+        before = f"after {_iterations(outcome.num_equal)} that are the same{bound}"
         lines.append(
-            f"{what}: part in iteration {outcome.iteration}, after {_iterations(outcome.num_equal)} that are the "
-            f"same{bound}. {len(outcome.leaves)} of {outcome.num_leaves} leaves differ:"
+            f"{what}: part in iteration {outcome.iteration}, {before if outcome.num_equal else 'the first of both'}. "
+            f"{len(outcome.leaves)} of {outcome.num_leaves} leaves differ:"
         )
         lines += [_line(leaf) for leaf in outcome.leaves[:most]]
         if len(outcome.leaves) > most:
@@ -176,7 +160,7 @@ class Apart:
     a: float | None
     b: float | None
     by: float
-    shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None] | None = None
+    shapes: tuple[tuple[int, ...] | None, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -242,28 +226,28 @@ def first_parting(
     for place, iteration in enumerate(both):
         left, right = read(a[iteration]), read(b[iteration])
         names = sorted(set(left) | set(right))
-        differing = [found for name in names for found in apart(name, left.get(name), right.get(name), tolerance)]
+        compared = [apart(name, left.get(name), right.get(name), tolerance) for name in names]
+        differing = sorted((found for found in compared if found is not None), key=lambda found: -found.by)
         if differing:
-            differing.sort(key=lambda found: -found.by)
             return Parting(iteration=iteration, num_equal=place, num_leaves=len(names), leaves=tuple(differing))
     return len(both)
 
 
-def apart(leaf: str, a: Any, b: Any, tolerance: float) -> Iterator[Apart]:
-    """The place in a leaf where two runs are furthest apart; nothing if it is within the tolerance.
+def apart(leaf: str, a: Any, b: Any, tolerance: float) -> Apart | None:
+    """The place in a leaf where two runs are furthest apart; None if it is within the tolerance.
 
     NaN equals NaN, and an infinity the same infinity. Whole numbers (counters, the words of random keys) are equal or
     are not, whatever the tolerance.
     """
     if a is None or b is None or np.shape(a) != np.shape(b):
-        shapes = _shape(a), _shape(b)
-        yield Apart(leaf=leaf, index=(), a=_only(a), b=_only(b), by=math.inf, shapes=shapes)
-        return
+        shapes = tuple(None if value is None else np.shape(value) for value in (a, b))
+        lone = [float(value) if value is not None and np.ndim(value) == 0 else None for value in (a, b)]
+        return Apart(leaf=leaf, index=(), a=lone[0], b=lone[1], by=math.inf, shapes=shapes)
     left, right = np.asarray(a), np.asarray(b)
     whole = left.dtype.kind not in "fc" and right.dtype.kind not in "fc"
     same = (left == right) | ((left != left) & (right != right))
     if np.all(same):
-        return
+        return None
     x, y = left.astype(np.float64), right.astype(np.float64)
     with np.errstate(invalid="ignore"):
         distance = np.abs(x - y) / np.maximum(np.maximum(np.abs(x), np.abs(y)), 1.0)
@@ -273,13 +257,6 @@ def apart(leaf: str, a: Any, b: Any, tolerance: float) -> Iterator[Apart]:
         distance = np.where(same, 0.0, np.maximum(distance, np.finfo(np.float64).tiny))
     index = np.unravel_index(int(np.argmax(distance)), distance.shape)
     by = float(distance[index])
-    if whole or by > tolerance:
-        yield Apart(leaf=leaf, index=tuple(map(int, index)), a=float(x[index]), b=float(y[index]), by=by)
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    return None if value is None else np.shape(value)
-
-
-def _only(value: Any) -> float | None:
-    return float(value) if value is not None and np.ndim(value) == 0 else None
+    if by > (0.0 if whole else tolerance):
+        return Apart(leaf=leaf, index=tuple(map(int, index)), a=float(x[index]), b=float(y[index]), by=by)
+    return None

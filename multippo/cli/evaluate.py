@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from multippo.algorithms.evaluation import eval_rollout
 from multippo.algorithms.metrics import json_ready
 from multippo.arguments import check_size
-from multippo.backends.registry import available_backends, get_backend, known_backends
+from multippo.backends.registry import VARIABLE, available_backends, get_backend
 from multippo.cli.flags import parse
 from multippo.errors import UsageError
 from multippo.runs.directory import RunDirectory
@@ -108,8 +109,6 @@ def evaluate(
     env: Any, network: Any, episodes: int, seed: int, deterministic: bool, max_episode_steps: int | None
 ) -> dict[str, float]:
     """Plays episodes; see ``eval_rollout`` for the metrics."""
-    from multippo.algorithms.evaluation import eval_rollout
-
     return eval_rollout(
         env,
         network,
@@ -147,17 +146,6 @@ def summary(found: Mapping[str, float]) -> str:
 
 
 def choose_backend(wanted: str | None, of_run: str | None = None) -> str:
-    """The engine: that of the flag, of ``MULTIPPO_BACKEND``, of the run, or the first installed.
-
-    Raises:
-        UsageError: If ``MULTIPPO_BACKEND`` names none.
-    """
-    from_variable = os.environ.get("MULTIPPO_BACKEND") or None
-    if wanted is None and from_variable is not None and from_variable not in known_backends():
-        raise UsageError(
-            f"MULTIPPO_BACKEND={from_variable!r} names no backend: set it to one of {', '.join(known_backends())}, or "
-            "unset it."
-        )
-    if wanted or from_variable:
-        return str(wanted or from_variable)
-    return of_run if of_run in available_backends() else get_backend()
+    """The engine: that of the flag, of ``MULTIPPO_BACKEND``, of the run, or the first installed."""
+    there = of_run if of_run in available_backends() else None
+    return wanted or os.environ.get(VARIABLE) or there or get_backend()

@@ -7,20 +7,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 from multippo.algorithms.metrics import EVAL_RETURN, RETURN, JsonlWriter, TensorBoardWriter
 from multippo.runs.directory import RunDirectory
 
 _SECONDS_BETWEEN_LINES = 5.0
-
-
-class _Shown(NamedTuple):
-    iteration: int
-    step: str
-    score: str
-    speed: str
-    left: str
 
 
 class Progress:
@@ -55,20 +47,18 @@ class Progress:
         elif iteration > self._since[1]:
             seconds = (now - self._since[0]) / (iteration - self._since[1])
         self._show(
-            _Shown(
-                iteration,
-                f"{int(metrics['step']):,}/{self._total_steps:,}",
-                f"{self._return:.1f}" if math.isfinite(self._return) else "–",
-                f"{speed:,.0f}",
-                _duration(max(0, self._total - iteration) * seconds),
-            )
+            iteration,
+            step=f"{int(metrics['step']):,}/{self._total_steps:,}",
+            score=f"{self._return:.1f}" if math.isfinite(self._return) else "–",
+            speed=f"{speed:,.0f}",
+            left=_duration(max(0, self._total - iteration) * seconds),
         )
 
     def note(self, text: str) -> None:
         """Shows a line of text in between."""
 
-    def _show(self, shown: _Shown) -> None:
-        """Shows an iteration."""
+    def _show(self, iteration: int, **words: str) -> None:
+        """Shows an iteration: its ``step``, ``score``, ``speed`` and the time ``left``."""
 
     def __enter__(self) -> Progress:
         return self
@@ -84,27 +74,19 @@ class PlainProgress(Progress):
         total_steps: Environment steps of the whole run.
         total_iterations: Its iterations.
         stream: The file to write lines to.
-        clock: Returns the time in seconds.
     """
 
-    def __init__(
-        self,
-        total_steps: int,
-        total_iterations: int,
-        *,
-        stream: TextIO,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, total_steps: int, total_iterations: int, stream: TextIO) -> None:
         super().__init__(total_steps, total_iterations)
-        self._stream, self._clock = stream, clock
-        self._last_line = -math.inf
+        self._stream, self._last_line = stream, -math.inf
 
-    def _show(self, shown: _Shown) -> None:
-        if shown.iteration < self._total and self._clock() - self._last_line < _SECONDS_BETWEEN_LINES:
+    def _show(self, iteration: int, **words: str) -> None:
+        if iteration < self._total and time.perf_counter() - self._last_line < _SECONDS_BETWEEN_LINES:
             return
-        self._last_line = self._clock()
-        percent = min(100, 100 * shown.iteration // self._total)
-        self.note(f"step {shown.step} ({percent}%)  return {shown.score}  {shown.speed} steps/s  {shown.left} left")
+        self._last_line = time.perf_counter()
+        percent = min(100, 100 * iteration // self._total)
+        step, score, speed, left = (words[name] for name in ("step", "score", "speed", "left"))
+        self.note(f"step {step} ({percent}%)  return {score}  {speed} steps/s  {left} left")
 
     def note(self, text: str) -> None:
         """Writes a line."""
@@ -120,7 +102,7 @@ class BarProgress(Progress):
         console: A ``rich.console.Console`` on a terminal.
     """
 
-    def __init__(self, total_steps: int, total_iterations: int, *, console: Any) -> None:
+    def __init__(self, total_steps: int, total_iterations: int, console: Any) -> None:
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
@@ -136,8 +118,8 @@ class BarProgress(Progress):
             TimeElapsedColumn(),
             console=console,
         )
-        fields: dict[str, Any] = {"step": f"–/{total_steps:,}", "score": "–", "speed": "–", "left": "–"}
-        self._task = self._bar.add_task("", total=total_iterations, **fields)
+        step: Any = f"–/{total_steps:,}"
+        self._task = self._bar.add_task("", total=total_iterations, step=step, score="–", speed="–", left="–")
 
     def __enter__(self) -> BarProgress:
         """Shows the bar."""
@@ -148,9 +130,8 @@ class BarProgress(Progress):
         """Leaves the bar as it is, and the cursor visible."""
         self._bar.stop()
 
-    def _show(self, shown: _Shown) -> None:
-        fields = shown._asdict()
-        self._bar.update(self._task, completed=fields.pop("iteration"), **fields)
+    def _show(self, iteration: int, **words: Any) -> None:
+        self._bar.update(self._task, completed=iteration, **words)
 
     def note(self, text: str) -> None:
         """Writes a line above the bar."""
@@ -170,13 +151,13 @@ def make_progress(kind: str, total_steps: int, total_iterations: int, stream: Te
     if kind == "off":
         return Progress(*totals)
     if kind == "plain" or (kind == "auto" and not stream.isatty()):
-        return PlainProgress(*totals, stream=stream)
+        return PlainProgress(*totals, stream)
     from rich.console import Console
 
     console = Console(file=stream, force_terminal=True if kind == "bar" else None)
     if kind == "auto" and (console.is_dumb_terminal or not console.is_terminal):
-        return PlainProgress(*totals, stream=stream)
-    return BarProgress(*totals, console=console)
+        return PlainProgress(*totals, stream)
+    return BarProgress(*totals, console)
 
 
 def _duration(seconds: float) -> str:

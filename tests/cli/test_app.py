@@ -60,7 +60,7 @@ def test_an_engine_that_does_not_exist_or_is_not_installed(command: Any, monkeyp
     monkeypatch.setattr("multippo.backends.registry._engines", {})
     command("train", "CartPole-v1", "--backend", "torch").assert_refused("pip install 'multippo[torch]'")
     monkeypatch.setenv("MULTIPPO_BACKEND", "foo")
-    command("train", "CartPole-v1").assert_refused("MULTIPPO_BACKEND='foo' names no backend: set it to one of jax, ")
+    command("train", "CartPole-v1").assert_refused("Unknown backend 'foo'; known backends: jax, ")
 
 
 def test_backends(command: Any, monkeypatch: pytest.MonkeyPatch):

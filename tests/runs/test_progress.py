@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import time
 
 import pytest
 
@@ -19,9 +20,10 @@ def metrics(iteration: int, score: float = math.nan) -> dict[str, float]:
     }
 
 
-def test_lines_come_first_last_and_every_few_seconds_with_the_last_known_return():
+def test_lines_come_first_last_and_every_few_seconds_with_the_last_known_return(monkeypatch):
     stream, now = io.StringIO(), [1000.0]
-    progress = PlainProgress(1000, 10, stream=stream, clock=lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    progress = PlainProgress(1000, 10, stream)
     for iteration in range(1, 11):
         progress.update(metrics(iteration, 7.25 if iteration == 2 else math.nan))
         now[0] += 2.0
@@ -33,7 +35,7 @@ def test_lines_come_first_last_and_every_few_seconds_with_the_last_known_return(
 
 def test_a_line_tells_step_return_speed_and_time_left():
     stream = io.StringIO()
-    progress = PlainProgress(1000, 10, stream=stream)
+    progress = PlainProgress(1000, 10, stream)
     progress.update(metrics(1, 7.25))
     progress.update({"step": 300.0, "eval/episode_reward/mean": 12.0})
     # 100 steps an iteration at 50 steps a second: 2 s for each of the 9 that are left.
