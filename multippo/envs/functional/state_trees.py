@@ -164,19 +164,9 @@ def while_traced(env: Any, method: str) -> Generator[None]:
     try:
         yield
     except _ERRORS as error:
+        *_, place = (at for at in traceback.extract_tb(error.__traceback__) if not at.filename.startswith(_JAX))
         raise TypeError(
-            f"{method} of {type(env).__name__} needs the value of an array{_where(error)}, but a functional "
-            "environment is compiled once for all values: take jax.numpy for NumPy and float(), and jnp.where, "
-            "jax.lax.cond or jax.lax.while_loop for if, while and masks."
+            f"{method} of {type(env).__name__} needs the value of an array ({os.path.basename(place.filename)}, line "
+            f"{place.lineno}: {place.line}), but a functional environment is compiled once for all values: take "
+            "jax.numpy for NumPy and float(), jnp.where, jax.lax.cond or jax.lax.while_loop for if, while and masks."
         ) from error
-
-
-def _where(error: BaseException) -> str:
-    """The innermost line outside JAX."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if not frame.filename.startswith((_JAX, os.path.dirname(__file__) + os.sep))]
-    if not outside:
-        return ""
-    last = outside[-1]
-    line = f": {last.line}" if last.line else ""
-    return f" ({os.path.basename(last.filename)}, line {last.lineno}{line})"

@@ -147,10 +147,10 @@ def test_limit_similar_and_close(clock):
     assert (env.id, env.num_envs, env.max_episode_steps) == ("CartPole-v1", 2, 7)
     with pytest.raises(ValueError, match="eval_env="):
         env.similar(3)
-    env = GymnasiumEnv(SyncVectorEnv([clock] * 2), remake=lambda n: SyncVectorEnv([clock] * n), reward_dtype=np.float64)
+    env = GymnasiumEnv(SyncVectorEnv([clock] * 2), remake=lambda n: SyncVectorEnv([clock] * n))
     other = env.similar(3)
     assert (other.num_envs, other.similar(1).num_envs) == (3, 1)
-    assert other.reset(0).reward.dtype == np.float64
+    assert other.reset(0).reward.dtype == np.float32
     env.close()
     env.close()
 
