@@ -295,7 +295,7 @@ def test_where_there_is_none_the_error_says_so(tmp_path: Path):
         mp.load_checkpoint(tmp_path)
 
 
-ARRAYS, NUMBERS = RewardScale(*["array"] * 4), RewardScale(3.0, 4.0, 5.0, 6.0)
+OUTLINE, NUMBERS = RewardScale(*["array"] * 4), RewardScale(3.0, 4.0, 5.0, 6.0)
 TREE = EpisodeState(reward=1.0, length=2.0, scale={"goal": NUMBERS, "rest": [(NUMBERS, None), [], {}]})
 
 
@@ -303,7 +303,7 @@ def test_a_tree_is_rebuilt():
     arrays = leaves_by_path(TREE, "e")
     assert arrays["e.scale['goal'].m2"] == 6.0
     rebuilt = rebuild(describe(TREE))
-    assert rebuilt == EpisodeState("array", "array", {"goal": ARRAYS, "rest": [(ARRAYS, None), [], {}]})
+    assert rebuilt == EpisodeState("array", "array", {"goal": OUTLINE, "rest": [(OUTLINE, None), [], {}]})
     assert list(leaves_by_path(rebuilt, "e")) == list(arrays)
     assert type(rebuilt.scale["goal"]) is RewardScale
 
@@ -318,7 +318,7 @@ class Foreign(NamedTuple):
     x: Any
 
 
-@pytest.mark.parametrize("scale", [[Foreign(ARRAYS)], {1: ARRAYS}, 1.0])
+@pytest.mark.parametrize("scale", [[Foreign(OUTLINE)], {1: OUTLINE}, 1.0])
 def test_other_nodes_are_refused(scale: Any):
     with pytest.raises(TypeError, match="can't be described"):
         describe(EpisodeState(1.0, 2.0, scale))
