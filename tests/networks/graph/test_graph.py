@@ -7,7 +7,6 @@ import pytest
 from support import assert_trees_close, compiled, each_engine, to_numpy
 
 import multippo as mp
-from multippo.networks.core.unrolling import step_unroll
 
 T, B = 9, 3
 # Ends: at the first and the last step, three in a row, none at all.
@@ -29,14 +28,12 @@ def plain(*connections, names="a", outputs=None, inputs=("a",)):
     return graph
 
 
-def both_ways(engine, graph, xs, done, state=None):
-    """The outputs over time, by ``unroll`` and step by step, after they were found equal."""
+def over_time(engine, graph, xs, done, state=None):
+    """The outputs over time, and the carry after it."""
     state = graph.initialize_state(done.shape[1]) if state is None else state
     args = (state, {k: engine.asarray(np.asarray(v, np.float32)) for k, v in xs.items()}, engine.asarray(done))
-    fast = compiled(graph, lambda net, *a: net.unroll(*a))(*args)
-    slow = compiled(graph, lambda net, *a: step_unroll(net, *a, None))(*args)
-    assert_trees_close((fast.output, fast.next_state), (slow.output, slow.next_state), 1e-6)
-    return {name: value[..., 0].tolist() for name, value in to_numpy(fast.output).items()}, fast.next_state
+    out = compiled(graph, lambda net, *a: net.unroll(*a))(*args)
+    return {name: value[..., 0].tolist() for name, value in to_numpy(out.output).items()}, out.next_state
 
 
 def column(values):
@@ -47,64 +44,55 @@ def no_end(steps, batch=1):
     return np.zeros((steps, batch), bool)
 
 
-def test_a_loop_sums_up(engine):
-    # a[t] = x[t] + a[t-1]: 1, 1+2, 3+3, and from 0 again after the end: 4, 4+5.
-    done = np.asarray([[0], [0], [1], [0], [0]], bool)
-    out, state = both_ways(engine, plain(("a", "a", 1)), {"a": column([1, 2, 3, 4, 5])}, done)
-    assert out["a"] == [[1.0], [3.0], [6.0], [4.0], [9.0]]
-    assert to_numpy(state["populations"]["a"]["buffer"]).tolist() == [[[9.0]]]
+@pytest.mark.parametrize(
+    ("connections", "xs", "ends", "expected"),
+    [
+        # A loop sums up, a[t] = x[t] + a[t-1]: 1, 1+2, 3+3, and from 0 again after the end: 4, 4+5.
+        ([("a", "a", 1)], [1, 2, 3, 4, 5], [2], [1, 3, 6, 4, 9]),
+        # b[t] = a[t] + a[t-1] + a[t-3], zeros before the first step.
+        ([("a", "b", 3), ("a", "b", 0), ("a", "b", 1)], [1, 10, 100, 1000, 10000], [], [1, 11, 110, 1101, 11010]),
+        # The end after step 1: step 2 is the first of its episode, so a[t-2] is seen at step 4 for the first time.
+        ([("a", "b", 2)], [1, 2, 3, 4, 5], [1], [0, 0, 0, 0, 3]),
+        # Declared against the flow: all of it arrives within one step.
+        ([("a", "b", 0), ("b", "c", 0), ("a", "c", 0)], [2], [], [4]),
+        # b[t] = a[t], a[t] = x[t] + b[t-1] + b[t-2]: Fibonacci from a single 1.
+        ([("a", "b", 0), ("b", "a", 1), ("b", "a", 2)], [1, 0, 0, 0, 0, 0], [], [1, 1, 2, 3, 5, 8]),
+    ],
+)
+def test_by_hand(engine, connections, xs, ends, expected):
+    names = sorted({name for source, target, _ in connections for name in (source, target)}, reverse=True)
+    done = no_end(len(xs))
+    done[ends] = True
+    out, _ = over_time(engine, plain(*connections, names=names), {"a": column(xs)}, done)
+    assert out[names[0]] == [[value] for value in expected]
 
 
-def test_delays_of_one_source_share_its_buffer(engine):
-    # b[t] = a[t] + a[t-1] + a[t-3], zeros before the first step.
+def test_delays_of_one_source_share_its_buffer(torch_engine):
     graph = plain(("a", "b", 3), ("a", "b", 0), ("a", "b", 1), names="ab")
     state = graph.initialize_state(1)
     assert {name: list(part) for name, part in state["populations"].items()} == {"a": ["buffer"], "b": []}
     assert tuple(state["populations"]["a"]["buffer"].shape) == (1, 3, 1)
-    out, state = both_ways(engine, graph, {"a": column([1, 10, 100, 1000, 10000])}, no_end(5))
-    assert out["b"] == [[1.0], [11.0], [110.0], [1101.0], [11010.0]]
-    assert to_numpy(state["populations"]["a"]["buffer"]).ravel().tolist() == [100.0, 1000.0, 10000.0]
-
-
-def test_a_delay_longer_than_the_episode_reads_zeros(engine):
-    # The end after step 1: step 2 is the first of its episode, so a[t-2] is seen at step 4 for the first time.
-    done = np.asarray([[0], [1], [0], [0], [0]], bool)
-    graph = plain(("a", "b", 2), names="ab", outputs="b")
-    assert both_ways(engine, graph, {"a": column([1, 2, 3, 4, 5])}, done)[0]["b"] == [[0.0], [0.0], [0.0], [0.0], [3.0]]
 
 
 def test_what_no_buffer_holds_any_more_when_episodes_end(engine):
     graph = plain(("a", "b", 2), names="ab", outputs="b")
     # Environment 0 ends at the last step; 1 one step before it; 2 never.
     done = np.asarray([[0, 0, 0], [0, 1, 0], [1, 0, 0]], bool)
-    _, state = both_ways(engine, graph, {"a": np.tile(column([1, 2, 3]), (1, 3, 1))}, done)
+    _, state = over_time(engine, graph, {"a": np.tile(column([1, 2, 3]), (1, 3, 1))}, done)
     assert to_numpy(state["populations"]["a"]["buffer"])[..., 0].tolist() == [[0.0, 0.0], [0.0, 3.0], [2.0, 3.0]]
 
 
 def test_carries_go_on_where_they_were_cut(engine):
     graph = plain(("a", "b", 2), ("b", "b", 1), ("a", "a", 3), names="ab")
     xs = np.random.default_rng(0).normal(size=(T, B, 1))
-    whole, end = both_ways(engine, graph, {"a": xs}, DONE)
+    whole, end = over_time(engine, graph, {"a": xs}, DONE)
     state, parts = None, []
     # A single step, then fewer steps than the longest delay, then the rest.
     for first, last in ((0, 1), (1, 3), (3, T)):
-        out, state = both_ways(engine, graph, {"a": xs[first:last]}, DONE[first:last], state)
+        out, state = over_time(engine, graph, {"a": xs[first:last]}, DONE[first:last], state)
         parts += out["b"]
     np.testing.assert_allclose(parts, whole["b"], rtol=1e-5)
     assert_trees_close(state, end, 1e-5)
-
-
-def test_order_is_that_of_the_connections(engine):
-    # Declared against the flow: all of it arrives within one step.
-    graph = plain(("a", "b", 0), ("b", "c", 0), ("a", "c", 0), names="cba", outputs="c")
-    assert both_ways(engine, graph, {"a": column([2.0])}, no_end(1))[0]["c"] == [[4.0]]
-
-
-def test_a_pair_that_reads_each_other(engine):
-    # b[t] = a[t], a[t] = x[t] + b[t-1] + b[t-2]: Fibonacci from a single 1.
-    graph = plain(("a", "b", 0), ("b", "a", 1), ("b", "a", 2), names="ab", outputs="b")
-    out, _ = both_ways(engine, graph, {"a": column([1, 0, 0, 0, 0, 0])}, no_end(6))
-    assert out["b"] == [[1.0], [1.0], [2.0], [3.0], [5.0], [8.0]]
 
 
 def test_reciprocal_is_two_connections(torch_engine):
