@@ -72,13 +72,6 @@ def test_a_rollout_is_the_networks_own_and_emits_lessons(engine, loss):
         np.testing.assert_array_equal(copy.regularization_loss, own.regularization_loss)
 
 
-def test_a_deterministic_teacher_gives_its_mode(engine):
-    sampler = categorical()
-    sampler.deterministic = True
-    given = unroll(measured(sampler, "nll"), LOGITS).rollout_extras
-    np.testing.assert_array_equal(given.raw_action, LOGITS.argmax(-1))
-
-
 # -- in replay
 
 
@@ -158,18 +151,6 @@ def test_a_copy_shares_what_is_learnt_and_a_module_in_two_places_stays_one(engin
     # The network itself emits samples as before, also under a container.
     assert not is_lesson(call(network, np.ones((B, 3))).rollout_extras["a"][1])
     assert is_lesson(call(copy, np.ones((B, 3))).rollout_extras["a"][1])
-
-
-class Own(mp.CategoricalSampler):
-    """A sampler of a user's."""
-
-
-def test_a_class_is_made_once_and_goes_by_its_samplers_name(engine):
-    copies = [measured(Own(mp.Rngs(seed)), "nll") for seed in (0, 1)]
-    assert type(copies[0]) is type(copies[1])
-    assert type(copies[0]).__name__ == "Own" and isinstance(copies[0], Own)
-    assert type(measured(Own(mp.Rngs(0)), "kl")) is not type(copies[0])
-    assert call(copies[0], LOGITS[0]).rollout_extras.sampler == "Own"
 
 
 @pytest.mark.parametrize(

@@ -61,18 +61,6 @@ def test_children_may_be_named_by_a_dict_too(engine, container):
     assert tuple(net.children_by_key) == names == tuple(net.initialize_state(2))
 
 
-def test_the_mask_reaches_children_that_take_none_as_fewer_entries(engine):
-    class Unmasked(Counter):
-        def update_statistics(self, rollout_extras):
-            assert rollout_extras.shape == (3, 1, 1)
-            self.seen[...] = self.seen[...] + self.xp.sum(rollout_extras)
-
-    net = mp.Sequential([Unmasked(1.0)])
-    x = engine.asarray(np.arange(4, dtype=np.float32).reshape(2, 2, 1))
-    net.update_statistics([x], valid=engine.asarray(np.asarray([[True, False], [True, True]])))
-    assert to_numpy(net[0].seen[...]) == 0 + 2 + 3
-
-
 def test_concat_runs_each_module_on_its_entry(engine):
     net = mp.Concat(z=Counter(2.0), a=Counter(3.0))
     x = {"a": 10 * ones(engine, 1, 1), "z": ones(engine, 1, 2), "unused": ones(engine, 1, 1)}

@@ -19,11 +19,6 @@ def test_the_simplest_is_the_least_number_no_the_first_and_one():
     assert find(thing, lambda _: True) == (2, False, "a", ["x"])
 
 
-@pytest.mark.parametrize("wanted", [["z"], ["x", "y"], ["y", "x"], ["z", "y"]])
-def test_several_are_any_in_any_order(wanted: list[str]):
-    assert find(drawn(lambda c: c.several(NAMES, 2)), lambda made: made == wanted) == wanted
-
-
 @pytest.mark.parametrize(("least", "most"), [(-1, 3), (4, 3), (0, 100)])
 def test_numbers_that_another_program_would_draw_otherwise_are_refused(least: int, most: int):
     with pytest.raises(ValueError, match=f"from 0 to 99, got one from {least} to {most}"):

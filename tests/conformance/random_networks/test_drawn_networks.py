@@ -1,7 +1,6 @@
 """Random networks: every module is met, one prints as what makes it again, and a planted fault is found and cut out."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 from multippo.conformance import composition as compositions
@@ -46,34 +45,6 @@ def test_five_hundred_networks_are_nested_four_deep_and_have_every_module_every_
     graphs = [part for network in networks for part in parts(network.network) if part[0] == "PopulationGraph"]
     assert sum(any(source == target for source, target, *_ in graph[2]) for graph in graphs) > 20
     assert sum(isinstance(network.inputs, dict) for network in networks) > 100
-
-
-LAYER = ("Dense", 2, 3, "tanh")
-
-
-HEAD = ("Dense", 3, 1, None)
-GRAPH = ("PopulationGraph", (("p", (2, 2), None, None, "x"),), (("p", "p", 1, ("Residual", LAYER)),), ())
-
-
-@pytest.mark.parametrize(
-    ("description", "levels"),
-    [
-        (LAYER, 1),
-        (("Sequential", ("Residual", ("Map", ("a", LAYER)))), 4),
-        # A layer, and what makes its output fit; one more in front of it, and they are a sequence.
-        (("Sequential", ("Sequential", LAYER, ("Flattener", 0)), HEAD), 1),
-        (("Sequential", LAYER, LAYER, HEAD), 2),
-        # A layer, and what makes its input.
-        (("Sequential", ("Dense", 2, 6, None), ("VariationalBottleneck", 3, 0.1)), 1),
-        # A Merge of one layer names what that puts out; of a Parallel of two, there is a container in it.
-        (("Merge", ("a", ("Parallel", ("of a", LAYER)))), 2),
-        (("Merge", ("a", ("Parallel", ("x", LAYER), ("y", LAYER)))), 3),
-        # Layers within the connections of a graph count too.
-        (("Sequential", ("Flattener", 1), GRAPH), 3),
-    ],
-)
-def test_what_joins_a_module_to_its_place_is_no_level(description: tuple[Any, ...], levels: int):
-    assert depth(description) == levels
 
 
 def test_the_few_of_every_run_have_every_module_and_episodes_that_end_in_its_carry():

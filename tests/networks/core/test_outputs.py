@@ -26,19 +26,6 @@ class Returns(mp.StatefulModule):
         return self.zeros((batch_size,)) if self.carries else ()
 
 
-class Around(mp.StatefulModule):
-    """Runs another module on two rows for each environment, and takes the mean of what it returns."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> Any:
-        xp = self.xp
-        out = self.inner((), xp.concat((x, x), axis=0))
-        halves = xp.reshape(out.regularization_loss, (2, -1))
-        return mp.StatefulModuleOutput(state, x, xp.mean(halves, axis=0))
-
-
 def loss(make: Any) -> Any:
     return lambda net, state, x: mp.StatefulModuleOutput(state, x, make(net, x))
 
@@ -113,13 +100,6 @@ def test_the_outermost_module_is_looked_at_too(engine):
     assert f"at Returns: Returns returned a tuple of 2 entries; {OTHER}" in str(run.error)
 
 
-def test_how_many_rows_a_module_inside_another_gets_is_no_affair_of_the_check(torch_engine):
-    run = training.train(
-        Clock(3, num_envs=2), network(Around(Returns(loss(lambda net, x: x[:, 0] * 0 + 0.5)))), iterations=1
-    )
-    assert run.column("losses/regularization") == [0.5]
-
-
 @pytest.mark.parametrize("carries", [False, True], ids=["folded", "scanned"])
 @pytest.mark.nightly_if("jax")
 def test_numbers_are_every_environments(engine, carries):
@@ -130,12 +110,6 @@ def test_numbers_are_every_environments(engine, carries):
     assert found == {"a": [0.5], "in/b": [3.0], "in/c": [0.25], "d": [2.0]}
     assert run.column("losses/regularization") == [0.75]
     assert run.column("ratio/first_max_dev")[0] <= 1e-6
-
-
-def test_numbers_are_recorded_and_replayed_by(torch_engine):
-    net = network(Returns(metric(lambda net, x: {"a": 0.5}), carries=True))
-    found = mp.record_activations_rollout(Clock(3, num_envs=2), net, 4)
-    assert to_numpy(found.activations[0]["a"]).shape == (4, 2, 4)
 
 
 def test_an_array_like_another(engine):
