@@ -136,21 +136,12 @@ def test_the_weight_of_the_entropy_falls_in_a_line(engine):
 
 def test_with_nothing_learnt_targets_anew_are_the_old_ones(engine):
     # A memory, episodes of 3 and 4 steps of both kinds of end, steps that are none, one number per epoch to compare.
+    sizes = {"iterations": 2, "rollout_length": 8, "num_epochs": 3, "sequence_length": 4}
     for end in ("terminated", "truncated"):
         found = []
         for anew in (False, True):
             env = Clock([3, 4], end, 2, autoreset="next_step")
-            run = training.train(
-                env,
-                CountNet(),
-                iterations=2,
-                rollout_length=8,
-                num_epochs=3,
-                sequence_length=4,
-                learning_rate=0.0,
-                recompute_advantages=anew,
-                advantage_normalization="batch",
-            )
+            run = training.train(env, CountNet(), **sizes, learning_rate=0.0, recompute_advantages=anew)
             found.append([run.column(name) for name in ("losses/actor", "losses/critic", "losses/total")])
         np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
         assert min(found[0][1]) > 0.1

@@ -17,16 +17,8 @@ def test_a_minibatch_without_a_sample_moves_nothing(engine):
     # One environment of 1-step episodes with a step for each reset, one step a minibatch: every second one is empty.
     network = TableNet([0.0] * 2)
     env = Spy(Clock(1, num_envs=1, autoreset="next_step"))
-    run = training.train(
-        env,
-        network,
-        iterations=1,
-        rollout_length=6,
-        num_epochs=2,
-        num_minibatches=6,
-        sequence_length=1,
-        weight_decay=0.1,
-    )
+    sizes = {"iterations": 1, "rollout_length": 6, "num_minibatches": 6, "sequence_length": 1}
+    run = training.train(env, network, **sizes, weight_decay=0.1)
     valid = np.stack([state.valid for state in env.states[1:]])
     assert valid.sum() == 3
     assert training.portable_moments(network, run.state)[2] == 2 * valid.sum()
@@ -40,17 +32,10 @@ def test_returns_and_lengths_of_episodes_across_rollouts(engine):
     # Rewards 1, 2, 3, 4 with an end after the second, continuing an episode of reward 10 and length 5.
     put = engine.asarray
     column = lambda values, dtype: put(np.asarray(values, dtype)[:, None])  # noqa: E731
-    transition = mp.Transition(
-        obs=(),
-        network_output=(),
+    transition = mp.Transition(*[()] * 10)._replace(
         rewards=column([1, 2, 3, 4], np.float32),
-        terminated=(),
-        truncated=(),
         done=column([False, True, False, False], bool),
         valid=column([True] * 4, bool),
-        metrics={},
-        rollout_extras=(),
-        bootstrap_values=(),
     )
     before = EpisodeState(put(np.asarray([10.0], np.float32)), put(np.asarray([5.0], np.float32)))
     after, sums = fold_episodes(engine.xp, before, transition)

@@ -15,6 +15,8 @@ import training
 import multippo as mp
 from multippo.testing import Clock
 
+SIZES: dict[str, Any] = {"iterations": 2, "num_minibatches": 1, "num_epochs": 1, "target_kl": 1.0}
+
 
 class Switching(Clock):
     """Turns torch's gradients off when it is reset, as a constructor or an imported package might."""
@@ -35,7 +37,7 @@ def make(env: Any) -> Any:
 def trained(env: Any, **config: Any) -> tuple[dict[str, np.ndarray], Any]:
     network = make(env)
     before = mp.to_portable(network)
-    run = training.train(env, network, iterations=2, num_minibatches=1, num_epochs=1, target_kl=1.0, **config)
+    run = training.train(env, network, **SIZES, **config)
     assert run.column("gradient/norm")[0] > 0
     after = mp.to_portable(network)
     assert any((after[name] != before[name]).any() for name in after if name.endswith("kernel"))
@@ -88,7 +90,7 @@ def test_torch_in_every_mode(mode: str, on_torch: Any):
         network = make(env)
         with modes()[mode]():
             before = now()
-            training.train(env, network, iterations=2, num_minibatches=1, num_epochs=1, target_kl=1.0)
+            training.train(env, network, **SIZES)
             assert now() == before
         assert_equal(mp.to_portable(network), on_torch)
 
@@ -100,7 +102,7 @@ def test_a_network_made_in_inference_mode_trains(on_torch: Any):
     with mp.use_backend("torch"):
         with torch.inference_mode():
             network = make(env)
-        training.train(env, network, iterations=2, num_minibatches=1, num_epochs=1, target_kl=1.0)
+        training.train(env, network, **SIZES)
         assert_equal(mp.to_portable(network), on_torch)
 
 
