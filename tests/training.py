@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import support
+from spaces_env import Spaces
 
 import multippo as mp
 
@@ -72,6 +74,21 @@ def train(
     except catch as error:
         run.error = error
     return run
+
+
+def assert_everything_learns(network: Any, observation: Any, action: Any, **ppo: Any) -> list[Any]:
+    """Trains for two iterations on environments of some spaces, which are returned: replays repeat, all arrays move."""
+    made = [Spaces(observation, action) for _ in range(2)]
+    rows = iter(made)
+    env = mp.make_env(lambda: next(rows), num_envs=2, vectorization="sync")
+    before = mp.to_portable(network)
+    run = train(env, network, iterations=2, rollout_length=8, num_epochs=1, **ppo)
+    assert max(run.column("ratio/first_max_dev")) < 1e-5
+    after = mp.to_portable(network)
+    assert all(np.isfinite(value).all() for value in after.values())
+    still = [name for name, value in after.items() if np.array_equal(value, before[name])]
+    assert [name for name in still if not name.endswith("base_key")] == []
+    return made
 
 
 def assert_same_end(a: Run, b: Run, networks: tuple[Any, Any]) -> None:

@@ -81,14 +81,7 @@ def f():
     importlib.import_module("optax")
 """
     names = imported_names(source, ("multippo", "backends"))
-    assert {
-        "jax.numpy",
-        "torch.nn",
-        "multippo.backends.api",
-        "multippo.networks.types",
-        "flax",
-        "optax",
-    } <= names
+    assert {"jax.numpy", "torch.nn", "multippo.backends.api", "multippo.networks.types", "flax", "optax"} <= names
 
 
 @pytest.mark.parametrize("part", sorted(part for part in FORBIDDEN if (ROOT / part).exists()))

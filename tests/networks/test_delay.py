@@ -7,7 +7,6 @@ import pytest
 from support import assert_trees_close, compiled, gradients, to_numpy
 
 import multippo as mp
-from multippo.networks.core.unrolling import step_unroll
 
 
 class Pair(NamedTuple):
@@ -25,12 +24,6 @@ def delayed(xs, done, k, initial, history=()):
     return ys, ([initial] * k + episode)[len(episode) :] if k else []
 
 
-def steps(module, state, xs, done):
-    """Step by step, resets included."""
-    run = compiled(module, lambda m, s, xs, done: tuple(step_unroll(m, s, xs, done, None))[:2])
-    return run(state, xs, done)
-
-
 def unrolled(module, state, xs, done):
     run = compiled(module, lambda m, s, xs, done: tuple(m.unroll(s, xs, done))[:2])
     return run(state, xs, done)
@@ -42,10 +35,9 @@ def test_two_steps_late_and_afresh_in_each_episode(engine):
     xs = np.asarray([1, 2, 3, 4, 5, 6, 7], np.float32)[:, None]
     done = np.asarray([0, 0, 0, 1, 1, 0, 0], bool)[:, None]
     expected = [[-1.0], [-1.0], [1.0], [2.0], [-1.0], [-1.0], [-1.0]]
-    for run in (steps, unrolled):
-        state, ys = run(delay, delay.initialize_state(1), engine.asarray(xs), engine.asarray(done))
-        assert to_numpy(ys).tolist() == expected
-        assert to_numpy(state).tolist() == [[6.0, 7.0]]
+    state, ys = unrolled(delay, delay.initialize_state(1), engine.asarray(xs), engine.asarray(done))
+    assert to_numpy(ys).tolist() == expected
+    assert to_numpy(state).tolist() == [[6.0, 7.0]]
 
 
 ENDS = {
@@ -72,10 +64,9 @@ def test_every_length_against_the_definition(engine, ends):
         last = np.zeros((2, k, 3))
         for i in range(2):
             expected[:, i], last[i] = delayed(xs[:, i], done[:, i], k, initial, before[i])
-        for run in (steps, unrolled):
-            state, ys = run(delay, engine.asarray(before), engine.asarray(xs), engine.asarray(done))
-            np.testing.assert_allclose(to_numpy(ys), expected, rtol=1e-6, err_msg=f"{run.__name__} {time} {k}")
-            np.testing.assert_allclose(to_numpy(state), last, rtol=1e-6, err_msg=f"{run.__name__} {time} {k}")
+        state, ys = unrolled(delay, *map(engine.asarray, (before, xs, done)))
+        np.testing.assert_allclose(to_numpy(ys), expected, rtol=1e-6, err_msg=f"{time} {k}")
+        np.testing.assert_allclose(to_numpy(state), last, rtol=1e-6, err_msg=f"{time} {k}")
 
 
 def tree(engine, lead, offset=0):
@@ -103,13 +94,6 @@ def test_trees_and_types_are_kept(engine, precision):
         assert isinstance(out.output["rest"], Pair)
         assert to_numpy(out.next_state["camera"]).dtype == np.uint8
     assert_trees_close(delay.reset_state(second.next_state), state, 0.0)
-    done = np.asarray([[0, 1, 0, 1], [0, 1, 1, 0], [1, 0, 0, 0]], bool)
-    xs = tree(engine, (3, 4), 2)
-    assert_trees_close(
-        unrolled(delay, first.next_state, xs, engine.asarray(done)),
-        steps(delay, first.next_state, xs, engine.asarray(done)),
-        0.0,
-    )
 
 
 def test_no_delay_is_the_identity(engine):

@@ -115,11 +115,7 @@ FLAX: dict[str, Any] = {
         linen.Conv(HIDDEN, (3, 2), padding="VALID"),
         None,
     ),
-    "LayerNorm": (
-        lambda r: nnx.LayerNorm(FEATURES, epsilon=1e-5, rngs=r),
-        linen.LayerNorm(epsilon=1e-5),
-        None,
-    ),
+    "LayerNorm": (lambda r: nnx.LayerNorm(FEATURES, epsilon=1e-5, rngs=r), linen.LayerNorm(epsilon=1e-5), None),
 }
 
 

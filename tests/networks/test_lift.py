@@ -47,8 +47,7 @@ def test_a_native_layer_is_called_with_its_own_weights(engine):
 
 
 @pytest.mark.parametrize(
-    ("kind", "shapes"),
-    [("norm", {"bias": (2,), "scale": (2,)}), ("conv", {"bias": (2,), "kernel": (3, 1, 1, 2)})],
+    ("kind", "shapes"), [("norm", {"bias": (2,), "scale": (2,)}), ("conv", {"bias": (2,), "kernel": (3, 1, 1, 2)})]
 )
 def test_layers_that_multippo_has_go_by_its_names_and_layouts(engine, kind, shapes):
     weights = mp.to_portable(mp.Lift(native(engine, kind)))

@@ -120,8 +120,6 @@ def test_one_module_without_a_mask_anywhere_is_found(engine):
     assert not needs_only_valid(with_mask) and needs_only_valid(without) and needs_only_valid(Plain())
     assert not needs_only_valid(Keyword())
 
-
-def test_a_module_held_by_a_users_own_class_is_found(engine):
     class Own(mp.StatefulModule):
         def __init__(self):
             self.inner = {"a": [Plain()]}

@@ -115,10 +115,7 @@ CASES = {
     ),
     # 6 environments x 2 chunks of 4 steps, 3 sequences in a minibatch.
     "recurrent": Case(
-        recurrent,
-        RECURRENT,
-        choose,
-        dataclasses.replace(CONFIG, sequence_length=4, advantage_normalization="batch"),
+        recurrent, RECURRENT, choose, dataclasses.replace(CONFIG, sequence_length=4, advantage_normalization="batch")
     ),
     "recurrent, targets anew": Case(
         recurrent,

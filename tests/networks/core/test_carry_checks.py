@@ -195,10 +195,7 @@ def test_what_is_no_number_of_environments(torch_engine, number):
 
 
 def test_no_environment(torch_engine):
-    shapes = {
-        "lstm": [(0, 5), (0, 5)],
-        "delay": [(0, 2, F)],
-    }
+    shapes = {"lstm": [(0, 5), (0, 5)], "delay": [(0, 2, F)]}
     for name, expected in shapes.items():
         state = MODULES[name][0]().initialize_state(0)
         assert [tuple(leaf.shape) for leaf in tree_leaves(state)] == expected

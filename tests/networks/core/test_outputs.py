@@ -60,14 +60,8 @@ WRONG = {
         metric(lambda net, x: {"in": {"m": x[:, :1]}}),
         "The metric 'in/m' is an array of shape (2, 1); expected a scalar, or an array [B], here (2,)." + MEND,
     ),
-    "metric [B, F]": (
-        metric(lambda net, x: {"m": x}),
-        "The metric 'm' is an array of shape (2, 4); expected a scalar",
-    ),
-    "metric of text": (
-        metric(lambda net, x: {"m": "x"}),
-        "The metric 'm' is a str ('x'); expected an array of the e",
-    ),
+    "metric [B, F]": (metric(lambda net, x: {"m": x}), "The metric 'm' is an array of shape (2, 4); expected a scalar"),
+    "metric of text": (metric(lambda net, x: {"m": "x"}), "The metric 'm' is a str ('x'); expected an array of the e"),
     "metrics a number": (metric(lambda net, x: 0.3), "metrics is a float (0.3); expected a dict of arrays."),
     "a tuple": (lambda net, state, x: (state, x), f"Returns returned a tuple of 2 entries; {OTHER}"),
     "an array": (lambda net, state, x: x, f"Returns returned an array of shape (2, 4); {OTHER}"),

@@ -1,10 +1,7 @@
-"""Every ``unroll`` is the step-by-step scan, in value and gradient, wherever episodes end; and engines agree."""
+"""The default ``unroll`` by hand: outputs, carries and gradients, and one call where there is no carry."""
 
 import numpy as np
-from support import (
-    gradients,
-    to_numpy,
-)
+from support import gradients, to_numpy
 from zoo import BATCH, TIME, inputs
 
 import multippo as mp
