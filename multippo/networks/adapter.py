@@ -10,7 +10,7 @@ from typing import Any
 import optree
 
 from multippo.arguments import describe
-from multippo.networks.containers import Container, Pass, check_child
+from multippo.networks.containers import Container, Pass, check_child, named_children
 from multippo.networks.types import PPONetworkOutput, StatefulModule
 
 _MISSING: Any = None
@@ -51,20 +51,15 @@ class PPOAdapter(Container):
         action: StatefulModule = _MISSING,
         value: StatefulModule = _MISSING,
     ) -> None:
-        if isinstance(ports, Mapping) and set(ports) == {"action", "value"} and action is value is _MISSING:
-            ports, action, value = None, ports["action"], ports["value"]
-        if isinstance(ports, Mapping):
-            raise TypeError(
-                f"PPOAdapter got a dict with the keys {list(ports)}; expected PPOAdapter(action=..., value=...), or "
-                "one dict with these two keys."
-            )
-        if ports is not None or more:
-            raise TypeError("PPOAdapter got a port without a name: write PPOAdapter(action=..., value=...) alone.")
-        for port, module in (("action", action), ("value", value)):
-            check_child(self.engine, f"PPOAdapter({port}=...)", module)
+        given = {name: port for name, port in (("action", action), ("value", value)) if port is not _MISSING}
+        named = named_children("PPOAdapter", ports, more, given, "action=..., value=...")
+        if not set(named) <= {"action", "value"}:
+            raise TypeError(f"PPOAdapter got the ports {list(named)}; expected PPOAdapter(action=..., value=...).")
+        for port in ("action", "value"):
+            check_child(self.engine, f"PPOAdapter({port}=...)", named.get(port))
         self.keys = ("action", "value")
         self.is_list = False
-        self.action, self.value = action, value
+        self.action, self.value = named["action"], named["value"]
 
     @property
     def children_by_key(self) -> dict[Any, StatefulModule]:

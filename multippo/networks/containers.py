@@ -117,13 +117,13 @@ def named_children(
         TypeError: If something else than one dict is given by position.
         ValueError: If both are given.
     """
-    form = f"write {kind}({example}), or give one dict for names that are not identifiers"
-    if more:
-        raise TypeError(f"{kind} got {1 + len(more)} arguments without a name: each needs one; {form}.")
+    if more or not isinstance(modules, Mapping | None):
+        raise TypeError(
+            f"{kind} got {1 + len(more)} arguments without a name; write {kind}({example}), or give one dict for names "
+            "that are not identifiers."
+        )
     if modules is None:
         return keywords
-    if not isinstance(modules, Mapping):
-        raise TypeError(f"{kind} got a {type(modules).__name__} without a name: {form}.")
     if keywords:
         raise ValueError(f"{kind} takes either one dict or keyword arguments, not both; got both.")
     return modules
@@ -137,19 +137,10 @@ class Sequential(Container):
     """
 
     def __init__(self, layers: Iterable[StatefulModule] = (), *more: Any, **named: Any) -> None:
-        if named:
-            raise TypeError(
-                f"Sequential got layers with the names {list(named)}; expected one list in their order: "
-                "Sequential([first, second, ...]). Parallel runs named modules side by side."
-            )
-        if more:
-            raise TypeError(
-                f"Sequential got {1 + len(more)} arguments: write one list, Sequential([first, second, ...])."
-            )
-        if isinstance(layers, StatefulModule | Mapping | str) or not isinstance(layers, Iterable):
-            raise TypeError(
-                f"Sequential got a {type(layers).__name__}; expected a list: Sequential([first, second, ...])."
-            )
+        if named or more or isinstance(layers, StatefulModule | Mapping | str) or not isinstance(layers, Iterable):
+            received = f"layers with the names {list(named)}" if named else f"a {type(layers).__name__}"
+            received = f"{1 + len(more)} arguments" if more else received
+            raise TypeError(f"Sequential got {received}; expected one list: Sequential([first, second, ...]).")
         self._adopt(list(layers), "layers")
 
     def _route(self, children: Pass, x: Any) -> Any:
@@ -264,9 +255,7 @@ def check_entries(kind: str, keys: Iterable[Any], x: Any) -> None:
     if not isinstance(x, Mapping):
         raise TypeError(f"{kind} got {describe(x)}; expected a dict with the entries {list(keys)}.")
     if not all(key in x for key in keys):
-        raise ValueError(
-            f"{kind} got an input with entries {sorted(x, key=str)}; expected {list(keys)}, one for each module."
-        )
+        raise ValueError(f"{kind} got {describe(x)}; expected {list(keys)}, one for each module.")
 
 
 class Splitter(StatefulModule):
@@ -287,12 +276,10 @@ class Splitter(StatefulModule):
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Cuts ``[B, F]`` into a dict of ``[B, size]``."""
         needed = sum(size for _, size in self.sizes)
-        if not getattr(x, "shape", ()):
-            raise TypeError(f"Splitter got {describe(x)}; expected an array with {needed} features on the last axis.")
-        if x.shape[-1] < needed:
+        if not getattr(x, "shape", ()) or x.shape[-1] < needed:
             raise ValueError(
-                f"Splitter got an input of shape {tuple(x.shape)}; expected at least {needed} features on the last "
-                f"axis, for its sizes {dict(self.sizes)}."
+                f"Splitter got {describe(x)}; expected an array with at least {needed} features on the last axis, for "
+                f"its sizes {dict(self.sizes)}."
             )
         pieces, start = {}, 0
         for name, size in self.sizes:
@@ -318,12 +305,10 @@ class Residual(Container):
         self._adopt([module], "layers")
 
     def _route(self, children: Pass, x: Any) -> Any:
-        if not hasattr(x, "shape"):
-            raise TypeError(f"Residual got {describe(x)}; expected an array, to which it can add.")
         y = children.run(0, x)
-        if not hasattr(y, "shape") or y.shape != x.shape:
+        if not hasattr(x, "shape") or getattr(y, "shape", None) != x.shape:
             raise ValueError(
-                f"Residual got an input of shape {tuple(x.shape)}, of which its module made {describe(y)}; expected "
-                "the same shape. Put a layer that changes it, such as Dense, before or after."
+                f"Residual got {describe(x)}, of which its module made {describe(y)}; expected the same shape. "
+                "Put a layer that changes it, such as Dense, before or after."
             )
         return x + y

@@ -95,33 +95,24 @@ class Conv(StatefulModule):
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, H, W, in]`` to ``[B, H', W', out]``."""
-        if not hasattr(x, "shape"):
-            raise TypeError(f"Conv got {describe(x)}; expected an array [B, H, W, {self.in_channels}].")
-        if len(x.shape) != 4:
-            raise ValueError(
-                f"Conv got an input of shape {tuple(x.shape)}; expected four axes, [B, H, W, {self.in_channels}]."
-            )
+        if len(getattr(x, "shape", ())) != 4:
+            raise ValueError(f"Conv got {describe(x)}; expected an array [B, H, W, {self.in_channels}].")
         self.output_shape(tuple(x.shape[1:]))
         return StatefulModuleOutput(state, activate("Conv", self.activation, self.core(as_float(self, x))))
 
 
-def _pair(name: str, value: Any) -> tuple[int, int]:
+def _pair(name: str, value: Any, least: int = 1, otherwise: str = "") -> tuple[int, int]:
     sizes = tuple(value) if isinstance(value, tuple | list) else (value, value)
     if len(sizes) != 2:
         raise ValueError(f"Conv({name}={value!r}) is not possible: expected one integer, or two.")
-    return check_size("Conv", name, sizes[0]), check_size("Conv", name, sizes[1])
+    first, second = (check_size("Conv", name, size, least, otherwise) for size in sizes)
+    return first, second
 
 
 def _padding(value: Any) -> Padding:
     if isinstance(value, str) and value.lower() in ("valid", "same"):
         return value.lower()
-    sizes = tuple(value) if isinstance(value, tuple | list) else (value, value)
-    whole = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0 for size in sizes)
-    if len(sizes) != 2 or not whole:
-        raise ValueError(
-            f"Conv(padding={value!r}) is not possible: expected 'valid', 'same', or one or two integers of at least 0."
-        )
-    return int(sizes[0]), int(sizes[1])
+    return _pair("padding", value, least=0, otherwise=", 'valid' or 'same'")
 
 
 def pad_sizes(size: int, kernel: int, stride: int, padding: str | int) -> tuple[int, int]:

@@ -51,11 +51,7 @@ class Dense(StatefulModule):
         has_bias = check_flag("Dense", "use_bias", use_bias)
         shape = (self.in_features, self.out_features)
         kernel = drawn("Dense", "kernel_init", lecun_normal() if kernel_init is None else kernel_init, rngs, shape)
-        bias = (
-            drawn("Dense", "bias_init", zeros() if bias_init is None else bias_init, rngs, shape[1:])
-            if has_bias
-            else None
-        )
+        bias = drawn("Dense", "bias_init", bias_init or zeros(), rngs, shape[1:]) if has_bias else None
         self.core = self.engine.linear(kernel, bias)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
@@ -126,10 +122,16 @@ class Lift(StatefulModule):
         # A native module of another engine can be called, too; what makes it one is in its class's ancestry.
         is_module = any(base.__name__ == "Module" for base in type(module).__mro__)
         self.function = module if callable(module) and not is_module else None
-        if self.function is not None:
-            _check_function(self.engine, module)
-        else:
+        if self.function is None:
             self.core = self.engine.lift(module)
+            return
+        theirs = framework_of(module)
+        # NumPy's functions work on arrays of some others.
+        if theirs in ("jax", "torch") and theirs != framework_of(self.zeros((1,))):
+            raise TypeError(
+                f"Lift got {getattr(unwrapped(module), '__name__', module)}, a function of {theirs}; on the engine "
+                f"{self.engine.name} it is given the engine's arrays. Write it with the functions of network.xp."
+            )
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """A tree of ``[B, ...]`` to what the module makes of it.
@@ -139,15 +141,3 @@ class Lift(StatefulModule):
         """
         inner = self.core if self.function is None else self.function
         return StatefulModuleOutput(state, call_foreign("Lift", inner, x))
-
-
-def _check_function(engine: Any, function: Any) -> None:
-    """Raises a TypeError for a function of another framework than the engine's."""
-    inner, theirs = unwrapped(function), framework_of(function)
-    # NumPy's functions work on arrays of some others.
-    if theirs in ("jax", "torch") and theirs != framework_of(engine.zeros((1,))):
-        name = getattr(inner, "__name__", type(inner).__name__)
-        raise TypeError(
-            f"Lift got {name}, a function of {theirs}; on the engine {engine.name} it is given the engine's arrays. "
-            "Take one of that framework, or write it with the functions of network.xp."
-        )

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from multippo.arguments import check_features, check_flag, check_number, check_size
+from multippo.arguments import check_features, check_flag, check_number, check_size, require
 from multippo.networks.activations import Activation, activate, resolve_activation
 from multippo.networks.core.binding import Param, Variable
 from multippo.networks.core.unrolling import check_steps, fold_time, take_carry, unfold_time
@@ -30,6 +30,18 @@ class _Recurrent(StatefulModule):
 
     entries: ClassVar[tuple[str, ...]] = ("h",)
     scans_in_replay = True
+
+    def _adopt_sizes(self, in_features: int, hidden_features: int, rngs: Rngs) -> None:
+        kind = type(self).__name__
+        self.in_features = check_size(kind, "in_features", in_features)
+        self.hidden_features = check_size(kind, "hidden_features", hidden_features)
+        check_rngs(kind, rngs)
+
+    def _kernels(self, rngs: Rngs, gates: int) -> tuple[np.ndarray, np.ndarray]:
+        """Initial kernels of the input and of the recurrence."""
+        hidden = self.hidden_features
+        input_kernel = lecun_normal()(rngs, (self.in_features, gates * hidden))
+        return input_kernel, np.concatenate([orthogonal()(rngs, (hidden, hidden)) for _ in range(gates)], axis=1)
 
     def _adopt_initial(self, hidden_features: int, trainable: bool) -> None:
         self.trainable_initial_state = check_flag(type(self).__name__, "trainable_initial_state", trainable)
@@ -83,15 +95,11 @@ class LSTM(_Recurrent):
         trainable_initial_state: bool = False,
         forget_bias: float = 1.0,
     ) -> None:
-        self.in_features = check_size("LSTM", "in_features", in_features)
-        self.hidden_features = check_size("LSTM", "hidden_features", hidden_features)
-        check_rngs("LSTM", rngs)
+        self._adopt_sizes(in_features, hidden_features, rngs)
         hidden = self.hidden_features
-        input_kernel = lecun_normal()(rngs, (self.in_features, 4 * hidden))
-        recurrent_kernel = np.concatenate([orthogonal()(rngs, (hidden, hidden)) for _ in range(4)], axis=1)
         bias = np.zeros(4 * hidden)
         bias[hidden : 2 * hidden] = check_number("LSTM", "forget_bias", forget_bias)
-        self.core = self.engine.lstm(input_kernel, recurrent_kernel, bias)
+        self.core = self.engine.lstm(*self._kernels(rngs, 4), bias)
         self._adopt_initial(hidden, trainable_initial_state)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
@@ -134,13 +142,9 @@ class GRU(_Recurrent):
     def __init__(
         self, in_features: int, hidden_features: int, rngs: Rngs, *, trainable_initial_state: bool = False
     ) -> None:
-        self.in_features = check_size("GRU", "in_features", in_features)
-        self.hidden_features = check_size("GRU", "hidden_features", hidden_features)
-        check_rngs("GRU", rngs)
+        self._adopt_sizes(in_features, hidden_features, rngs)
         hidden = self.hidden_features
-        input_kernel = lecun_normal()(rngs, (self.in_features, 3 * hidden))
-        recurrent_kernel = np.concatenate([orthogonal()(rngs, (hidden, hidden)) for _ in range(3)], axis=1)
-        self.core = self.engine.gru(input_kernel, recurrent_kernel, np.zeros(3 * hidden), np.zeros(hidden))
+        self.core = self.engine.gru(*self._kernels(rngs, 3), np.zeros(3 * hidden), np.zeros(hidden))
         self._adopt_initial(hidden, trainable_initial_state)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
@@ -193,14 +197,11 @@ class RNN(_Recurrent):
         trainable_time_constant: bool = False,
         trainable_initial_state: bool = False,
     ) -> None:
-        self.in_features = check_size("RNN", "in_features", in_features)
-        self.hidden_features = check_size("RNN", "hidden_features", hidden_features)
-        check_rngs("RNN", rngs)
+        self._adopt_sizes(in_features, hidden_features, rngs)
         hidden = self.hidden_features
         self.activation = resolve_activation(self.engine, activation)
         self.product = self.engine.product()
-        self.input_kernel = Param(lecun_normal()(rngs, (self.in_features, hidden)))
-        self.recurrent_kernel = Param(orthogonal()(rngs, (hidden, hidden)))
+        self.input_kernel, self.recurrent_kernel = map(Param, self._kernels(rngs, 1))
         self.bias = Param(np.zeros(hidden))
         trainable = check_flag("RNN", "trainable_time_constant", trainable_time_constant)
         self.leaky = time_constant is not None or trainable
@@ -262,17 +263,12 @@ _CLOSED = 40.0
 
 def _leak_logit(time_constant: Any, hidden: int, trainable: bool) -> np.ndarray:
     """logit(1/tau) = -log(tau - 1), ``[hidden]``."""
-    given = f"RNN(time_constant={time_constant!r}) is not possible"
-    if time_constant is None:
-        raise ValueError(f"{given} with trainable_time_constant=True: expected the first value, such as 2.0.")
-    try:
-        values = np.asarray(time_constant)
-        if values.dtype.kind not in "iuf":
-            raise TypeError(values.dtype)  # texts and truth values, which NumPy would take for numbers
-        tau = np.broadcast_to(values.astype(np.float64), (hidden,))
-    except (TypeError, ValueError):
-        raise ValueError(f"{given}: expected a number, or one for each of {hidden} units.") from None
-    if not (np.isfinite(tau).all() and (tau > 1.0 if trainable else tau >= 1.0).all()):
-        bound = "above 1 (at 1 it could not be trained)" if trainable else "of at least 1"
-        raise ValueError(f"{given}: expected numbers of steps {bound}.")
-    return np.asarray([_CLOSED if value == 1.0 else -math.log(value - 1.0) for value in tau])
+    tau = np.asarray(time_constant, np.float64)
+    slow = tau > 1.0 if trainable else tau >= 1.0
+    bound = "above 1 (at 1 it could not be trained)" if trainable else "of at least 1"
+    expected = f"numbers of steps {bound}, one or one for each of {hidden} units"
+    fits = tau.shape in ((), (hidden,)) and bool(np.all(slow & np.isfinite(tau)))
+    require(fits, "time_constant", time_constant, expected, "RNN")
+    return np.asarray(
+        [_CLOSED if value == 1.0 else -math.log(value - 1.0) for value in np.broadcast_to(tau, (hidden,))]
+    )

@@ -24,8 +24,8 @@ def test_functions_of_another_framework_are_refused(engine):
             if framework == engine.name:
                 assert resolve_activation(engine, function) is function
                 continue
-            expected = f"is not possible: it is a function of {framework}'s, and the layer is made on {engine.name}"
-            with pytest.raises(TypeError, match=rf"^activation=\w+ {expected}. Give a name, such as 'tanh', or a func"):
+            expected = f"of {framework} is not possible on the engine {engine.name}: expected a name, such as 'tanh'"
+            with pytest.raises(TypeError, match=rf"^activation=.+ {expected}, or a function"):
                 resolve_activation(engine, function)
 
 
@@ -39,26 +39,13 @@ def test_functions_of_another_framework_are_refused(engine):
     ],
 )
 def test_every_layer_asks(torch_engine, make):
-    with pytest.raises(TypeError, match="activation=tanh is not possible: it is a function of numpy's"):
+    with pytest.raises(TypeError, match="activation=tanh of numpy is not possible"):
         make(np.tanh)
 
 
 def test_a_class(torch_engine):
-    with pytest.raises(TypeError, match=r"activation=Tanh is not possible: it is a class; expected an instance, such"):
+    with pytest.raises(TypeError, match=r"activation=Tanh is not possible.*; an instance, if it is of a class\."):
         mp.Dense(2, 3, mp.Rngs(0), torch.nn.Tanh)
-
-
-def test_what_only_a_call_can_tell(engine):
-    foreign = jnp.tanh if engine.name == "torch" else torch.tanh
-    net = mp.Sequential([mp.Dense(2, 3, mp.Rngs(0)), mp.Dense(3, 3, mp.Rngs(1), lambda x: foreign(x))])
-    with pytest.raises(TypeError, match=r"^Dense\(activation=<lambda>\) failed on an array of "):
-        net(net.initialize_state(1), engine.zeros((1, 2)))
-
-
-def test_numpy_where_a_gradient_is_taken(torch_engine):
-    net = mp.Dense(2, 3, mp.Rngs(0), lambda x: np.tanh(x))
-    with pytest.raises(TypeError, match=r"shape \(1, 3\): Can't call numpy.* Give a name, such as 'tanh'"):
-        net((), torch_engine.zeros((1, 2)))
 
 
 def test_an_error_of_the_functions_own_stays(engine):
@@ -83,7 +70,7 @@ def test_an_error_of_the_functions_own_stays(engine):
             ValueError,
             r"made an array of shape \(3,\) of one of shape \(1, 3\); expected the same shape",
         ),
-        (lambda x: None, TypeError, r"returned a NoneType; expected an array of the shape it was given, \(1, 3\)"),
+        (lambda x: None, ValueError, r"made a NoneType of one of shape \(1, 3\); expected the same shape"),
     ],
 )
 def test_what_is_not_of_the_same_shape(engine, function, error, said):

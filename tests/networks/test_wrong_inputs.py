@@ -38,13 +38,12 @@ REFUSED: list[tuple[Any, str]] = [
     # Sizes, flags, numbers, streams of keys.
     (lambda: mp.Dense(2.5, 1, rngs()), "Dense(in_features=2.5) is not possible: expected an integer"),
     (lambda: mp.Dense(1, True, rngs()), "Dense(out_features=True) is not possible: expected an integer"),
-    (lambda: mp.Dense(4, 10**9, rngs()), "Dense(kernel_init=...) would have 4000000000 numbers; expected at most"),
     (lambda: mp.LayerNorm(0), "LayerNorm(features=0) is not possible"),
     (lambda: mp.Conv(0, 1, 1, rngs()), "Conv(in_channels=0)"),
     (lambda: mp.Conv(1, 1, 0, rngs()), "Conv(kernel_size=0) is not possible: expected an integer"),
     (lambda: mp.Conv(1, 1, (1, 2, 3), rngs()), "Conv(kernel_size=(1, 2, 3)) is not possible: expected one integer, or"),
     (lambda: mp.Conv(1, 1, 1, rngs(), stride=1.5), "Conv(stride=1.5)"),
-    (lambda: mp.Conv(1, 1, 1, rngs(), padding="full"), "Conv(padding='full') is not possible: expected 'valid'"),
+    (lambda: mp.Conv(1, 1, 1, rngs(), padding="full"), "Conv(padding='full') is not possible: expected an integer"),
     (lambda: mp.Conv(1, 1, 1, rngs(), padding=-1), "Conv(padding=-1)"),
     (lambda: mp.Conv(1, 1, 1, rngs(), padding=(1, 2, 3)), "Conv(padding=(1, 2, 3))"),
     (lambda: mp.Dense(3, 2, rngs(), use_bias="no"), "Dense(use_bias='no') is not possible: expected True"),
@@ -114,8 +113,14 @@ REFUSED: list[tuple[Any, str]] = [
         "shape (3, 3, 1, 2); expected (9, 2)",
     ),
     (lambda: mp.Dense(3, 2, rngs(), kernel_init=np.ones((3, 2))), "Dense(kernel_init=...) is a ndarray"),
-    (lambda: mp.Dense(3, 2, rngs(), kernel_init=nnx.initializers.lecun_normal()), "is an initialiser of jax's"),
-    (lambda: mp.Dense(3, 2, rngs(), bias_init=torch.nn.init.zeros_), "is an initialiser of torch's"),
+    (
+        lambda: mp.Dense(3, 2, rngs(), kernel_init=nnx.initializers.lecun_normal()),
+        "is a function of jax; expected",
+    ),
+    (
+        lambda: mp.Dense(3, 2, rngs(), bias_init=torch.nn.init.zeros_),
+        "is a function of torch; expected",
+    ),
     (lambda: mp.Dense(1, 1, rngs(), "rleu"), "Unknown activation 'rleu'; expected one of elu, gelu"),
     (lambda: mp.Dense(1, 1, rngs(), 3), "activation=3 is not possible"),
     # Sizes of factories.
@@ -140,18 +145,24 @@ REFUSED: list[tuple[Any, str]] = [
         (lambda kind=kind: kind({"a": dense()}, b=dense()), "takes either one dict or keyword arguments, not both")
         for kind in (mp.Parallel, mp.Concat, mp.Map, mp.Merge)
     ),
-    (lambda: mp.Sequential(dense(), dense()), "Sequential got 2 arguments: write one list, Sequential([first, second"),
-    (lambda: mp.Sequential(dense()), "Sequential got a Dense; expected a list: Sequential(["),
-    (lambda: mp.Sequential({"a": dense()}), "Sequential got a dict; expected a list"),
+    (
+        lambda: mp.Sequential(dense(), dense()),
+        "Sequential got 2 arguments; expected one list: Sequential([first",
+    ),
+    (lambda: mp.Sequential(dense()), "Sequential got a Dense; expected one list: Sequential(["),
+    (lambda: mp.Sequential({"a": dense()}), "Sequential got a dict; expected one list"),
     (lambda: mp.Sequential(a=dense(), b=dense()), "Sequential got layers with the names ['a', 'b']; expected one list"),
-    (lambda: mp.Parallel([dense()]), "Parallel got a list without a name: write Parallel(left=..., right=...)"),
-    (lambda: mp.Parallel(dense(), dense()), "Parallel got 2 arguments without a name: each needs one; write Parallel"),
-    (lambda: mp.Splitter(3), "Splitter got a int without a name: write Splitter(mean=2, value=1)"),
-    (lambda: mp.PPOAdapter(dense(), dense()), "PPOAdapter got a port without a name: write PPOAdapter(action="),
+    (lambda: mp.Parallel([dense()]), "Parallel got 1 arguments without a name; write Parallel(left=..., right=...)"),
+    (lambda: mp.Parallel(dense(), dense()), "Parallel got 2 arguments without a name; write Parallel"),
+    (lambda: mp.Splitter(3), "Splitter got 1 arguments without a name; write Splitter(mean=2, value=1)"),
+    (lambda: mp.PPOAdapter(dense(), dense()), "PPOAdapter got 2 arguments without a name; write PPOAdapter(action="),
     (lambda: mp.PPOAdapter(dense(), action=dense(), value=dense()), "write PPOAdapter(action=..., value=...)"),
     (lambda: mp.PPOAdapter(action=dense()), "PPOAdapter(value=...) is a NoneType; expected a StatefulModule"),
     (lambda: mp.PPOAdapter(action=dense(), value=np.ones(2)), "PPOAdapter(value=...) is a ndarray; expected a State"),
-    (lambda: mp.PPOAdapter({"action": dense(), "critic": dense()}), "PPOAdapter got a dict with the keys ['action'"),
+    (
+        lambda: mp.PPOAdapter({"action": dense(), "critic": dense()}),
+        "got the ports ['action', 'critic']; expected",
+    ),
     (lambda: mp.Filter("robot", "arm"), "write a path as one tuple, Filter(('robot', 'arm'))"),
     (lambda: mp.Filter("a", b="c"), "either one spec, such as 'policy', or keyword arguments"),
     (lambda: mp.Filter(), "either one spec, such as 'policy', or keyword arguments"),
@@ -188,7 +199,7 @@ REFUSED: list[tuple[Any, str]] = [
     *(
         (
             lambda kind=kind: run(kind(a=dense(), b=dense()), {"a": zeros(1, 1), "c": zeros(1, 1)}),
-            f"{kind.__name__} got an input with entries ['a', 'c']; expected ['a', 'b']",
+            f"{kind.__name__} got a dict with the entries ['a', 'c']; expected ['a', 'b']",
         )
         for kind in (mp.Concat, mp.Map)
     ),
