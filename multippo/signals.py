@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Generator
-from typing import Any
 
 from multippo.errors import Terminated
 
@@ -53,24 +52,20 @@ class DeferredInterrupt:
         self._rescue, self._patience_s = rescue, patience_s
         self._signal: int | None = None
         self._abandonable = self._late = False
-        self._previous: dict[int, Any] = {}
+        self._undoing = contextlib.ExitStack()
 
     def __enter__(self) -> DeferredInterrupt:
         if threading.current_thread() is threading.main_thread():
             # A caller's own handlers keep their say; only the defaults are replaced.
             for number, defaults in _DEFAULTS.items():
                 if signal.getsignal(number) in defaults:
-                    self._previous[number] = signal.signal(number, self._note)
+                    self._handle(number, self._note)
         _rescues.append(self._rescue)
+        self._undoing.callback(_rescues.remove, self._rescue)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _rescues.remove(self._rescue)
-        if signal.SIGALRM in self._previous:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous.clear()
+        self._undoing.close()
 
     @property
     def requested(self) -> bool:
@@ -103,8 +98,12 @@ class DeferredInterrupt:
         _LOG.warning("%s: finishing this iteration first. Once more stops at once.", _WORDS[signum].capitalize())
         # Where the system has such a timer and the program does not use it.
         if hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
-            self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._expire)
+            self._handle(signal.SIGALRM, self._expire)
+            self._undoing.callback(signal.setitimer, signal.ITIMER_REAL, 0.0)
             signal.setitimer(signal.ITIMER_REAL, self._patience_s)
+
+    def _handle(self, number: int, handler: Callable[..., None]) -> None:
+        self._undoing.callback(signal.signal, number, signal.signal(number, handler))
 
     def _expire(self, *_: object) -> None:
         self._late = True
@@ -136,34 +135,30 @@ class Deadline:
     def __init__(self, last_words: Callable[[], str] = str, seconds: float = 8.0) -> None:
         self.last_words, self._seconds = last_words, seconds
         self._left = threading.Event()
-        self._previous: int | None = None
-        self._raises = False
-        self._thread = threading.Thread(target=self._listen, name="deadline", daemon=True)
+        self._undoing = contextlib.ExitStack()
 
     def __enter__(self) -> Deadline:
         if threading.current_thread() is threading.main_thread():
-            self._listening, self._written = socket.socketpair()
-            self._written.setblocking(False)
-            self._previous = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
-            self._thread.start()
-            self._raises = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-            if self._raises:
-                signal.signal(signal.SIGTERM, _raise_terminated)
+            listening, written = socket.socketpair()
+            written.setblocking(False)
+            thread = threading.Thread(target=self._listen, args=[listening], name="deadline", daemon=True)
+            thread.start()
+            # One that is still on its way when Python ends is ended in its midst, and with it, by C++, the process.
+            self._undoing.callback(thread.join)
+            self._undoing.callback(written.close)  # which ends the thread
+            previous = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+            self._undoing.callback(signal.set_wakeup_fd, previous)
+            self._undoing.callback(self._left.set)
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                self._undoing.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _raise_terminated))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._raises:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._left.set()
-        if self._previous is not None:
-            signal.set_wakeup_fd(self._previous)
-            self._written.close()  # which ends the thread
-            # One that is still on its way when Python ends is ended in its midst, and with it, by C++, the process.
-            self._thread.join()
+        self._undoing.close()
 
-    def _listen(self) -> None:
-        with self._listening:
-            while received := self._listening.recv(1):
+    def _listen(self, listening: socket.socket) -> None:
+        with listening:
+            while received := listening.recv(1):
                 if received[0] in _WORDS:
                     if not self._left.wait(self._seconds):
                         self._end(received[0])

@@ -223,28 +223,20 @@ def without_effect(config: TrainConfig, checkpoint_fn: Any, eval_env: Any, trace
         eval_env: Likewise.
         traced: True if the environment is compiled with the network.
     """
-    found: list[str] = []
-    every = config.checkpoint_every_steps
-    if every is not None and checkpoint_fn is None:
-        found.append(
-            f"checkpoint_every_steps={every} has no effect without a checkpoint_fn; pass one, or leave it out."
-        )
-    if config.checkpoint_at_evals and (checkpoint_fn is None or not config.eval.enabled):
-        found.append(
-            "checkpoint_at_evals=True has no effect without both a checkpoint_fn and evaluations; pass the one, and "
-            "TrainConfig(eval=EvalConfig(every_steps=...)), or leave it out."
-        )
-    if eval_env is not None and not config.eval.enabled:
-        found.append(
-            "eval_env has no effect without evaluations; ask for them with "
-            "TrainConfig(eval=EvalConfig(every_steps=...)), or leave it out."
-        )
-    if config.log_every_steps and not traced:
-        found.append(
-            f"log_every_steps={config.log_every_steps} has no effect here, where every iteration is logged as it ends: "
-            "it is for functional environments on JAX."
-        )
-    return found
+    saves, evaluates = checkpoint_fn is not None, config.eval.enabled
+    evaluations = "evaluations, TrainConfig(eval=EvalConfig(every_steps=...))"
+    every, at_evals, log_every = config.checkpoint_every_steps, config.checkpoint_at_evals, config.log_every_steps
+    settings = (
+        (f"checkpoint_every_steps={every}", every is not None, saves, "a checkpoint_fn"),
+        ("checkpoint_at_evals=True", at_evals, saves and evaluates, f"both a checkpoint_fn and {evaluations}"),
+        ("eval_env", eval_env is not None, evaluates, evaluations),
+        (f"log_every_steps={log_every}", log_every > 0, traced, "a functional environment on JAX"),
+    )
+    return [
+        f"{name} has no effect without {needed}: pass that, or leave it out."
+        for name, given, fits, needed in settings
+        if given and not fits
+    ]
 
 
 def finished(step: int, iteration: int, ppo: PPOConfig) -> str:
