@@ -28,18 +28,21 @@ def run(engine, action, value=first, batch=3):
     return net(net.initialize_state(batch), engine.zeros((batch, 2)) + 1).output
 
 
-def test_it_packs_both_ports(engine):
-    out = run(engine, sample, lambda x: 5 * x[..., 0])
+def test_it_packs_both_ports(torch_engine):
+    out = run(torch_engine, sample, lambda x: 5 * x[..., 0])
     assert isinstance(out, PPONetworkOutput)
     assert out.actions.shape == (3, 2) and to_numpy(out.loglikelihoods).tolist() == [1.0] * 3
     assert to_numpy(out.value_estimates).tolist() == [5.0] * 3
     assert out.log_likelihoods is out.loglikelihoods
 
 
-def test_entropies_are_packed_where_every_sample_has_one(engine):
-    assert to_numpy(run(engine, with_entropy).entropies).tolist() == [2.0] * 3
-    assert sorted(run(engine, lambda x: {"arm": with_entropy(x), "leg": with_entropy(x)}).entropies) == ["arm", "leg"]
-    assert run(engine, lambda x: {"arm": with_entropy(x), "leg": sample(x)}).entropies is None
+def test_entropies_are_packed_where_every_sample_has_one(torch_engine):
+    assert to_numpy(run(torch_engine, with_entropy).entropies).tolist() == [2.0] * 3
+    assert sorted(run(torch_engine, lambda x: {"arm": with_entropy(x), "leg": with_entropy(x)}).entropies) == [
+        "arm",
+        "leg",
+    ]
+    assert run(torch_engine, lambda x: {"arm": with_entropy(x), "leg": sample(x)}).entropies is None
 
 
 def test_a_trailing_axis_of_one_is_squeezed_from_values(torch_engine):

@@ -36,9 +36,9 @@ def ones(engine, *shape):
     return engine.zeros(shape) + 1
 
 
-def test_sequential_chains_and_mirrors_in_lists(engine):
+def test_sequential_chains_and_mirrors_in_lists(torch_engine):
     net = mp.Sequential([Counter(2.0), Counter(5.0)])
-    out = net(net.initialize_state(3), ones(engine, 3, 1))
+    out = net(net.initialize_state(3), ones(torch_engine, 3, 1))
     assert to_numpy(out.output).tolist() == [[10.0]] * 3
     assert to_numpy(out.regularization_loss).tolist() == [7.0] * 3
     assert [to_numpy(state["count"])[0, 0] for state in out.next_state] == [1.0, 1.0]
@@ -47,9 +47,9 @@ def test_sequential_chains_and_mirrors_in_lists(engine):
     assert len(net) == 2 and net[1].factor == 5.0
 
 
-def test_parallel_branches_and_mirrors_in_dicts(engine):
+def test_parallel_branches_and_mirrors_in_dicts(torch_engine):
     net = mp.Parallel(b=Counter(2.0), a=Counter(5.0))
-    out = net(net.initialize_state(3), ones(engine, 3, 1))
+    out = net(net.initialize_state(3), ones(torch_engine, 3, 1))
     assert {key: to_numpy(value)[0, 0] for key, value in out.output.items()} == {"b": 2.0, "a": 5.0}
     assert list(out.output) == list(out.next_state) == list(out.rollout_extras) == ["b", "a"]
 
@@ -61,30 +61,30 @@ def test_children_may_be_named_by_a_dict_too(engine, container):
     assert tuple(net.children_by_key) == names == tuple(net.initialize_state(2))
 
 
-def test_concat_runs_each_module_on_its_entry(engine):
+def test_concat_runs_each_module_on_its_entry(torch_engine):
     net = mp.Concat(z=Counter(2.0), a=Counter(3.0))
-    x = {"a": 10 * ones(engine, 1, 1), "z": ones(engine, 1, 2), "unused": ones(engine, 1, 1)}
+    x = {"a": 10 * ones(torch_engine, 1, 1), "z": ones(torch_engine, 1, 2), "unused": ones(torch_engine, 1, 1)}
     assert to_numpy(net(net.initialize_state(1), x).output).tolist() == [[2.0, 2.0, 30.0]]
 
 
-def test_map_runs_each_module_on_its_entry_and_keeps_them_apart(engine):
+def test_map_runs_each_module_on_its_entry_and_keeps_them_apart(torch_engine):
     net = mp.Map(z=Counter(2.0), a=mp.Map({"b.c": Counter(3.0)}))
-    x = {"a": {"b.c": 10 * ones(engine, 1, 1)}, "z": ones(engine, 1, 2), "unused": ones(engine, 1, 1)}
+    x = {"a": {"b.c": 10 * ones(torch_engine, 1, 1)}, "z": ones(torch_engine, 1, 2), "unused": ones(torch_engine, 1, 1)}
     out = net(net.initialize_state(1), x)
     assert list(out.output) == list(out.next_state) == ["z", "a"]
     assert to_numpy(out.output["z"]).tolist() == [[2.0, 2.0]]
     assert to_numpy(out.output["a"]["b.c"]).tolist() == [[30.0]]
 
 
-def test_splitter_cuts_in_order_and_leaves_the_rest(engine):
-    out = mp.Splitter(z=2, a=1)((), engine.asarray(np.arange(8, dtype=np.float32).reshape(2, 4)))
+def test_splitter_cuts_in_order_and_leaves_the_rest(torch_engine):
+    out = mp.Splitter(z=2, a=1)((), torch_engine.asarray(np.arange(8, dtype=np.float32).reshape(2, 4)))
     assert to_numpy(out.output["z"]).tolist() == [[0.0, 1.0], [4.0, 5.0]]
     assert to_numpy(out.output["a"]).tolist() == [[2.0], [6.0]]
-    by_dict = mp.Splitter({"self": 2, "a.b": 1})((), ones(engine, 1, 3)).output
+    by_dict = mp.Splitter({"self": 2, "a.b": 1})((), ones(torch_engine, 1, 3)).output
     assert {key: piece.shape[-1] for key, piece in by_dict.items()} == {"self": 2, "a.b": 1}
 
 
-def test_layers_may_come_from_any_iterable(engine):
+def test_layers_may_come_from_any_iterable(torch_engine):
     layers = [mp.Dense(2, 2, mp.Rngs(i)) for i in range(2)]
     for given in (tuple(layers), iter(layers), (layer for layer in layers)):
         assert len(mp.Sequential(given)) == 2

@@ -29,13 +29,13 @@ def unrolled(module, state, xs, done):
     return run(state, xs, done)
 
 
-def test_two_steps_late_and_afresh_in_each_episode(engine):
+def test_two_steps_late_and_afresh_in_each_episode(torch_engine):
     # Episodes of 4, 1 and 2 steps, the last one going on: 0 0 1 2 | 0 | 0 0.
     delay = mp.Delay(np.zeros(()), 2, -1.0)
     xs = np.asarray([1, 2, 3, 4, 5, 6, 7], np.float32)[:, None]
     done = np.asarray([0, 0, 0, 1, 1, 0, 0], bool)[:, None]
     expected = [[-1.0], [-1.0], [1.0], [2.0], [-1.0], [-1.0], [-1.0]]
-    state, ys = unrolled(delay, delay.initialize_state(1), engine.asarray(xs), engine.asarray(done))
+    state, ys = unrolled(delay, delay.initialize_state(1), torch_engine.asarray(xs), torch_engine.asarray(done))
     assert to_numpy(ys).tolist() == expected
     assert to_numpy(state).tolist() == [[6.0, 7.0]]
 
@@ -96,18 +96,18 @@ def test_trees_and_types_are_kept(engine, precision):
     assert_trees_close(delay.reset_state(second.next_state), state, 0.0)
 
 
-def test_no_delay_is_the_identity(engine):
+def test_no_delay_is_the_identity(torch_engine):
     delay = mp.Delay(EXAMPLE, 0)
     assert delay.initialize_state(3) == () == delay.reset_state(())
-    x, xs = tree(engine, (3,)), tree(engine, (2, 3))
+    x, xs = tree(torch_engine, (3,)), tree(torch_engine, (2, 3))
     assert_trees_close(delay((), x).output, x, 0.0)
-    done = engine.asarray(np.ones((2, 3), bool))
+    done = torch_engine.asarray(np.ones((2, 3), bool))
     assert_trees_close(delay.unroll((), xs, done).output, xs, 0.0)
 
 
-def test_other_floats_and_other_insertion_orders_pass(engine):
+def test_other_floats_and_other_insertion_orders_pass(torch_engine):
     delay = mp.Delay({"a": np.zeros(2, np.float64), "b": np.zeros(1)}, 1)
-    x = {"b": engine.zeros((3, 1)) + 1, "a": engine.asarray(np.ones((3, 2), np.float16))}
+    x = {"b": torch_engine.zeros((3, 1)) + 1, "a": torch_engine.asarray(np.ones((3, 2), np.float16))}
     state = delay(delay.initialize_state(3), x).next_state
     assert to_numpy(state["a"]).dtype == np.float32 and to_numpy(state["a"]).tolist() == [[[1.0, 1.0]]] * 3
     assert to_numpy(delay(state, x).output["b"]).tolist() == [[1.0]] * 3
@@ -133,11 +133,11 @@ def test_the_gradient_arrives_k_steps_before_and_in_no_other_episode(engine):
         np.testing.assert_allclose(grad, [[expected]])
 
 
-def test_leaves_of_one_name_are_two(engine):
+def test_leaves_of_one_name_are_two(torch_engine):
     # "a.b" is the name of both.
     tree = {"a": {"b": np.zeros(2)}, "a.b": np.zeros(3)}
     delay = mp.Delay(tree, 1, 0.5)
-    x = {"a": {"b": engine.zeros((1, 2)) + 1.0}, "a.b": engine.zeros((1, 3)) + 2.0}
+    x = {"a": {"b": torch_engine.zeros((1, 2)) + 1.0}, "a.b": torch_engine.zeros((1, 3)) + 2.0}
     out = delay(delay.initialize_state(1), x)
     assert to_numpy(out.output["a"]["b"]).tolist() == [[0.5] * 2]
     assert to_numpy(out.output["a.b"]).tolist() == [[0.5] * 3]

@@ -25,7 +25,7 @@ def test_the_bias_can_be_left_out():
     assert [list(mp.to_portable(layer)) for layer in layers.values()] == [["kernel"], ["kernel"]]
 
 
-def test_the_default_kernel_has_variance_one_over_in(engine):
+def test_the_default_kernel_has_variance_one_over_in(torch_engine):
     kernel = mp.to_portable(mp.Dense(100, 400, mp.Rngs(0)))["kernel"]
     # 40,000 draws: the variance 1/100 is met within 4 sqrt(2 / 40000) = 3 %.
     assert abs(kernel.var() * 100 - 1) < 0.03

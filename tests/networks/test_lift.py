@@ -96,11 +96,11 @@ def test_a_module_that_keeps_a_state_is_refused(engine):
             mp.Lift(module)
 
 
-def test_what_is_wrong_is_refused(engine):
+def test_what_is_wrong_is_refused(torch_engine):
     with pytest.raises(TypeError, match="Lift got a Dense, a StatefulModule already"):
         mp.Lift(mp.Dense(1, 1, mp.Rngs(0)))
     with pytest.raises(TypeError, match="Lift got the class Linear; expected an instance"):
-        mp.Lift(type(native(engine)))
+        mp.Lift(type(native(torch_engine)))
     with pytest.raises(TypeError, match=r"Lift got a builtins.int; on the engine"):
         mp.Lift(3)
 

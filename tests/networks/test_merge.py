@@ -19,15 +19,15 @@ def scaled(**factors):
     return mp.Parallel({name: mp.Scale(factor) for name, factor in factors.items()})
 
 
-def test_merge_joins_what_its_children_yield(engine):
+def test_merge_joins_what_its_children_yield(torch_engine):
     merge = mp.Merge({"z": scaled(y=2.0, b=3.0), "a.b": scaled(c=5.0)})
-    out = merge(merge.initialize_state(1), engine.zeros((1, 1)) + 1)
+    out = merge(merge.initialize_state(1), torch_engine.zeros((1, 1)) + 1)
     assert {name: to_numpy(value).item() for name, value in out.output.items()} == {"y": 2.0, "b": 3.0, "c": 5.0}
     assert list(out.output) == ["y", "b", "c"]
 
 
-def test_flattener_keeps_levels(engine):
-    asarray = lambda *values: engine.asarray(np.asarray([values], np.float32))  # noqa: E731
+def test_flattener_keeps_levels(torch_engine):
+    asarray = lambda *values: torch_engine.asarray(np.asarray([values], np.float32))  # noqa: E731
     tree = {
         "b": Pair(asarray(1.0), {"z": asarray(3.0), "y": asarray([2.0], [2.5])}),
         "a": [asarray(4.0, 5.0), asarray(6.0)],

@@ -36,8 +36,8 @@ def test_moments_are_numpys_over_several_updates(engine, masked):
     np.testing.assert_allclose(to_numpy(out.output), expected, rtol=1e-10)
 
 
-def test_before_the_first_update_it_is_the_identity_up_to_its_clip(engine):
-    x = engine.asarray(np.asarray([[1.0, -3.0, 20.0]], np.float32))
+def test_before_the_first_update_it_is_the_identity_up_to_its_clip(torch_engine):
+    x = torch_engine.asarray(np.asarray([[1.0, -3.0, 20.0]], np.float32))
     assert to_numpy(mp.Normalizer(3)((), x).output).tolist() == [[1.0, -3.0, 10.0]]
     assert to_numpy(mp.Normalizer(3, clip=None)((), x).output).tolist() == [[1.0, -3.0, 20.0]]
     assert mp.Normalizer(3).count == 0 and to_numpy(mp.Normalizer(3).variance).tolist() == [1.0, 1.0, 1.0]

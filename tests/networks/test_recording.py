@@ -94,7 +94,7 @@ def test_over_time(engine):
     np.testing.assert_allclose(to_numpy(found[1]["right"]), expected, rtol=1e-6)
 
 
-def test_the_original_stays_as_it_is_and_is_followed(engine):
+def test_the_original_stays_as_it_is_and_is_followed(torch_engine):
     net = network()
     before = mp.to_portable(net)
     recordable = mp.with_recording(net)
@@ -124,7 +124,7 @@ def test_modules_of_users(engine):
     assert_trees_close(mp.extract_activations(out.metrics), out.output, 0.0)
 
 
-def test_a_module_in_two_places_stays_one(engine):
+def test_a_module_in_two_places_stays_one(torch_engine):
     shared: Any = mp.Dense(5, 5, mp.Rngs(0))
     net = mp.with_recording(mp.Sequential([shared, shared]))
     assert net[0] is net[1]
@@ -133,13 +133,13 @@ def test_a_module_in_two_places_stays_one(engine):
         mp.with_recording([shared])
 
 
-def test_names_that_would_be_taken_for_something_else(engine):
+def test_names_that_would_be_taken_for_something_else(torch_engine):
     layer = mp.Dense(5, 2, mp.Rngs(0))
     with pytest.raises(
         ValueError, match="a Parallel with a child called 'activations', which would be taken for a record"
     ):
         mp.with_recording(mp.Sequential([mp.Parallel(activations=layer)]))
     net = mp.with_recording(mp.Sequential([mp.Parallel({"1": layer, "a": layer})]))
-    out = net(net.initialize_state(1), engine.zeros((1, 5)))
+    out = net(net.initialize_state(1), torch_engine.zeros((1, 5)))
     found = mp.extract_activations(out.metrics)
     assert list(found) == [0] and sorted(found[0]) == ["1", "a"]

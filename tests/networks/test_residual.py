@@ -6,10 +6,10 @@ from support import gradients, to_numpy
 import multippo as mp
 
 
-def test_it_adds_the_input(engine):
+def test_it_adds_the_input(torch_engine):
     net = mp.Residual(mp.Dense(2, 2, mp.Rngs(0)))
     mp.load_portable(net, {"layers.0.kernel": np.asarray([[1.0, 2.0], [3.0, 4.0]]), "layers.0.bias": np.ones(2)})
-    out = net(net.initialize_state(1), engine.zeros((1, 2)) + 1)
+    out = net(net.initialize_state(1), torch_engine.zeros((1, 2)) + 1)
     # 1 + (1 + 3 + 1) and 1 + (2 + 4 + 1)
     assert to_numpy(out.output).tolist() == [[6.0, 8.0]]
 

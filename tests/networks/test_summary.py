@@ -62,7 +62,7 @@ def test_one_row_for_each_module(engine):
     assert_trees_close(mp.to_portable(net), before, 0.0)
 
 
-def test_without_a_sample_there_are_no_outputs(engine):
+def test_without_a_sample_there_are_no_outputs(torch_engine):
     table = mp.summary(mp.Sequential([mp.LSTM(2, 1000, mp.Rngs(0))]))
     assert all(row.output is None for row in table.rows)
     # 4 (2 + 1000 + 1) 1000 numbers.
@@ -73,7 +73,7 @@ def test_without_a_sample_there_are_no_outputs(engine):
     ]
 
 
-def test_a_graph_with_and_without_feedback(engine):
+def test_a_graph_with_and_without_feedback(torch_engine):
     for feedback in (False, True):
         graph = mp.PopulationGraph(mp.Rngs(0))
         graph.add_population("in", input_size=2, output_size=2, input_from="x")
@@ -98,7 +98,7 @@ def test_a_graph_with_and_without_feedback(engine):
         assert {row.replay for row in around.rows} == {"parallel"}
 
 
-def test_what_does_not_fit_is_told(engine):
+def test_what_does_not_fit_is_told(torch_engine):
     with pytest.raises(TypeError, match="summary got a int; expected a StatefulModule"):
         mp.summary(3)
     with pytest.raises(ValueError, match=r"Dense got an input of shape \(1, 2\); expected 3 features"):

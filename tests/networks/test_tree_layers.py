@@ -20,8 +20,8 @@ def run(module, x):
     return module(module.initialize_state(1), x).output
 
 
-def test_filter_takes_an_entry_a_path_a_function_or_a_dict_of_them(engine):
-    x = observation(engine)
+def test_filter_takes_an_entry_a_path_a_function_or_a_dict_of_them(torch_engine):
+    x = observation(torch_engine)
     assert to_numpy(run(mp.Filter("policy"), x)).tolist() == [[1.0, 2.0]]
     assert to_numpy(run(mp.Filter(("privileged", "goal")), x)).tolist() == [[3.0]]
     assert to_numpy(run(mp.Filter(("parts", 1)), x)).tolist() == [[5.0]]
@@ -32,18 +32,18 @@ def test_filter_takes_an_entry_a_path_a_function_or_a_dict_of_them(engine):
     assert list(run(mp.Filter(s="policy", g=("privileged", "goal")), x)) == ["s", "g"]
 
 
-def test_flattener_joins_in_sorted_order_whatever_the_order_of_insertion(engine):
+def test_flattener_joins_in_sorted_order_whatever_the_order_of_insertion(torch_engine):
     a, b = np.arange(4, dtype=np.float32).reshape(1, 2, 2), np.asarray([[7]], np.uint8)
     c, d = np.asarray([True]), np.asarray([[0.5]], np.float32)
     given = {"b": b, "a": a, "z": {"d": d, "c": c}, "t": (d + 1, d + 2)}
     expected = [[0.0, 1.0, 2.0, 3.0, 7.0, 1.5, 2.5, 1.0, 0.5]]
     orders = [given, dict(reversed(given.items())), collections.OrderedDict(given)]
     for tree in orders:
-        on_engine = type(tree)((key, _asarray(engine, value)) for key, value in tree.items())
+        on_engine = type(tree)((key, _asarray(torch_engine, value)) for key, value in tree.items())
         out = run(mp.Flattener(), on_engine)
         assert to_numpy(out).tolist() == expected
         assert to_numpy(out).dtype == np.float32
-    alone = run(mp.Flattener(), engine.asarray(np.asarray([3], np.int32)))
+    alone = run(mp.Flattener(), torch_engine.asarray(np.asarray([3], np.int32)))
     assert to_numpy(alone).tolist() == [[3.0]]
 
 
@@ -53,12 +53,12 @@ def _asarray(engine, value):
     return tuple(_asarray(engine, sub) for sub in value) if isinstance(value, tuple) else engine.asarray(value)
 
 
-def test_scale_multiplies_once_and_leaves_alone_what_it_is_told_to(engine):
-    image = engine.asarray(np.asarray([[0, 51, 255]], np.uint8))
+def test_scale_multiplies_once_and_leaves_alone_what_it_is_told_to(torch_engine):
+    image = torch_engine.asarray(np.asarray([[0, 51, 255]], np.uint8))
     out = to_numpy(run(mp.Scale(1 / 255), image))
     np.testing.assert_allclose(out, [[0.0, 0.2, 1.0]], rtol=1e-6)
     assert out.dtype == np.float32
-    both = {"camera": image, "joints": (engine.zeros((1, 1)) + 3, engine.zeros((1, 1)) + 5)}
+    both = {"camera": image, "joints": (torch_engine.zeros((1, 1)) + 3, torch_engine.zeros((1, 1)) + 5)}
     out = to_numpy(run(mp.Scale({"camera": 1 / 255, "joints": (None, 2)}), both))
     assert out["joints"][0].tolist() == [[3.0]] and out["joints"][1].tolist() == [[10.0]]
     np.testing.assert_allclose(out["camera"], [[0.0, 0.2, 1.0]], rtol=1e-6)

@@ -114,7 +114,7 @@ def test_a_module_that_takes_keywords_is_given_the_mask(engine):
     assert to_numpy(module.total[...]).tolist() == [100.0, 100.0]
 
 
-def test_one_module_without_a_mask_anywhere_is_found(engine):
+def test_one_module_without_a_mask_anywhere_is_found(torch_engine):
     with_mask = mp.Sequential([mp.Normalizer(2), mp.Dense(2, 2, mp.Rngs(0)), mp.LSTM(2, 2, mp.Rngs(0))])
     without = mp.Sequential([mp.Parallel(a=mp.Sequential([Plain()]), b=mp.Dense(2, 2, mp.Rngs(0)))])
     assert not needs_only_valid(with_mask) and needs_only_valid(without) and needs_only_valid(Plain())

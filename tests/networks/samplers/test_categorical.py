@@ -43,7 +43,7 @@ def test_joint_frequencies_are_products(engine, nvec):
     assert (np.abs(joint - expected) < 4 * np.sqrt(expected * (1 - expected) / n)).all()
 
 
-def test_of_equal_logits_the_first_is_the_mode(engine):
+def test_of_equal_logits_the_first_is_the_mode(torch_engine):
     sampler = mp.CategoricalSampler(mp.Rngs(0))
     sampler.eval()
     logits = np.asarray([[0.0, 0.0, 0.0], [-1.0, 2.0, 2.0], [-np.inf, 0.0, 0.0]], np.float32)

@@ -140,11 +140,11 @@ def test_extreme_log_stds_stay_finite_and_can_come_back(engine, precision):
     np.testing.assert_allclose(bonus["log_std"], [-0.3] * 3, rtol=1e-5)
 
 
-def test_the_std_parameter_learns_and_the_first_one_is_given(engine):
+def test_the_std_parameter_learns_and_the_first_one_is_given(torch_engine):
     sampler = independent(3, initial_std=0.4)
     np.testing.assert_allclose(mp.to_portable(sampler)["log_std"], np.log(0.4), rtol=1e-6)
     assert not any("log_std" in name for name in mp.to_portable(mp.NormalSampler(mp.Rngs(0))))
-    leaf = engine.leaves(sampler)["log_std"]
+    leaf = torch_engine.leaves(sampler)["log_std"]
     assert leaf.trained
 
 
