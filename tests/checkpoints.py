@@ -66,15 +66,3 @@ def saved(path: Path, network: Any = None, **options: Any) -> mp.TrainingState:
 
 def files_of(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
-
-
-def assert_same_state(a: Any, b: Any, tolerance: float = 0.0) -> None:
-    """Everything but parameters and statistics, which the networks hold."""
-    for field in ("network_state", "episodes", "key"):
-        support.assert_trees_close(words(getattr(a, field)), words(getattr(b, field)), tolerance, field)
-    assert (a.iteration, a.step, a.optimizer_state[2]) == (b.iteration, b.step, b.optimizer_state[2])
-
-
-def words(tree: Any) -> Any:
-    """Words of keys are 32-bit on one engine and 64-bit on the other."""
-    return support.tree_map(lambda x: x.astype(np.int64) if x.dtype == np.uint32 else x, support.to_numpy(tree))

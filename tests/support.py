@@ -63,6 +63,11 @@ def to_numpy(tree: Any) -> Any:
     return tree_map(lambda x: np.asarray(detach(x)), tree)
 
 
+def words(tree: Any) -> Any:
+    """A tree in NumPy; words of keys, which are 32-bit on one engine and 64-bit on the other, as 64-bit ones."""
+    return tree_map(lambda x: x.astype(np.int64) if x.dtype == np.uint32 else x, to_numpy(tree))
+
+
 def assert_trees_close(got: Any, expected: Any, tolerance: float, what: str = "") -> None:
     """Same structure; every leaf within ``tolerance``, absolute and relative. Names the leaf that is not."""
     got_leaves, expected_leaves = dict(named_leaves(to_numpy(got))), dict(named_leaves(to_numpy(expected)))

@@ -91,14 +91,32 @@ def assert_everything_learns(network: Any, observation: Any, action: Any, **ppo:
     return made
 
 
-def assert_same_end(a: Run, b: Run, networks: tuple[Any, Any]) -> None:
-    """Bit for bit: weights, statistics, moments, carries, sums, the run's key, and the environment's state."""
-    support.assert_trees_close(*(mp.to_portable(network) for network in networks), 0.0)
+def assert_same_end(
+    a: Run, b: Run, networks: tuple[Any, Any], tolerance: float = 0.0, *, iterations: int | None = None
+) -> None:
+    """The same weights, statistics, moments, carries, sums, key and environment, and the same logs.
+
+    Args:
+        a: A run, whose evaluations are left out.
+        b: Another one.
+        networks: Those that were trained.
+        tolerance: 0 means bit for bit.
+        iterations: Number of the last iterations whose logs are compared. None: all.
+    """
+    support.assert_trees_close(*(mp.to_portable(network) for network in networks), tolerance)
     moments = [portable_moments(network, run.state) for network, run in zip(networks, (a, b), strict=True)]
-    support.assert_trees_close(moments[0][:2], moments[1][:2], 0.0)
-    assert moments[0][2] == moments[1][2]
+    support.assert_trees_close(*moments, tolerance)
     for field in ("network_state", "episodes", "key", "env_state"):
-        support.assert_trees_close(getattr(a.state, field), getattr(b.state, field), 0.0, field)
+        support.assert_trees_close(*(support.words(getattr(run.state, field)) for run in (a, b)), tolerance, field)
+    assert (a.state.iteration, a.state.step) == (b.state.iteration, b.state.step)
+    logs = [[measured(line) for line in run.logs if "losses/total" in line][-(iterations or 0) :] for run in (a, b)]
+    assert logs[0]
+    support.assert_trees_close(*logs, tolerance)
+
+
+def measured(line: dict[str, float]) -> dict[str, np.ndarray]:
+    """The metrics that do not depend on the clock."""
+    return {name: np.asarray(value) for name, value in line.items() if not name.startswith(("throughput/", "time/"))}
 
 
 def portable_moments(network: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], int]:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import support
+from probing import reference_advantages
 
 from multippo.algorithms.advantages import generalized_advantages, standardized, standardized_tree
 
@@ -19,26 +20,6 @@ def gae(engine: Any, discount: float, gae_lambda: float, **arrays: Any) -> tuple
     put = {name: engine.asarray(value) for name, value in values.items()}
     found = generalized_advantages(engine.xp, discount=discount, gae_lambda=gae_lambda, **put)
     return tuple(np.asarray(engine.to_numpy(x)) for x in found)
-
-
-def loop_gae(discount: float, gae_lambda: float, **a: Any) -> np.ndarray:
-    """The definition, backwards in time, one environment at a time."""
-    time, batch = a["r_t"].shape
-    advantages = np.zeros((time, batch))
-    for b in range(batch):
-        following, v_next = 0.0, a["v_last"][b]
-        for t in reversed(range(time)):
-            if not a["valid_t"][t, b]:
-                following, v_next = 0.0, a["v_t"][t, b]
-                continue
-            if a["truncated_t"][t, b]:
-                following, v_next = 0.0, a["v_bootstrap_t"][t, b]
-            elif a["terminated_t"][t, b]:
-                following, v_next = 0.0, 0.0
-            delta = a["r_t"][t, b] + discount * v_next - a["v_t"][t, b]
-            following = advantages[t, b] = delta + discount * gae_lambda * following
-            v_next = a["v_t"][t, b]
-    return advantages
 
 
 @pytest.mark.parametrize("time", [1, 2, 3, 7, 64])
@@ -59,7 +40,12 @@ def test_against_a_loop_with_random_ends_and_skips(engine, time):
         "truncated_t": (ends >= 0.15) & (ends < 0.3),  # a broken step too, which ends its episode and does not count
         "valid_t": valid,
     }
-    expected = loop_gae(0.97, 0.9, **case)
+    ends = case["terminated_t"] + 2 * case["truncated_t"]
+    expected = np.zeros((time, batch))
+    for b in range(batch):
+        steps = valid[:, b]
+        columns = (case[name][steps, b] for name in ("r_t", "v_t", "v_bootstrap_t"))
+        expected[steps, b] = reference_advantages(*columns, ends[steps, b], case["v_last"][b], 0.97, 0.9)
     advantages, returns = gae(engine, 0.97, 0.9, **case)
     np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(returns, expected + case["v_t"], rtol=1e-5, atol=1e-5)

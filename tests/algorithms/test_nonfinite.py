@@ -20,14 +20,8 @@ ROLLOUT = 4
 
 
 def run(env: Any, network: Any, **fields: Any) -> training.Run:
-    found = training.train(
-        env,
-        network,
-        iterations=5,
-        rollout_length=ROLLOUT,
-        catch=(NonFiniteError,),
-        **{"lr_schedule": "constant", "nonfinite": "stop", **fields},
-    )
+    options = {"iterations": 5, "rollout_length": ROLLOUT, "lr_schedule": "constant", "nonfinite": "stop", **fields}
+    found = training.train(env, network, catch=(NonFiniteError,), **options)
     assert isinstance(found.error, NonFiniteError), found.result
     return found
 
@@ -46,17 +40,8 @@ def assert_last_good_state(
     support.assert_trees_close(weights, expected, tolerance)
     moments = training.portable_moments(network, state)
     assert moments[2] == iterations * 4  # 2 epochs of 2 minibatches
-    for leaf in support.named_leaves(
-        [moments[:2], support.to_numpy(state.network_state), support.to_numpy(state.episodes)]
-    ):
-        assert np.isfinite(leaf[1]).all(), leaf
-
-
-def after_good_iterations(make: Any, env: Any, iterations: int) -> dict[str, np.ndarray]:
-    """Weights of the same run, stopped before the bad iteration."""
-    network = make()
-    training.train(env, network, iterations=iterations, rollout_length=ROLLOUT, lr_schedule="constant")
-    return mp.to_portable(network)
+    for name, leaf in support.named_leaves(support.to_numpy([moments[:2], state.network_state, state.episodes])):
+        assert np.isfinite(leaf).all(), name
 
 
 def table() -> Any:
@@ -78,8 +63,10 @@ def test_what_the_environment_gives(torch_engine, kind, at, message):
     found = run(probing.Faulty({kind: at}, LENGTH), network)
     assert message in str(found.error)
     assert "after 16 steps" in str(found.error)
-    expected = after_good_iterations(table, Clock(LENGTH, "truncated", num_envs=4), 1)
-    assert_last_good_state(found, network, 1, expected)
+    good = table()  # the same run, stopped before the bad iteration
+    sound = Clock(LENGTH, "truncated", num_envs=4)
+    training.train(sound, good, iterations=1, rollout_length=ROLLOUT, lr_schedule="constant")
+    assert_last_good_state(found, network, 1, mp.to_portable(good))
 
 
 def test_the_first_of_several_is_named(torch_engine):

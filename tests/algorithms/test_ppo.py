@@ -1,6 +1,5 @@
 """Training as a whole: what is logged, saved, resumed and refused."""
 
-import functools
 import math
 from typing import Any
 
@@ -26,18 +25,6 @@ def goal_net() -> Any:
     return mp.Sequential([mp.Normalizer(1), mp.PPOAdapter(action=action, value=mp.Dense(1, 1, rngs))])
 
 
-# A functional environment would be compiled for torch as well.
-KINDS = {"jax": "functional", "torch": "host"}
-
-
-@functools.cache
-def base(name: str, kind: str) -> tuple[Any, training.Run]:
-    """A network and its run of ITERATIONS, saved after each one."""
-    with mp.use_backend(name):
-        network = goal_net()
-        return network, go(make_env(kind), network, config={"checkpoint_every_steps": STEPS})
-
-
 def make_env(kind: str) -> Any:
     return Goal(2, length=3) if kind == "host" else mp.make_env(FunctionalGoal(3), num_envs=2)
 
@@ -61,13 +48,11 @@ def test_with_rollouts_of_another_length_it_goes_on_to_the_steps_asked_for():
     np.testing.assert_allclose(second.column("learning_rate"), [1 - 24 / 64, 1 - 40 / 64, 1 - 56 / 64], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["jax", "torch"])
-def test_a_run_that_has_nothing_left_to_do_says_so(name, caplog):
-    with mp.use_backend(name):
-        network = goal_net()
-        first = go(make_env("host"), network, iterations=2)
-        assert "Nothing is left" not in caplog.text
-        again = go(make_env("host"), network, iterations=2, initial_state=first.state)
+def test_a_run_that_has_nothing_left_to_do_says_so(torch_engine, caplog):
+    network = goal_net()
+    first = go(make_env("host"), network, iterations=2)
+    assert "Nothing is left" not in caplog.text
+    again = go(make_env("host"), network, iterations=2, initial_state=first.state)
     assert "Nothing is left to train: 16 steps in 2 iterations are done, and total_steps=16 asks for 2" in caplog.text
     assert (again.result.total_steps, again.logs) == (16, [])
 
@@ -100,7 +85,8 @@ def test_another_seed_does_not_change_a_run_that_goes_on(torch_engine, caplog):
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
 def test_what_is_logged(name):
-    _, run = base(name, KINDS[name])
+    with mp.use_backend(name):  # a functional environment would be compiled for torch as well
+        run = go(make_env("functional" if name == "jax" else "host"), goal_net())
     for line in run.logs:
         assert all(isinstance(value, int | float) for value in line.values())
         assert {"losses/actor", "losses/critic", "losses/regularization", "kl/approx", "gradient/norm"} <= line.keys()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import support
 import training
-from checkpoints import assert_same_state, noisy_network
+from checkpoints import noisy_network
 
 import multippo as mp
 from multippo.testing import FunctionalGoal
@@ -94,19 +94,8 @@ def in_two_parts(
 
 
 def assert_same_end(whole: Any, run: Any, again: Any, rest: Any, tolerance: float) -> None:
-    support.assert_trees_close(mp.to_portable(again), mp.to_portable(whole), tolerance)
-    moments = [training.portable_moments(*pair) for pair in ((again, rest.state), (whole, run.state))]
-    support.assert_trees_close(*moments, tolerance)
-    assert_same_state(rest.state, run.state, tolerance)
-    support.assert_trees_close(
-        support.to_numpy(rest.state.env_state), support.to_numpy(run.state.env_state), tolerance, "environment"
-    )
-    logs = [
-        [{k: np.asarray(v) for k, v in line.items() if not k.startswith(("time/", "throughput/"))} for line in lines]
-        for lines in (rest.logs, run.logs[HALF:])
-    ]
-    assert len(logs[0]) == WHOLE - HALF
-    support.assert_trees_close(*logs, tolerance)
+    training.assert_same_end(rest, run, (again, whole), tolerance, iterations=WHOLE - HALF)
+    assert rest.column("iteration") == [3, 4]
     assert rest.state.learning_rate == pytest.approx(run.state.learning_rate, abs=tolerance)
 
 

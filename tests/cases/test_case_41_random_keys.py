@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import jax
 import numpy as np
 import pytest
@@ -48,7 +47,7 @@ def test_keys_in_the_carry(engine: Any, tmp_path: Path):
     run = training.train(Clock(3, "truncated", 2), network, iterations=1)
     mp.save_checkpoint(tmp_path / "a", run.state, network)
     state = mp.load_checkpoint(tmp_path / "a", other)
-    support.assert_trees_close(checkpoints.words(state.network_state), checkpoints.words(run.state.network_state), 0.0)
+    support.assert_trees_close(support.words(state.network_state), support.words(run.state.network_state), 0.0)
     # The next draws.
     found = []
     for net, carry in ((network, run.state.network_state), (other, state.network_state)):
