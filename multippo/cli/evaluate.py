@@ -90,8 +90,7 @@ def _play(flags: _Flags, run_dir: Path) -> tuple[dict[str, float], dict[str, Any
         count = flags.num_envs or evaluation_envs(settings, flags.episodes)
         loaded = load_run(directory.path, flags.checkpoint, count)
         try:
-            limit = settings.train.eval.max_episode_steps
-            found = evaluate(loaded.env, loaded.network, flags.episodes, flags.seed, not flags.stochastic, limit)
+            found = evaluate(settings, loaded.env, loaded.network, flags.episodes, flags.seed, not flags.stochastic)
         finally:
             loaded.env.close()
         checkpoint = loaded.checkpoint
@@ -106,7 +105,7 @@ def _play(flags: _Flags, run_dir: Path) -> tuple[dict[str, float], dict[str, Any
 
 
 def evaluate(
-    env: Any, network: Any, episodes: int, seed: int, deterministic: bool, max_episode_steps: int | None
+    settings: RunSettings, env: Any, network: Any, episodes: int, seed: int = 0, deterministic: bool = True
 ) -> dict[str, float]:
     """Plays episodes; see ``eval_rollout`` for the metrics."""
     return eval_rollout(
@@ -115,7 +114,7 @@ def evaluate(
         num_episodes=episodes,
         key=network.engine.random.key(seed),
         deterministic=deterministic,
-        max_episode_steps=max_episode_steps,
+        max_episode_steps=settings.train.eval.max_episode_steps,
     )
 
 

@@ -137,6 +137,7 @@ class _Training:
         self._progress = make_progress(progress, ppo.total_steps, ppo.num_iterations, sys.stderr)
         self._goes_on = settings.on_save_error == "continue"
         self._saved: Any = None  # what the last checkpoint is of, see _mark
+        self._is_finished = False
         self._place(directory or default_run_directory(settings, network.engine.name))
 
     def _place(self, directory: RunDirectory) -> None:
@@ -189,7 +190,7 @@ class _Training:
             initial, damaged = self._last_state()
             settings = self._settings.train
             run = None
-            if not self._is_finished(initial):
+            if not self._is_finished:
                 run = Run(self._env, self._network, settings, self._log, self._save, None, initial, stack)
             self._begin(stack, initial, damaged)
             stack.enter_context(self._progress)
@@ -218,13 +219,10 @@ class _Training:
         checkpoint, initial, damaged = restore_last_good(self._directory, self._network)
         self._folder.saved, self._saved = checkpoint.path.absolute(), self._mark(initial)
         self._record.first_step = initial.step
+        train = self._settings.train
+        is_late = initial.eval_due and train.eval.enabled
+        self._is_finished = not is_late and not iterations_left(train.ppo, planned_steps(train.ppo, initial))
         return initial, damaged
-
-    def _is_finished(self, initial: TrainingState | None) -> bool:
-        ppo = self._settings.train.ppo
-        if initial is None or (initial.eval_due and self._settings.train.eval.enabled):
-            return False
-        return not iterations_left(ppo, planned_steps(ppo, initial))
 
     def _begin(self, stack: contextlib.ExitStack, initial: TrainingState | None, damaged: dict[Path, str]) -> None:
         """Makes the run's directory, or makes it ready to go on."""
@@ -232,7 +230,7 @@ class _Training:
         if self._resume:
             for line in mend(self._directory, -1 if initial is None else initial.step, damaged):
                 print(line, file=sys.stderr)
-            if not self._is_finished(initial):  # else nothing is computed with settings that were given anew
+            if not self._is_finished:  # else nothing is computed with settings that were given anew
                 self._directory.write_settings(*about)
             return
         while True:
@@ -288,8 +286,7 @@ class _Training:
         self._progress.note(f"Evaluating over {episodes:,} episodes")
         env = self._settings.make_env(evaluation_envs(self._settings, episodes))
         try:
-            limit = self._settings.train.eval.max_episode_steps
-            found = evaluate(env, self._network, episodes, 0, True, limit)
+            found = evaluate(self._settings, env, self._network, episodes)
         except (KeyboardInterrupt, Terminated) as stop:
             self._draw()
             how = f"Saved: {saved}. Evaluate it with: {command('eval', self._directory.path)}"

@@ -54,7 +54,7 @@ class RunDirectory:
     def begun(
         self, settings: RunSettings, backend: str, numerics: Mapping[str, str] | None = None, *, is_new: bool = False
     ) -> Generator[None]:
-        """Makes the directory, holds it (see ``held``), and writes the settings; all or nothing.
+        """Makes the directory, holds it (see ``held``), and writes the settings.
 
         Args:
             settings: The run's settings.
@@ -67,7 +67,6 @@ class RunDirectory:
             FileExistsError: If it is there already and must not be.
             OSError: If the disk is full, or the like.
         """
-        missing = [directory for directory in (self.path, *self.path.parents) if not directory.exists()]
         with contextlib.ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=not is_new)
@@ -76,12 +75,7 @@ class RunDirectory:
                 remove_leftovers(self.path)  # of a run that was killed before it began
                 self.write_settings(settings, backend, numerics)
             except OSError as error:
-                if is_new and isinstance(error, FileExistsError):
-                    raise
-                for directory in missing:
-                    with contextlib.suppress(OSError):  # it was never made, or another process has put something there
-                        directory.rmdir()
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno in (errno.ENOSPC, errno.EDQUOT) or (is_new and isinstance(error, FileExistsError)):
                     raise
                 raise UsageError(
                     f"the run directory {self.path} can't be made: {error.strerror}; name another --run-dir."
@@ -89,19 +83,17 @@ class RunDirectory:
             yield
 
     def refuse_used(self) -> None:
-        """Raises unless a directory for a new run is one and is empty.
+        """Raises unless a directory for a new run is empty.
 
         Raises:
-            UsageError: If so.
+            UsageError: If it is not.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"the run directory {self.path} is a file: name another --run-dir.")
         if self.config.exists():
             raise UsageError(
                 f"the run directory {self.path} holds a run already: add --resume to go on with it, or name another "
                 "--run-dir."
             )
-        if self.path.exists() and not all(map(is_leftover, self.path.iterdir())):
+        if self.path.is_dir() and not all(map(is_leftover, self.path.iterdir())):
             raise UsageError(f"the run directory {self.path} holds other files: name another --run-dir.")
 
     @contextlib.contextmanager
@@ -190,18 +182,10 @@ class RunDirectory:
         Raises:
             UsageError: If there is none.
         """
-        if which == "latest":
-            found = latest_checkpoint(self.checkpoints)
+        if which in ("latest", "best"):
+            found = (latest_checkpoint if which == "latest" else best_checkpoint)(self.checkpoints)
             if found is None:
-                raise UsageError(f"{self.path} holds no checkpoint: {self._why_none()}")
-            return load_checkpoint(found)
-        if which == "best":
-            found = best_checkpoint(self.checkpoints)
-            if found is None:
-                raise UsageError(
-                    f"{self.path} holds no checkpoint that was saved at an evaluation: train with --keep-best 1, or "
-                    "take the latest."
-                )
+                raise UsageError(f"{self.path} holds no checkpoint{self._why_none(which)}")
             return load_checkpoint(found)
         places = [Path(which), self.checkpoints / which]
         places += [step_directory(self.checkpoints, int(which))] if which.isdecimal() else []
@@ -211,23 +195,21 @@ class RunDirectory:
         steps = sorted(entry.name for entry in self.checkpoints.glob("step_*"))
         raise UsageError(f"there is no checkpoint {which!r}: {self.path} holds {', '.join(steps) or 'none'}.")
 
-    def _why_none(self) -> str:
+    def _why_none(self, which: str) -> str:
+        if which == "best":
+            return " that was saved at an evaluation: train with --keep-best 1, or take the latest."
         if there := [path.name for path in reversed(step_entries(self.checkpoints))]:
-            return f"{', '.join(there)}: expected directories, no links, with a checkpoint.json. Copy the run again."
-        return "the run was stopped before its first one was saved. `multippo train --resume` starts it again."
+            return f": {', '.join(there)}: expected directories, no links, with a checkpoint.json. Copy the run again."
+        return ": the run was stopped before its first one was saved. `multippo train --resume` starts it again."
 
     def _no_run(self) -> UsageError:
         if (self.path / MANIFEST).is_file():
             return UsageError(
                 f"{self.path} is a checkpoint, not a run's directory: give the run, the directory with the "
-                f"config.json, and to `multippo eval` --checkpoint {shlex.quote(str(self.path))} for this one of its "
-                "checkpoints."
+                f"config.json, and to `multippo eval` --checkpoint {shlex.quote(str(self.path))}."
             )
-        why = "it has no config.json" if self.path.is_dir() else "it is a file"
-        return UsageError(
-            f"{self.path} is not a run's directory: {why if self.path.exists() else 'nothing is there'}. `multippo "
-            "train ENV --run-dir DIR` makes one."
-        )
+        why = "it has no config.json" if self.path.exists() else "nothing is there"
+        return UsageError(f"{self.path} is not a run's directory: {why}. `multippo train ENV --run-dir DIR` makes one.")
 
 
 def default_run_directory(settings: RunSettings, backend: str, root: Path = Path("runs")) -> RunDirectory:

@@ -120,7 +120,7 @@ def test_a_fault_keeps_its_traceback_and_costs_one_iteration(command: Any, faili
         (("CartPole-v1", "--actor-hidden-sizes", 0), "expected an integer of at least 1"),
         (("CartPole-v1", "--activation", "tanhh"), "'tanhh'; expected one of"),
         (("CartPole-v1", "--config", "nowhere.yaml"), "nowhere.yaml can't be read"),
-        (("CartPole-v1", "--run-dir", "file"), "file is a file"),
+        (("CartPole-v1", "--run-dir", "file"), "the run directory file can't be made: File exists"),
         (("CartPole-v1", "--run-dir", "file/below"), "can't be made: Not a directory"),
         (("CartPole-v1", "--run-dir", "full"), "holds other files"),
         (("CartPole-v1", "--run-dir", "run"), "holds a run already: add --resume"),

@@ -146,7 +146,7 @@ def test_eval_refuses_what_is_no_run_and_takes_a_step(command: Any, run: Path):
         (("run", "--seed", -1), "seed=-1"),
         (("nowhere",), "nothing is there"),
         ((".",), "no config.json"),
-        (("run/config.json",), "it is a file"),
+        (("run/config.json",), "it has no config.json"),
         ((), "a run is missing"),
     ):
         command("eval", *arguments).assert_refused(message)

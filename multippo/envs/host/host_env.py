@@ -26,7 +26,7 @@ from gymnasium.vector import (
     VectorWrapper,
 )
 
-from multippo.arguments import check_number, check_size
+from multippo.arguments import check_number, check_size, describe
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
 from multippo.envs.host.vector_forms import Member
@@ -293,20 +293,16 @@ def final_observations(observations: ObservationMap, infos: Any, done: np.ndarra
         ValueError: If an ended episode's final observation is missing.
     """
     rows, size = np.flatnonzero(done), len(done)
-    raw, received = _reported(infos, size)
-    if raw is None:
+    raw: Any = _reported(infos, size)
+    is_single = _is_per_environment(raw, observations.space)
+    missing = [int(row) for row in rows if raw is None or (is_single and raw[row] is None)]
+    if missing:
         raise ValueError(
-            f"The episodes of environments {rows.tolist()} ended, but the step's infos hold no 'final_obs' (received "
-            f"{received}): make the vector environment report it, or use AutoresetMode.NEXT_STEP."
+            f"The episodes of environments {missing} ended, but the step's infos hold no 'final_obs' of theirs "
+            f"(received {describe(infos)}): report the last observation of every episode, or use NEXT_STEP."
         )
-    if _is_per_environment(raw, observations.space):
-        missing = [int(row) for row in rows if raw[row] is None]
-        if missing:
-            raise ValueError(
-                f"The episodes of environments {missing} ended, but infos['final_obs'] holds None for them: report the "
-                "last observation of every episode, terminated or truncated."
-            )
-        singles = [observations(raw[row], None) for row in rows]
+    if is_single:
+        singles = [observations(raw[row], None) for row in rows]  # pyright: ignore[reportOptionalSubscript]
         return put_rows(obs, rows, tree_map(lambda *leaves: np.concatenate(leaves), *singles))
     return put_rows(obs, rows, take_rows(observations(_without_masks(raw), size), rows))
 
@@ -330,9 +326,8 @@ def refuse_ignored_mask(name: str, which: np.ndarray, before: Any, after: Any) -
     touched &= ~which
     if touched.any():
         raise ValueError(
-            f"{name} was to reset the environments {np.flatnonzero(which).tolist()} by options['reset_mask'], and "
-            f"then showed other observations of {np.flatnonzero(touched).tolist()}: it seems to ignore the mask. Begin "
-            "episodes only where it holds, or use AutoresetMode.NEXT_STEP."
+            f"{name} was to reset the environments {np.flatnonzero(which).tolist()} by options['reset_mask'], and then "
+            f"showed other observations of {np.flatnonzero(touched).tolist()}: heed the mask, or use NEXT_STEP."
         )
 
 
@@ -377,14 +372,11 @@ def _add_copied(base: SyncVectorEnv, infos: dict[str, Any], info: dict[str, Any]
     return type(base)._add_info(base, infos, info, place)  # pyright: ignore[reportPrivateUsage]
 
 
-def _reported(infos: Any, size: int) -> tuple[Any, str]:
-    """The final observations in a step's infos, or None; and the infos in words."""
-    if isinstance(infos, dict):
-        return _final(infos), f"the keys {sorted(map(str, infos))}"
+def _reported(infos: Any, size: int) -> Any:
+    """The final observations in a step's infos, or None."""
     if isinstance(infos, list | tuple) and len(infos) == size and all(isinstance(info, dict) for info in infos):
-        found = [_final(info) for info in infos]
-        return (None if all(final is None for final in found) else found), "one dict for each environment"
-    return None, f"a {type(infos).__name__}, expected a dict"
+        return [_final(info) for info in infos]
+    return _final(infos) if isinstance(infos, dict) else None
 
 
 def _final(info: dict[str, Any]) -> Any:
