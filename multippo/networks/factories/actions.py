@@ -74,25 +74,13 @@ def action_layers(
         raise ValueError(
             f"distribution={options.distribution!r} is unknown; expected 'tanh_normal', 'normal', or None."
         )
-    if path == "action" and not _has_numbers(action):
-        for name in ("distribution", "min_std", "std_scale"):
-            value, default = getattr(options, name), SamplerOptions._field_defaults[name]
-            if value != default:
-                raise ValueError(
-                    f"{name}={value!r} has no effect on {action!r}, whose actions have no standard deviation: leave it "
-                    f"at its default, {default!r}."
-                )
     if isinstance(action, spaces.Dict) and action.spaces:
         return _of_dict(action, rngs, options, mask, path)
     if isinstance(action, spaces.Discrete):
         head = ActionLayers(int(action.n), [CategoricalSampler(rngs, options.entropy_weight)])
-    elif isinstance(action, spaces.MultiDiscrete):
-        sampler = MultiCategoricalSampler(action.nvec, rngs, options.entropy_weight)
-        head = ActionLayers(int(action.nvec.sum()), [sampler])
-    elif is_integer_box(action) and math.prod(action.shape):
-        nvec = num_choices(action, path)
-        sampler = MultiCategoricalSampler(nvec, rngs, options.entropy_weight)
-        head = ActionLayers(int(nvec.sum()), [sampler])
+    elif isinstance(action, spaces.MultiDiscrete) or (is_integer_box(action) and math.prod(action.shape)):
+        nvec = num_choices(action, path) if isinstance(action, spaces.Box) else action.nvec
+        head = ActionLayers(int(nvec.sum()), [MultiCategoricalSampler(nvec, rngs, options.entropy_weight)])
     elif mask is not None:
         raise ValueError(
             f"The observation holds a mask for the {path} {action!r}, but only Discrete and MultiDiscrete actions and "
@@ -129,7 +117,9 @@ def _of_dict(action: spaces.Dict, rngs: Rngs, options: SamplerOptions, mask: Any
         key: action_layers(sub, rngs, options, masks.get(key), f"{path}[{key!r}]") for key, sub in action.spaces.items()
     }
     splitter = Splitter({key: head.num_parameters for key, head in heads.items()})
-    samplers = Map({key: _joined(head.layers) for key, head in heads.items()})
+    samplers = Map(
+        {key: head.layers[0] if len(head.layers) == 1 else Sequential(head.layers) for key, head in heads.items()}
+    )
     total = sum(head.num_parameters for head in heads.values())
     if not masks:
         return ActionLayers(total, [splitter, samplers])
@@ -148,39 +138,18 @@ def _of_numbers(action: Size, rngs: Rngs, options: SamplerOptions, path: str) ->
         return _of_box((int(action),), True, rngs, options)
     if isinstance(action, spaces.Box) and action.dtype.kind == "f" and math.prod(action.shape):
         return _of_box(tuple(action.shape), _is_bounded(action), rngs, options)
-    advice = "Wrap the environment, or compose a network with the samplers you need."
-    if isinstance(action, spaces.Dict | spaces.Box):
-        advice = "It is empty: it needs at least one entry."
     raise ValueError(
         f"The ready-made networks do not take the {path} {action!r} of type {type(action).__name__}; supported are "
-        f"{_SUPPORTED}. {advice}"
+        f"{_SUPPORTED}, none of them empty. Wrap the environment, or compose a network with the samplers you need."
     )
 
 
 def _of_box(shape: tuple[int, ...], bounded: bool, rngs: Rngs, options: SamplerOptions) -> ActionLayers:
     size = math.prod(shape)
+    arguments = (rngs, options.entropy_weight, options.min_std, options.std_scale)
     if (options.distribution or ("tanh_normal" if bounded else "normal")) == "tanh_normal":
-        squashed = NormalTanhSampler(
-            rngs, options.entropy_weight, options.min_std, options.std_scale, action_shape=shape
-        )
-        return ActionLayers(2 * size, [squashed])
-    plain = NormalSampler(
-        rngs,
-        options.entropy_weight,
-        options.min_std,
-        options.std_scale,
-        action_shape=shape,
-        state_dependent_std=False,
-    )
-    return ActionLayers(size, [plain])
-
-
-def _has_numbers(action: Size) -> bool:
-    """True if any part of an action is drawn from a Gaussian, or not supported, which is an error later."""
-    if isinstance(action, spaces.Dict) and action.spaces:
-        return any(_has_numbers(sub) for sub in action.spaces.values())
-    is_choice = isinstance(action, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
-    return not is_choice and not is_integer_box(action)
+        return ActionLayers(2 * size, [NormalTanhSampler(*arguments, action_shape=shape)])
+    return ActionLayers(size, [NormalSampler(*arguments, action_shape=shape, state_dependent_std=False)])
 
 
 def _is_bounded(space: spaces.Box) -> bool:
@@ -196,7 +165,3 @@ def _mask_size(mask: Any) -> int | None:
         sizes = [_mask_size(sub) for sub in mask.spaces]
         return None if None in sizes else sum(size for size in sizes if size is not None)
     return None
-
-
-def _joined(layers: list[StatefulModule]) -> StatefulModule:
-    return layers[0] if len(layers) == 1 else Sequential(layers)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -15,7 +15,7 @@ from multippo.networks.activations import Activation
 from multippo.networks.adapter import PPOAdapter
 from multippo.networks.containers import Filter, Parallel, Sequential
 from multippo.networks.convolution import Conv
-from multippo.networks.factories.actions import ActionLayers, Distribution, SamplerOptions, action_layers, mask_layer
+from multippo.networks.factories.actions import Distribution, SamplerOptions, action_layers, mask_layer
 from multippo.networks.factories.observations import Size, observation_layers
 from multippo.networks.feedforward import Dense
 from multippo.networks.initializers import Initializer, orthogonal
@@ -74,16 +74,8 @@ def make_mlp(
     last_kernel_init: Initializer | None = None,
 ) -> Sequential:
     """The layers of ``make_mlp_layers`` in a ``Sequential``."""
-    return Sequential(
-        make_mlp_layers(
-            sizes,
-            rngs,
-            activation,
-            activation_last_layer,
-            kernel_init=kernel_init,
-            last_kernel_init=last_kernel_init,
-        )
-    )
+    inits = {"kernel_init": kernel_init, "last_kernel_init": last_kernel_init}
+    return Sequential(make_mlp_layers(sizes, rngs, activation, activation_last_layer, **inits))
 
 
 @known_keywords
@@ -143,25 +135,13 @@ def make_mlp_actor_critic(
         ValueError: If a space is not supported, or the mask does not fit the action; the error names it.
     """
     rngs = rngs or Rngs(0)
-    actor_hidden_sizes = check_sizes("make_mlp_actor_critic", "actor_hidden_sizes", actor_hidden_sizes)
-    critic_hidden_sizes = check_sizes("make_mlp_actor_critic", "critic_hidden_sizes", critic_hidden_sizes)
     options = SamplerOptions(entropy_weight, distribution, min_std, std_scale)
-    ends = _ends(observation, action, rngs, normalize_obs, options, mask_key, bytes_as_images)
-    actor = make_mlp_layers(
-        [ends.features, *actor_hidden_sizes, ends.head.num_parameters],
-        rngs,
-        activation,
-        activation_last_layer=False,
-        last_kernel_init=orthogonal(0.01),
-    )
-    critic = make_mlp_layers(
-        [ends.features, *critic_hidden_sizes, 1],
-        rngs,
-        activation,
-        activation_last_layer=False,
-        last_kernel_init=orthogonal(1.0),
-    )
-    return _assemble(ends, [], actor, critic)
+
+    def layers(features: int, parameters: int) -> _Layers:
+        actor = _head(features, actor_hidden_sizes, "actor_hidden_sizes", parameters, 0.01, rngs, activation)
+        return [], actor, _head(features, critic_hidden_sizes, "critic_hidden_sizes", 1, 1.0, rngs, activation)
+
+    return _actor_critic(observation, action, rngs, normalize_obs, options, mask_key, bytes_as_images, layers)
 
 
 @known_keywords
@@ -217,51 +197,43 @@ def make_recurrent_actor_critic(
     rngs = rngs or Rngs(0)
     if cell not in _CELLS:
         raise ValueError(f"Unknown recurrent cell {cell!r}; expected one of {', '.join(sorted(_CELLS))}.")
-    kind = "make_recurrent_actor_critic"
-    encoder_sizes = check_sizes(kind, "encoder_sizes", encoder_sizes)
-    actor_hidden_sizes = check_sizes(kind, "actor_hidden_sizes", actor_hidden_sizes)
-    critic_hidden_sizes = check_sizes(kind, "critic_hidden_sizes", critic_hidden_sizes)
     options = SamplerOptions(entropy_weight, distribution, min_std, std_scale)
-    ends = _ends(observation, action, rngs, normalize_obs, options, mask_key, bytes_as_images)
 
-    def trunk() -> list[StatefulModule]:
-        sizes = [ends.features, *encoder_sizes]
-        encoder = make_mlp_layers(sizes, rngs, activation) if encoder_sizes else []
-        core = _CELLS[cell](sizes[-1], hidden_features, rngs, trainable_initial_state=trainable_initial_state)
-        return [*encoder, core]
+    def layers(features: int, parameters: int) -> _Layers:
+        sizes = [features, *check_sizes("", "encoder_sizes", encoder_sizes)]
 
-    def head(hidden: Sequence[int], outputs: int, gain: float) -> list[Dense]:
-        sizes = [hidden_features, *hidden, outputs]
-        return make_mlp_layers(sizes, rngs, activation, activation_last_layer=False, last_kernel_init=orthogonal(gain))
+        def trunk() -> list[StatefulModule]:
+            encoder = make_mlp_layers(sizes, rngs, activation) if len(sizes) > 1 else []
+            core = _CELLS[cell](sizes[-1], hidden_features, rngs, trainable_initial_state=trainable_initial_state)
+            return [*encoder, core]
 
-    front = trunk() if shared else []
-    actor = [*([] if shared else trunk()), *head(actor_hidden_sizes, ends.head.num_parameters, 0.01)]
-    critic = [*([] if shared else trunk()), *head(critic_hidden_sizes, 1, 1.0)]
-    return _assemble(ends, front, actor, critic)
+        def head(hidden: Sequence[int], name: str, outputs: int, gain: float) -> list[StatefulModule]:
+            return _head(hidden_features, hidden, name, outputs, gain, rngs, activation)
+
+        front = trunk() if shared else []
+        actor = [*([] if shared else trunk()), *head(actor_hidden_sizes, "actor_hidden_sizes", parameters, 0.01)]
+        critic = [*([] if shared else trunk()), *head(critic_hidden_sizes, "critic_hidden_sizes", 1, 1.0)]
+        return front, actor, critic
+
+    return _actor_critic(observation, action, rngs, normalize_obs, options, mask_key, bytes_as_images, layers)
 
 
 _CELLS: dict[str, Any] = {"gru": GRU, "lstm": LSTM}
 
 
-class _Ends(NamedTuple):
-    """Parts of a network that follow from the spaces.
-
-    Attributes:
-        front: From the observation (without its mask) to features.
-        features: How many.
-        head: From the actor's parameters to actions.
-        mask: From the observation to the mask, or None.
-        rest: Keys of the observation beside the mask.
-    """
-
-    front: list[StatefulModule]
-    features: int
-    head: ActionLayers
-    mask: StatefulModule | None
-    rest: tuple[str, ...]
+_Layers = tuple[list[StatefulModule], list[StatefulModule], list[StatefulModule]]
+"""A trunk that actor and critic share, the actor's layers up to the parameters of its action, and the critic's."""
 
 
-def _ends(
+def _head(
+    features: int, hidden: Sequence[int], name: str, outputs: int, gain: float, rngs: Rngs, activation: Activation
+) -> list[StatefulModule]:
+    """Dense layers with a linear last one, whose kernel has a gain of its own; ``name`` is that of ``hidden``."""
+    sizes, last = [features, *check_sizes("", name, hidden), outputs], orthogonal(gain)
+    return [*make_mlp_layers(sizes, rngs, activation, activation_last_layer=False, last_kernel_init=last)]
+
+
+def _actor_critic(
     observation: Size,
     action: Size,
     rngs: Rngs,
@@ -269,8 +241,12 @@ def _ends(
     options: SamplerOptions,
     mask_key: str | None,
     bytes_as_images: bool,
-) -> _Ends:
-    seen, mask_space, mask = observation, None, None
+    layers: Callable[[int, int], _Layers],
+) -> StatefulModule:
+    """What follows from the spaces, around the layers for a number of features and of action parameters.
+
+    A mask goes around the layers, from the observation to the sampler.
+    """
     keys = tuple(observation.spaces) if isinstance(observation, spaces.Dict) else ()
     if mask_key not in (None, MASK_KEY, *keys):
         has = f"it has {list(keys)}" if keys else f"it is {observation}"
@@ -278,32 +254,25 @@ def _ends(
             f"mask_key={mask_key!r} is not an entry of the observation; {has}. Name the entry that masks the action, "
             "or leave mask_key out."
         )
-    if mask_key is not None and isinstance(observation, spaces.Dict) and mask_key in observation.spaces:
+    seen, mask_space = observation, None
+    if isinstance(observation, spaces.Dict) and mask_key is not None and mask_key in keys:
         mask_space = observation[mask_key]
         seen = spaces.Dict({key: sub for key, sub in observation.spaces.items() if key != mask_key})
     front, features = observation_layers(seen, normalize, bytes_as_images)
     head = action_layers(action, rngs, options, mask_space)
-    if mask_space is not None:
-        assert mask_key is not None
-        mask = Sequential([Filter(mask_key), mask_layer(mask_space)])
-    return _Ends(front, features, head, mask, tuple(seen.spaces) if isinstance(seen, spaces.Dict) else ())
-
-
-def _assemble(
-    ends: _Ends, trunk: Sequence[StatefulModule], actor: Sequence[StatefulModule], critic: Sequence[StatefulModule]
-) -> StatefulModule:
-    """Front, shared trunk, and the two ports; a mask goes around the layers, from the observation to the sampler."""
-    if ends.mask is None:
-        adapter = PPOAdapter(action=Sequential([*actor, *ends.head.layers]), value=Sequential(critic))
-        front = [*ends.front, *trunk]
+    trunk, actor, critic = layers(features, head.num_parameters)
+    if mask_space is None or mask_key is None:
+        adapter = PPOAdapter(action=Sequential([*actor, *head.layers]), value=Sequential(critic))
+        front = [*front, *trunk]
         return Sequential([*front, adapter]) if front else adapter
     # Both children see the whole observation, and each takes its part of it.
-    features = Sequential([Filter({key: key for key in ends.rest}), *ends.front, *trunk])
-    logits = Parallel(logits=Sequential([Filter("features"), *actor]), mask=Filter("mask"))
-    adapter = PPOAdapter(
-        action=Sequential([logits, *ends.head.layers]), value=Sequential([Filter("features"), *critic])
+    rest = {key: key for key in keys if key != mask_key}
+    shared = Parallel(
+        features=Sequential([Filter(rest), *front, *trunk]), mask=Sequential([Filter(mask_key), mask_layer(mask_space)])
     )
-    return Sequential([Parallel(features=features, mask=ends.mask), adapter])
+    logits = Parallel(logits=Sequential([Filter("features"), *actor]), mask=Filter("mask"))
+    adapter = PPOAdapter(action=Sequential([logits, *head.layers]), value=Sequential([Filter("features"), *critic]))
+    return Sequential([shared, adapter])
 
 
 @known_keywords
@@ -371,6 +340,6 @@ def make_cnn_actor_critic(
         front.append(conv)
     front += [Flattener(), Dense(math.prod(shape), hidden_features, rngs, activation, kernel_init=gain)]
     head = action_layers(action, rngs, SamplerOptions(entropy_weight, distribution, min_std, std_scale), None)
-    actor = Dense(hidden_features, head.num_parameters, rngs, kernel_init=orthogonal(0.01))
-    critic = Dense(hidden_features, 1, rngs, kernel_init=orthogonal(1.0))
-    return Sequential([*front, PPOAdapter(action=Sequential([actor, *head.layers]), value=Sequential([critic]))])
+    actor = _head(hidden_features, (), "", head.num_parameters, 0.01, rngs, activation)
+    critic = _head(hidden_features, (), "", 1, 1.0, rngs, activation)
+    return Sequential([*front, PPOAdapter(action=Sequential([*actor, *head.layers]), value=Sequential(critic))])

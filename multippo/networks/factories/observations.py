@@ -20,6 +20,7 @@ from multippo.arguments import is_integer
 from multippo.networks.normalizer import Normalizer
 from multippo.networks.tree_layers import Flattener, Scale
 from multippo.networks.types import StatefulModule
+from multippo.trees import tree_leaves
 
 Size = int | gymnasium.Space[Any]
 """A space, or the number of features (or of continuous actions) of a flat one."""
@@ -51,7 +52,7 @@ def observation_layers(
         raise ValueError(f"The observation space {space} holds no number; expected at least one feature.")
     layers: list[StatefulModule] = []
     divided = _is_bytes if bytes_as_images else is_image
-    images = [divided(leaf) for leaf in _leaves(space)]
+    images = tree_leaves(map_space(divided, space))
     if normalize and not all(images):
         layers.append(Normalizer(map_space(lambda leaf: None if divided(leaf) else _shape(leaf), space)))
     if any(images):
@@ -82,7 +83,8 @@ def num_features(space: Any, path: str = "observation") -> int:
                 "Tuple. Leave it out of the observation space."
             )
         check_keys(space, path)
-        return sum(num_features(sub, f"{path}[{key!r}]") for key, sub in _entries(space))
+        entries = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        return sum(num_features(sub, f"{path}[{key!r}]") for key, sub in entries)
     raise ValueError(
         f"The ready-made networks do not take the {path} {space!r} of type {type(space).__name__}; supported are "
         f"{_SUPPORTED}. Wrap the environment, or compose a network of containers."
@@ -121,16 +123,6 @@ def _is_bytes(space: Any) -> bool:
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
         return False
     return bool(np.all(space.low == 0) and np.all(space.high == 255))
-
-
-def _entries(space: Any) -> list[tuple[Any, Any]]:
-    return list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
-
-
-def _leaves(space: Any) -> list[Any]:
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        return [leaf for _, sub in _entries(space) for leaf in _leaves(sub)]
-    return [space]
 
 
 def map_space(function: Callable[[Any], Any], space: Any) -> Any:
