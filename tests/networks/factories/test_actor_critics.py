@@ -8,7 +8,6 @@ from support import compiled, each_engine, to_numpy
 from training import assert_everything_learns
 
 import multippo as mp
-from multippo.networks.factories.actor_critics import make_mlp_layers
 from multippo.networks.types import PPONetworkOutput
 from multippo.trees import tree_leaves, tree_map
 
@@ -69,14 +68,6 @@ def test_without_a_seed_the_network_is_that_of_seed_0():
     for one, other in nets.values():
         for name, value in mp.to_portable(one).items():
             np.testing.assert_array_equal(value, mp.to_portable(other)[name])
-
-
-def test_the_layers_of_a_perceptron(torch_engine):
-    layers = make_mlp_layers([3, 4, 2], mp.Rngs(0), "relu", activation_last_layer=False)
-    assert [(layer.in_features, layer.out_features, layer.activation is None) for layer in layers] == [
-        (3, 4, False),
-        (4, 2, True),
-    ]
 
 
 def leaf_shapes(space):

@@ -70,17 +70,7 @@ def test_as_a_picture(graph, pyplot):
     ax.figure.canvas.draw()
 
 
-def test_on_given_axes(graph, pyplot):
-    given = pyplot.subplots()[1]
-    assert graph.plot(given) is given
-
-
 def test_without_matplotlib(graph, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"PopulationGraph\.plot needs the package matplotlib: pip install"):
         graph.plot()
-
-
-def test_on_what_are_no_axes(graph):
-    with pytest.raises(TypeError, match=r"^PopulationGraph.plot got a int as its ax; expected a matplotlib.axes.Axes"):
-        graph.plot(ax=3)
