@@ -1,8 +1,11 @@
-"""Containers: routing, state, snapshots, errors."""
+"""Containers: routing, state, snapshots, what is joined and added."""
+
+import importlib
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support import to_numpy
+from support import assert_trees_close, gradients, to_numpy
 
 import multippo as mp
 from multippo.networks.containers import Container
@@ -119,3 +122,81 @@ def test_a_new_container_routes_everything_else_by_itself(engine):
     assert to_numpy(unrolled.output).tolist() == [[[3.0, 3.0]] * 3]
     net.update_statistics(over_time[1])
     assert [float(module.seen[...]) for module in (net.parts[0], net.parts[1][0])] == [6.0, 6.0]
+
+
+def test_it_adds_the_input(torch_engine):
+    net = mp.Residual(mp.Dense(2, 2, mp.Rngs(0)))
+    mp.load_portable(net, {"layers.0.kernel": np.asarray([[1.0, 2.0], [3.0, 4.0]]), "layers.0.bias": np.ones(2)})
+    out = net(net.initialize_state(1), torch_engine.zeros((1, 2)) + 1)
+    # 1 + (1 + 3 + 1) and 1 + (2 + 4 + 1)
+    assert to_numpy(out.output).tolist() == [[6.0, 8.0]]
+
+
+def test_the_gradient_goes_both_ways(engine):
+    # y = x + w2 (x w1 + b): the first layer is seen through both branches.
+    net = mp.Sequential([mp.Dense(1, 1, mp.Rngs(0)), mp.Residual(mp.Dense(1, 1, mp.Rngs(1)))])
+    names = ("layers.0.kernel", "layers.0.bias", "layers.1.layers.0.kernel", "layers.1.layers.0.bias")
+    shapes = ((1, 1), (1,), (1, 1), (1,))
+    values = {name: np.full(shape, 3.0) for name, shape in zip(names, shapes, strict=True)}
+    mp.load_portable(net, values)
+    found = gradients(net, lambda net: net.xp.sum(net(net.initialize_state(1), engine.zeros((1, 1)) + 2).output))
+    # h = 2 * 3 + 3 = 9; dy/dh = 1 + 3 = 4; dh/dkernel = 2.
+    assert [found[name].item() for name in names] == [8.0, 4.0, 9.0, 1.0]
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+def scaled(**factors):
+    return mp.Parallel({name: mp.Scale(factor) for name, factor in factors.items()})
+
+
+def test_merge_joins_what_its_children_yield(torch_engine):
+    merge = mp.Merge({"z": scaled(y=2.0, b=3.0), "a.b": scaled(c=5.0)})
+    out = merge(merge.initialize_state(1), torch_engine.zeros((1, 1)) + 1)
+    assert {name: to_numpy(value).item() for name, value in out.output.items()} == {"y": 2.0, "b": 3.0, "c": 5.0}
+    assert list(out.output) == ["y", "b", "c"]
+
+
+def test_flattener_keeps_levels(torch_engine):
+    asarray = lambda *values: torch_engine.asarray(np.asarray([values], np.float32))  # noqa: E731
+    tree = {
+        "b": Pair(asarray(1.0), {"z": asarray(3.0), "y": asarray([2.0], [2.5])}),
+        "a": [asarray(4.0, 5.0), asarray(6.0)],
+    }
+    flat = lambda levels: to_numpy(mp.Flattener(preserve_levels=levels)((), tree).output)  # noqa: E731
+    assert flat(0).tolist() == [[4.0, 5.0, 6.0, 1.0, 2.0, 2.5, 3.0]]
+    one = flat(1)
+    assert list(one) == ["b", "a"]
+    assert one["b"].tolist() == [[1.0, 2.0, 2.5, 3.0]] and one["a"].tolist() == [[4.0, 5.0, 6.0]]
+    two = flat(2)
+    assert isinstance(two["b"], Pair) and isinstance(two["a"], list)
+    assert two["b"].b.tolist() == [[2.0, 2.5, 3.0]] and two["a"][1].tolist() == [[6.0]]
+    again = mp.Flattener(1)((), mp.Flattener(1)((), tree).output).output
+    assert_trees_close(again, one, 0.0)
+
+
+PATHS = {
+    "multippo.networks.utils": ("Filter", "Flattener", "Map", "Merge", "Scale"),
+    "multippo.networks.containers": (
+        "Concat",
+        "Filter",
+        "Flattener",
+        "Map",
+        "Merge",
+        "Parallel",
+        "Scale",
+        "Sequential",
+    ),
+    "multippo.networks.delay": ("Delay",),
+    "multippo.networks.variational": ("AR1VariationalBottleneck", "VariationalBottleneck"),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_documented_import_paths(path):
+    module = importlib.import_module(path)
+    for name in PATHS[path]:
+        assert getattr(module, name) is getattr(mp, name)
