@@ -1,11 +1,18 @@
-"""The default ``unroll`` by hand: outputs, carries and gradients, and one call where there is no carry."""
+"""The default ``unroll`` by hand; carries and inputs of another number of rows are refused by name."""
+
+import re
+from typing import Any
 
 import numpy as np
+import pytest
 from support import gradients, to_numpy
 from zoo import BATCH, TIME, inputs
 
 import multippo as mp
+from multippo import programmes
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
+from multippo.testing import Clock
+from multippo.trees import tree_leaves, tree_map
 
 
 class Leaky(StatefulModule):
@@ -71,3 +78,194 @@ def test_a_module_without_a_carry_is_folded_into_one_call(engine):
     np.testing.assert_array_equal(to_numpy(out.output["a"]), to_numpy(xs["a"]))
     np.testing.assert_allclose(to_numpy(out.regularization_loss), to_numpy(xs["a"]).sum(-1), atol=1e-6)
     assert out.rollout_extras["kept"].shape == (TIME, BATCH) and out.metrics["mean"].shape == ()
+
+
+T, B, F = 3, 4, 4
+
+
+class Count(mp.StatefulModule):
+    """A carry of one's own, and the default ``unroll``."""
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+        return mp.StatefulModuleOutput({"n": state["n"] + 1}, x + state["n"][:, None])
+
+    def initialize_state(self, batch_size: int) -> Any:
+        return {"n": self.zeros((batch_size,))}
+
+
+def looped() -> Any:
+    graph = mp.PopulationGraph(mp.Rngs(0))
+    graph.add_population("a", input_size=F, output_size=F, input_from="obs")
+    graph.connect("a", "a", delay=1)
+    graph.add_output("y", source="a")
+    graph.finalize()
+    return graph
+
+
+MODULES = {
+    "lstm": (lambda: mp.LSTM(F, 5, mp.Rngs(0)), "LSTM"),
+    "gru": (lambda: mp.GRU(F, 5, mp.Rngs(0)), "GRU"),
+    "rnn": (lambda: mp.RNN(F, 5, mp.Rngs(0)), "RNN"),
+    "delay": (lambda: mp.Delay(np.zeros(F, np.float32), 2), "Delay"),
+    "sampler": (lambda: mp.NormalTanhSampler(mp.Rngs(0)), "NormalTanhSampler"),
+    "choices": (lambda: mp.MultiCategoricalSampler([2, 2], mp.Rngs(0)), "MultiCategoricalSampler"),
+    "dropout": (lambda: mp.Dropout(0.5, mp.Rngs(0)), "Dropout"),
+    "bottleneck": (lambda: mp.VariationalBottleneck(2, mp.Rngs(0)), "VariationalBottleneck"),
+    "ar1": (lambda: mp.AR1VariationalBottleneck(2, mp.Rngs(0)), "AR1VariationalBottleneck"),
+    "graph": (looped, "Population 'a'|PopulationGraph"),
+}
+
+
+def arrays(engine: Any, *shape: int) -> Any:
+    return engine.asarray(np.ones(shape, np.float32))
+
+
+def ends(engine: Any, time: int, batch: int) -> Any:
+    return engine.asarray(np.zeros((time, batch), np.bool_))
+
+
+each_module = pytest.mark.parametrize("name", MODULES)
+
+
+@each_module
+def test_a_carry_of_fewer_rows(torch_engine, name):
+    make, who = MODULES[name]
+    module = make()
+    for rows in (1, 2):
+        state = module.initialize_state(rows)
+        with pytest.raises(ValueError, match=rf"^({who}).* got a carry.* of shape \({rows},.*expected"):
+            module.unroll(state, arrays(torch_engine, T, B, F), ends(torch_engine, T, B))
+        with pytest.raises(ValueError, match=rf"({who}).* got a carry.* of shape \({rows},.*expected"):
+            module(state, arrays(torch_engine, B, F))
+
+
+@each_module
+def test_inputs_of_other_steps_or_rows_than_done(torch_engine, name):
+    module = MODULES[name][0]()
+    state = module.initialize_state(B)
+    for time, batch in ((T + 1, B), (T - 1, B), (T, B - 1)):
+        with pytest.raises(ValueError):
+            module.unroll(state, arrays(torch_engine, time, batch, F), ends(torch_engine, T, B))
+    with pytest.raises(
+        ValueError, match=r"got done of shape \(0, 4\), of zero steps; expected \[T, B\] with a T of at le"
+    ):
+        module.unroll(state, arrays(torch_engine, 0, B, F), ends(torch_engine, 0, B))
+    for done in (torch_engine.zeros((T, B)), torch_engine.asarray(np.zeros((T, B), np.int32))):
+        with pytest.raises(TypeError, match=r"got done of type .*(float|int)32; expected truth values \[T, B\]"):
+            module.unroll(state, arrays(torch_engine, T, B, F), done)
+
+
+@pytest.mark.parametrize(
+    ("make", "state", "said"),
+    [
+        (MODULES["lstm"][0], lambda: (), r"LSTM got an empty tuple as its state; expected a dict of h, c"),
+        (MODULES["lstm"][0], lambda: {"c": 1}, r"LSTM got a dict with the entries .* as its state; expected a dict"),
+        (MODULES["lstm"][0], lambda: mp.LSTM(F, 2, mp.Rngs(0)).initialize_state(B), r"LSTM got a carry 'h'.*\(4, 2\)"),
+        (MODULES["dropout"][0], lambda: (), r"Dropout got an empty tuple as its state; expected a RandomState"),
+        (
+            MODULES["ar1"][0],
+            lambda: None,
+            r"AR1VariationalBottleneck got a NoneType as its state; expected a CodeState",
+        ),
+        (MODULES["delay"][0], lambda: (), r"Delay got an empty tuple as its state"),
+        (
+            Count,
+            lambda: Count().initialize_state(1),
+            r"Count got a carry 'n', an array of shape \(1,\); expected 4 rows",
+        ),
+    ],
+)
+def test_a_carry_of_another_kind(engine, make, state, said):
+    with pytest.raises(ValueError, match=f"^{said}"):
+        make().unroll(state(), arrays(engine, T, B, F), ends(engine, T, B))
+
+
+def test_a_rollout_and_its_replay(engine):
+    env, key = Clock(3, num_envs=2), mp.random.key(0)
+    network = mp.Sequential(
+        [mp.PPOAdapter(action=mp.Sequential([mp.Dense(4, 2, mp.Rngs(0)), mp.CategoricalSampler(mp.Rngs(0))]),
+                       value=mp.Dense(4, 1, mp.Rngs(1)))]
+    )  # fmt: skip
+    state = network.initialize_state(2)
+    with pytest.raises(ValueError, match=r"^unroll_env got a carry '0.action.1.*of shape \(1, 2\); expected 2 rows"):
+        mp.unroll_env(env, env.reset(0), network, network.initialize_state(1), 2, key)
+    _, _, transition = mp.unroll_env(env, env.reset(0), network, state, 2, key)
+    with pytest.raises(ValueError, match=r"^replay got a carry .*of shape \(3, 2\); expected 2 rows"):
+        mp.replay(network, network.initialize_state(3), transition)
+    with pytest.raises(TypeError, match=r"^replay got a NoneType as its transition; expected what unroll_env returned"):
+        mp.replay(network, state, None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"^replay got a int as its network"):
+        mp.replay(3, state, transition)
+    # NumPy's arrays serve every engine, another engine's none.
+    plain = tree_map(lambda x: np.array(engine.to_numpy(x)), transition)
+    again = mp.replay(network, state, plain).loglikelihoods
+    np.testing.assert_array_equal(
+        engine.to_numpy(again), engine.to_numpy(mp.replay(network, state, transition).loglikelihoods)
+    )
+    other = "torch" if engine.name == "jax" else "jax"
+    with mp.use_backend(other) as foreign, pytest.raises(TypeError, match=f"arrays of {other}; the network is a"):
+        mp.replay(network, state, tree_map(foreign.asarray, plain))
+
+
+def test_what_is_no_rollout(torch_engine):
+    env, key = Clock(3, num_envs=2), mp.random.key(0)
+    network = mp.Sequential([mp.Lift(lambda x: x)])
+    state = network.initialize_state(2)
+    with pytest.raises(TypeError, match=r"unroll_env got a str as its env; expected environments from make_env"):
+        mp.unroll_env("CartPole-v1", None, network, state, 2, key)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"got a ndarray as its env_state; expected what env.reset"):
+        mp.unroll_env(env, env.reset(0).obs, network, state, 2, key)
+    with pytest.raises(TypeError, match=r"got a int as its network; expected a StatefulModule"):
+        mp.unroll_env(env, env.reset(0), 3, state, 2, key)
+    for length in (0, -1, 2.5, True):
+        with pytest.raises(ValueError, match=f"unroll_env.unroll_length={length}. is not possible"):
+            mp.unroll_env(env, env.reset(0), network, state, length, key)  # pyright: ignore[reportArgumentType]
+
+
+def test_structures_without_a_hash(engine):
+    class Listed(mp.StatefulModule):
+        def __init__(self, factors: Any) -> None:
+            self.factors = factors
+
+        def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+            return mp.StatefulModuleOutput(state, x * float(sum(self.factors)))
+
+    def network(factors: Any) -> Any:
+        sampler = mp.Sequential([mp.Dense(4, 2, mp.Rngs(0)), mp.CategoricalSampler(mp.Rngs(0))])
+        return mp.Sequential([Listed(factors), mp.PPOAdapter(action=sampler, value=mp.Lift(first))])
+
+    def first(x: Any) -> Any:
+        return x[..., :1]
+
+    programmes.clear_programmes()
+    env = Clock(3, num_envs=2)
+    # The clock's first feature is 1 in the first step of an episode; the value is it times the factors' sum.
+    for factors, value in (([1, 2], 3.0), ([1, 4], 5.0), ({1: None, 6: None}, 7.0), ({2, 7}, 9.0), ([1, 2], 3.0)):
+        net = network(factors)
+        _, _, seen = mp.unroll_env(env, env.reset(0), net, net.initialize_state(2), 1, mp.random.key(0))
+        np.testing.assert_array_equal(engine.to_numpy(seen.network_output.value_estimates), [[value, value]])
+    # Four structures in five calls; each is compiled once.
+    assert len(programmes._kept) == 4
+    # A list that has been changed is another structure.
+    net = network([1, 2])
+    net.layers[0].factors.append(5)
+    _, _, seen = mp.unroll_env(env, env.reset(0), net, net.initialize_state(2), 1, mp.random.key(0))
+    np.testing.assert_array_equal(engine.to_numpy(seen.network_output.value_estimates), [[8.0, 8.0]])
+
+
+@pytest.mark.parametrize("number", [-1, 2.5, "3", None, True], ids=repr)
+def test_what_is_no_number_of_environments(torch_engine, number):
+    modules = [make() for make, _ in MODULES.values()]
+    for module in (*modules, Count(), mp.Scale(2.0), mp.Sequential([modules[0]])):
+        kind = type(module).__name__
+        said = re.escape(f"{kind}.initialize_state({number!r}) is not possible: expected a number of environments, an")
+        with pytest.raises(ValueError, match=f"^{said}"):
+            module.initialize_state(number)
+
+
+def test_no_environment(torch_engine):
+    shapes = {"lstm": [(0, 5), (0, 5)], "delay": [(0, 2, F)]}
+    for name, expected in shapes.items():
+        state = MODULES[name][0]().initialize_state(0)
+        assert [tuple(leaf.shape) for leaf in tree_leaves(state)] == expected
+    assert len(mp.Delay(np.zeros(F), 2, np.arange(4.0)).initialize_state(np.int64(0))) == 0
