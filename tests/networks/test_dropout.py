@@ -29,23 +29,6 @@ def test_the_mask_is_drawn_from_the_key_of_the_environment_and_step(engine):
         assert to_numpy(out.rollout_extras).tolist() == (uniform >= 0.4).tolist()
 
 
-@pytest.mark.nightly_if("jax")
-def test_the_mean_is_kept_and_the_rate_met(engine):
-    layer = mp.Dropout(0.25, mp.Rngs(0))
-    out = to_numpy(layer(layer.initialize_state(100), engine.zeros((100, 400)) + 3).output)
-    # 40,000 draws: a quarter is 0, within 4 sqrt(0.25 * 0.75 / 40000) = 0.009; the others are 3 / 0.75.
-    assert abs((out == 0).mean() - 0.25) < 0.009
-    np.testing.assert_allclose(out[out != 0], 4.0, rtol=1e-6)
-
-
-def test_environments_steps_and_seeds_differ(engine):
-    layer, other = mp.Dropout(0.5, mp.Rngs(0)), mp.Dropout(0.5, mp.Rngs(1))
-    xs, done = engine.zeros((T, B, 64)) + 1, engine.asarray(DONE)
-    masks = to_numpy(layer.unroll(layer.initialize_state(B), xs, done).rollout_extras).reshape(T * B, 64)
-    assert len({tuple(row) for row in masks.tolist()}) == T * B  # also right after the end of an episode
-    assert (to_numpy(other.unroll(other.initialize_state(B), xs, done).rollout_extras) != masks.reshape(T, B, 64)).any()
-
-
 def test_replay_drops_what_was_dropped_whatever_the_key(engine):
     layer, xs, done = mp.Dropout(0.5, mp.Rngs(0)), inputs(engine), engine.asarray(DONE)
     rollout = layer.unroll(layer.initialize_state(B), xs, done)

@@ -97,33 +97,6 @@ def test_time_constants_and_activations_are_in_the_equation(engine, activation):
         np.testing.assert_allclose(to_numpy(module.time_constant), np.broadcast_to(tau, 2), rtol=1e-12)
 
 
-def test_the_gates_of_an_lstm_by_hand(engine):
-    lstm = mp.LSTM(1, 1, mp.Rngs(0))
-    # Input and output gate open, forget gate shut: c' = tanh(g), whatever c; h' = tanh(c').
-    bias = np.asarray([50.0, -50.0, 0.5, 50.0])
-    mp.load_portable(lstm, {"input_kernel": np.zeros((1, 4)), "recurrent_kernel": np.zeros((1, 4)), "bias": bias})
-    state = {"h": engine.zeros((1, 1)) + 3, "c": engine.zeros((1, 1)) + 7}
-    out = lstm(state, engine.zeros((1, 1)))
-    np.testing.assert_allclose(to_numpy(out.next_state["c"]), np.tanh(0.5), rtol=1e-6)
-    np.testing.assert_allclose(to_numpy(out.output), np.tanh(np.tanh(0.5)), rtol=1e-6)
-
-
-def test_the_gates_of_a_gru_by_hand(engine):
-    gru, state = mp.GRU(1, 1, mp.Rngs(0)), {"h": engine.zeros((1, 1)) + 3}
-    kernels = {"input_kernel": np.zeros((1, 3)), "recurrent_kernel": np.asarray([[0.0, 0.0, 2.0]])}
-
-    def output(r, z):
-        mp.load_portable(gru, {**kernels, "bias": np.asarray([r, z, 0.5]), "recurrent_bias": np.asarray([-5.5])})
-        return to_numpy(gru(state, engine.zeros((1, 1))).output).item()
-
-    # z open keeps h = 3. z shut: n = tanh(0.5 + r (2 * 3 - 5.5)): tanh(0.5) with r shut, tanh(1) with r open.
-    np.testing.assert_allclose(output(50.0, 50.0), 3.0, rtol=1e-6)
-    np.testing.assert_allclose(output(-50.0, -50.0), np.tanh(0.5), rtol=1e-6)
-    np.testing.assert_allclose(output(50.0, -50.0), np.tanh(1.0), rtol=1e-6)
-    # Half of each: r = z = 1/2.
-    np.testing.assert_allclose(output(0.0, 0.0), 0.5 * np.tanh(0.75) + 1.5, rtol=1e-6)
-
-
 def test_the_leak_of_an_rnn_by_hand(engine):
     rnn = mp.RNN(1, 1, mp.Rngs(0), activation="relu", time_constant=4.0)
     weights = {"input_kernel": np.full((1, 1), 2.0), "recurrent_kernel": np.full((1, 1), 0.5), "bias": np.full(1, -1.0)}

@@ -133,16 +133,6 @@ def test_observations_of_every_kind(torch_engine, name, normalize):
     assert not any("image" in key for key in statistics)
 
 
-@pytest.mark.nightly_if("jax")
-def test_an_image_is_divided_once_and_not_normalised(engine):
-    net = mp.make_mlp_actor_critic(IMAGE, 2, (), (), mp.Rngs(0))
-    kernel = mp.to_portable(net)["layers.2.value.layers.0.kernel"]
-    image = np.random.default_rng(0).integers(0, 256, (5, *IMAGE.shape), np.uint8)
-    out = call(net, image)
-    expected = image.reshape(5, -1).astype(np.float32) / 255 @ kernel
-    np.testing.assert_allclose(out.value_estimates, expected[:, 0], rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("make", MAKERS)
 def test_bytes_that_are_not_an_image_are_normalised(torch_engine, make):
     space = spaces.Dict(image=IMAGE, codes=spaces.Box(0, 255, (2,), np.uint8))

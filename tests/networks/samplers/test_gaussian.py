@@ -58,20 +58,6 @@ def test_the_state_independent_density_is_scipys(engine):
     np.testing.assert_allclose(to_numpy(out.metrics["entropy"]), given.entropy().sum(-1), rtol=1e-12)
 
 
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize(("mean", "s"), [(0.0, 0.0), (1.5, -1.0), (-0.5, 1.0)])
-def test_densities_integrate_to_one(engine, mean, s):
-    # Gauss-Legendre over u in (-12, 12) of p(u), and of p(tanh u) (1 - tanh(u)**2): p integrated over (-1, 1).
-    nodes, weights = np.polynomial.legendre.leggauss(400)
-    u = 12 * nodes
-    x = np.tile([mean, s], (len(u), 1))
-    squashed = np.exp(to_numpy(evaluate(mp.NormalTanhSampler(mp.Rngs(0)), x, u[:, None]).output["log_likelihood"]))
-    log_slope = 2 * (np.log(2) - np.abs(u) - np.log1p(np.exp(-2 * np.abs(u))))
-    assert abs(np.sum(12 * weights * squashed * np.exp(log_slope)) - 1) < 1e-9
-    plain = np.exp(to_numpy(evaluate(mp.NormalSampler(mp.Rngs(0)), x, u[:, None]).output["log_likelihood"]))
-    assert abs(np.sum(12 * weights * plain) - 1) < 1e-9
-
-
 @pytest.mark.parametrize("kind", ["tanh", "plain", "independent"])
 def test_samples_have_their_mean_and_std(engine, kind):
     n, std = 20_000, std_of(-0.5)
