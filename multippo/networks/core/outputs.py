@@ -84,27 +84,15 @@ def wrong_scalars(engine: Any, loss: Any, metrics: Any, batch: int) -> str | Non
         batch: B, the number of environments.
     """
     # Of another shape it would broadcast against the other losses: [B, 1] and [B] to [B, B].
-    if not is_constant(loss) and not (is_engine_array(engine, loss) and tuple(loss.shape) in ((), (batch,))):
-        expected = f"expected an array [B], here ({batch},), or a number."
-        return f"regularization_loss is {describe(loss)}; {expected}{_mend(loss)}"
     if not isinstance(metrics, Mapping):
         return f"metrics is {describe(metrics)}; expected a dict of arrays."
-    seen: set[str] = set()
-    for name, leaf in _entries(metrics):
-        if name in seen:  # a slash in a name means the same there as a dict in a dict
-            return f"Two metrics would be logged as {name!r}; give them different names."
-        seen.add(name)
-        if not is_constant(leaf) and not is_engine_array(engine, leaf):
-            return f"The metric {name!r} is {describe(leaf)}; expected an array of the engine, or a number."
-        if not is_constant(leaf) and tuple(leaf.shape) not in ((), (batch,)):
-            expected = f"expected a scalar, or an array [B], here ({batch},)."
-            return f"The metric {name!r} is {describe(leaf)}; {expected}{_mend(leaf)}"
+    named = [(f"The metric {name!r}", leaf) for name, leaf in _entries(metrics)]
+    for name, leaf in (("regularization_loss", loss), *named):
+        if not is_constant(leaf) and not (is_engine_array(engine, leaf) and tuple(leaf.shape) in ((), (batch,))):
+            further = len(getattr(leaf, "shape", ())) > 1
+            mend = " Sum or average over its other axes, such as xp.sum(..., axis=-1)." if further else ""
+            return f"{name} is {describe(leaf)}; expected a number, or an array [B], here ({batch},).{mend}"
     return None
-
-
-def _mend(value: Any) -> str:
-    further = len(getattr(value, "shape", ())) > 1
-    return " Sum or average over its other axes, such as xp.sum(..., axis=-1)." if further else ""
 
 
 def _entries(metrics: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,11 +8,10 @@ noise; and a fused kernel read beyond a short one.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from multippo.arguments import describe
+from multippo.arguments import describe, is_integer
 from multippo.networks.core.outputs import is_constant, per_environment
 from multippo.trees import named_leaves, select, tree_leaves, tree_map
 
@@ -27,13 +26,10 @@ def check_batch(kind: str, state: Any, batch: int) -> None:
         state: Tree of arrays.
         batch: B.
     """
-    for leaf in tree_leaves(state):
-        if not getattr(leaf, "shape", ()) or leaf.shape[0] != batch:
-            break
-    else:
+    if all(getattr(leaf, "shape", ())[:1] == (batch,) for leaf in tree_leaves(state)):
         return
     for name, leaf in named_leaves(state):
-        if not getattr(leaf, "shape", ()) or leaf.shape[0] != batch:
+        if getattr(leaf, "shape", ())[:1] != (batch,):
             at = f" {name!r}" if name else ""
             raise ValueError(f"{kind} got a carry{at}, {describe(leaf)}; expected {_rows(batch)}.")
 
@@ -69,13 +65,6 @@ def check_steps(kind: str, xs: Any, done: Any) -> None:
             )
 
 
-def _is_count(value: Any) -> bool:
-    try:
-        return not isinstance(value, bool) and operator.index(value) >= 0
-    except (TypeError, ValueError):
-        return False
-
-
 def with_batch_size(initialize_state: _Method) -> _Method:
     """``initialize_state`` with a check of its argument, whose error is plainer than a framework's.
 
@@ -87,7 +76,7 @@ def with_batch_size(initialize_state: _Method) -> _Method:
     def checked(self: Any, *args: Any, **keywords: Any) -> Any:
         # By whatever name the module calls it.
         for batch_size in (*args, *keywords.values())[:1]:
-            if not _is_count(batch_size):
+            if not is_integer(batch_size, 0):
                 raise ValueError(
                     f"{type(self).__name__}.initialize_state({batch_size!r}) is not possible: expected a number of "
                     "environments, an integer of at least 0."

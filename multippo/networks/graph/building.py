@@ -56,15 +56,11 @@ class Builder(Parent):
             TypeError: If ``compute`` is not a StatefulModule of this engine.
         """
         self._open("add_population")
-        if check_name("population", name) in self._held("populations"):
+        if check_name("population", name) in self.held("populations"):
             raise ValueError(f"PopulationGraph has a population {name!r} already; expected another name.")
-        if size is not None and (input_size is not None or output_size is not None):
-            raise ValueError(f"Population {name!r} got size={size!r} and another size; expected the one or the others.")
-        output_size = next((given for given in (size, output_size, input_size) if given is not None), None)
-        if output_size is None:
-            raise ValueError(
-                f"Population {name!r} got no size; expected size=..., or input_size=... and output_size=..."
-            )
+        if (size is None) == (input_size is None and output_size is None):
+            raise ValueError(f"Population {name!r} got no size, or too many; expected size, or input and output_size.")
+        output_size = next(given for given in (size, output_size, input_size) if given is not None)
         population = Population(
             name,
             output_size if input_size is None else input_size,
@@ -144,7 +140,7 @@ class Builder(Parent):
         for here, there in ((source, target), (target, source))[: 2 if reciprocal else 1]:
             ends = [self._population(f"connect({here!r}, {there!r})", name) for name in (here, there)]
             name = connection_name(here, there, delay)
-            if name in self._held("connections"):
+            if name in self.held("connections"):
                 raise ValueError(
                     f"PopulationGraph has a connection {name!r} already; expected another delay. Parallel transforms "
                     "can be summed in one module."
@@ -196,16 +192,12 @@ class Builder(Parent):
                 "to add."
             )
         entry = check_name("output", name if output_to is None else output_to)
-        if entry in self._held("outputs"):
+        if entry in self.held("outputs"):
             raise ValueError(f"PopulationGraph has an output {entry!r} already; expected another name.")
+        if (head if source is None else activation) is not None:
+            raise ValueError(f"add_output({name!r}) takes a head together with source=..., an activation with a size.")
         if source is None:
-            if head is not None:
-                raise ValueError(f"add_output({name!r}) takes a head together with source=... only.")
             self.add_population(name, size, activation=activation)
-        elif activation is not None:
-            raise ValueError(
-                f"add_output({name!r}) takes an activation together with a size only; put it into the head."
-            )
         population = self._population(f"add_output({name!r})", name if source is None else source)
         self._add("outputs", entry, Readout(entry, population, head))
 
@@ -218,8 +210,8 @@ class Builder(Parent):
                 connections without delay form a cycle.
         """
         self._open("finalize")
-        populations, connections = self._held("populations"), self._held("connections")
-        if not self._held("outputs"):
+        populations, connections = self.held("populations"), self.held("connections")
+        if not self.held("outputs"):
             raise ValueError("PopulationGraph has no output; expected add_output(name, source=...) at least once.")
         ends = {name: (c.source, c.target, c.delay) for name, c in connections.items()}
         inputs = [name for name, population in populations.items() if population.input_from is not None]
@@ -229,22 +221,22 @@ class Builder(Parent):
                 (delay for source, _, delay in ends.values() if source == name), default=0
             )
         kinds = ("populations", "connections", "outputs")
-        self.keys = tuple(f"{kind}.{name}" for kind in kinds for name in self._held(kind))
+        self.keys = tuple(f"{kind}.{name}" for kind in kinds for name in self.held(kind))
         self.plan, self.rngs = plan, None
 
-    def _held(self, kind: str) -> Any:
+    def held(self, kind: str) -> Any:
         """Parts of one kind that were added, by name."""
         return getattr(self, kind, {})
 
     def _add(self, kind: str, name: str, module: StatefulModule) -> None:
-        held = self._held(kind)
+        held = self.held(kind)
         if held:
             held[name] = module
         else:
             setattr(self, kind, {name: module})
 
     def _population(self, where: str, name: Any) -> Population:
-        populations = self._held("populations")
+        populations = self.held("populations")
         if name not in tuple(populations):
             raise ValueError(
                 f"PopulationGraph.{where} asks for the population {name!r}; expected one of {list(populations)}, those "

@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from multippo.networks.graph.parts import Population
 from multippo.networks.graph.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from multippo.networks.graph.parts import Connection, Population, Readout
-
 
 _FORWARD, _FEEDBACK = "0.35", "tab:red"
 
 
-def summary(
-    plan: Plan | None,
-    populations: Mapping[str, Population],
-    connections: Mapping[str, Connection],
-    outputs: Mapping[str, Readout],
-) -> str:
-    """The graph in words, one line for each of its parts."""
+def summary(graph: Any) -> str:
+    """A graph in words, one line for each of its parts."""
+    plan, populations, connections, outputs = graph.plan, *map(graph.held, ("populations", "connections", "outputs"))
     lines = ["PopulationGraph(", "  populations:"]
     lines += [f"    {_describe(population)}" for population in populations.values()]
     lines += ["  connections:"]
@@ -61,24 +56,13 @@ def _kind(wrapper: Any, role: str) -> str | None:
     return None if module is None else type(module).__name__
 
 
-def draw(
-    plan: Plan,
-    populations: Mapping[str, Population],
-    connections: Mapping[str, Connection],
-    outputs: Mapping[str, Readout],
-    ax: Axes | None,
-) -> Axes:
-    """The graph as a picture, from left to right; returns the axes.
+def draw(graph: Any, ax: Axes | None) -> Axes:
+    """A graph as a picture, from left to right; returns the axes.
 
     Raises:
         ImportError: If matplotlib is missing.
-        TypeError: If ``ax`` is not one of its axes.
     """
-    if ax is not None and not hasattr(ax, "annotate"):
-        raise TypeError(
-            f"PopulationGraph.plot got a {type(ax).__name__} as its ax; expected a matplotlib.axes.Axes, or None for "
-            "new ones."
-        )
+    plan, populations, connections, outputs = graph.plan, *map(graph.held, ("populations", "connections", "outputs"))
     depth = _depths(plan)
     places = _places(depth)
     last = max(depth.values(), default=0) + 1

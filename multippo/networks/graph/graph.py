@@ -74,7 +74,7 @@ class PopulationGraph(Builder):
     def children_by_key(self) -> dict[Any, StatefulModule]:
         """Populations, connections and outputs."""
         self._ready()
-        return {key: self._held(kind)[name] for key in self.keys for kind, _, name in (key.partition("."),)}
+        return {key: self.held(kind)[name] for key in self.keys for kind, _, name in (key.partition("."),)}
 
     @property
     def scans_in_replay(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -91,7 +91,7 @@ class PopulationGraph(Builder):
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """An observation, tree of ``[B, ...]``, to a dict of ``[B, ...]``."""
-        plan, populations = self._ready(), self._held("populations")
+        plan, populations = self._ready(), self.held("populations")
         children = Pass(self, state, rollout_extras)
 
         def recall(source: str, delay: int) -> Any:
@@ -106,7 +106,7 @@ class PopulationGraph(Builder):
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Many steps: component by component, of which only those with feedback are scanned."""
-        plan, populations = self._ready(), self._held("populations")
+        plan, populations = self._ready(), self.held("populations")
         children = Pass(self, state, rollout_extras, done)
         given: dict[str, Any] = self._observed(plan, xs)
         check_steps(type(self).__name__, given, done)
@@ -147,18 +147,18 @@ class PopulationGraph(Builder):
 
     def _check_buffers(self, state: Any, batch: int) -> None:
         """Raises unless past outputs have ``batch`` rows; a single one would be added to every environment's input."""
-        for name, population in self._held("populations").items():
+        for name, population in self.held("populations").items():
             if population.max_outgoing_delay:
                 check_rows(f"Population {name!r}", state["populations"][name]["buffer"], batch)
 
     def _observed(self, plan: Plan, x: Any) -> dict[str, Any]:
         """Observations by input population."""
-        populations = self._held("populations")
+        populations = self.held("populations")
         return {name: populations[name].observe(x, len(plan.inputs) == 1) for name in plan.inputs}
 
     def _finish(self, children: Pass, outputs: dict[str, Any]) -> StatefulModuleOutput:
         """Runs the heads, and returns the graph's output."""
-        heads = self._held("outputs").items()
+        heads = self.held("outputs").items()
         result = children.finish({name: children.run(f"outputs.{name}", outputs[head.source]) for name, head in heads})
         if not self.record_activations:
             return result
@@ -193,15 +193,14 @@ class PopulationGraph(Builder):
 
         Raises:
             ImportError: If matplotlib is missing.
-            TypeError: If ``ax`` is not one of its axes.
             RuntimeError: Before ``finalize``.
         """
-        plan = self._ready()
-        return draw(plan, self._held("populations"), self._held("connections"), self._held("outputs"), ax)
+        self._ready()
+        return draw(self, ax)
 
     def __repr__(self) -> str:
         """Populations, connections, outputs; and what runs over all steps at once."""
-        return summary(self.plan, self._held("populations"), self._held("connections"), self._held("outputs"))
+        return summary(self)
 
     def __str__(self) -> str:
         """The same on every engine; NNX's own would print every array."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -80,7 +81,7 @@ def make_plan(
     for source, target, _ in connections.values():
         targets[source].append(target)
     reached = {name: _reachable(targets, targets[name]) for name in populations}
-    _check_reached(populations, inputs, reached, connections)
+    _check_reached(populations, inputs, reached)
     # Each population with all those that it reaches and is reached by.
     together = {
         name: tuple(n for n in populations if n == name or (n in reached[name] and name in reached[n]))
@@ -111,25 +112,13 @@ def _reachable(targets: Mapping[str, Iterable[str]], starts: Iterable[str]) -> s
     return found
 
 
-def _check_reached(
-    populations: Sequence[str],
-    inputs: Sequence[str],
-    reached: Mapping[str, set[str]],
-    connections: Mapping[str, tuple[str, str, int]],
-) -> None:
-    fed = {target for _, target, _ in connections.values()}
-    idle = [name for name in populations if name not in inputs and name not in fed]
-    if idle:
-        raise ValueError(
-            f"PopulationGraph has populations without any input: {idle}; expected a connection to each, or an "
-            "observation (add_input, or input_from=...)."
-        )
+def _check_reached(populations: Sequence[str], inputs: Sequence[str], reached: Mapping[str, set[str]]) -> None:
     seen = set(inputs).union(*(reached[name] for name in inputs))
     unreached = [name for name in populations if name not in seen]
     if unreached:
         raise ValueError(
             f"PopulationGraph has populations that no observation reaches: {unreached}; connect a population that has "
-            f"one ({list(inputs) or 'none so far, see add_input'}) to them."
+            f"one ({list(inputs) or 'none so far, see add_input'}) to them, or give them one (input_from=...)."
         )
 
 
@@ -147,23 +136,17 @@ def _in_order(group: Sequence[str], connections: Mapping[str, tuple[str, str, in
         name: [source for source, target, delay in connections.values() if target == name and not delay]
         for name in group
     }
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as error:
+        raise ValueError(
+            f"PopulationGraph has a cycle of connections without delay: {' -> '.join(error.args[1])}; expected a "
+            "delay of at least 1 on one of them, since a population can't read its own output of the same step."
+        ) from None
     order: list[str] = []
     left = list(group)
     while left:
-        ready = next((name for name in left if not any(source in left for source in needs[name])), None)
-        if ready is None:
-            raise ValueError(
-                f"PopulationGraph has a cycle of connections without delay: {_cycle(left, needs)}; expected a "
-                "delay of at least 1 on one of them, since a population can't read its own output of the same step."
-            )
+        ready = next(name for name in left if not any(source in left for source in needs[name]))
         left.remove(ready)
         order.append(ready)
     return order
-
-
-def _cycle(left: Sequence[str], needs: Mapping[str, Sequence[str]]) -> str:
-    """One cycle among populations each of which waits for another one of them."""
-    path = [left[0]]
-    while len(set(path)) == len(path):
-        path.append(next(source for source in needs[path[-1]] if source in left))
-    return " -> ".join(reversed(path[path.index(path[-1]) :]))

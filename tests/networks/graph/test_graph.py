@@ -219,7 +219,7 @@ def test_a_call_before_finalize_and_a_change_after_it_are_refused(torch_engine):
 def test_wrong_observations_are_refused_by_name(torch_engine):
     graph = plain(("a", "b", 1), names="ab", inputs=("a", "b"))
     state, x = graph.initialize_state(2), torch_engine.zeros((2, 1))
-    with pytest.raises(ValueError, match=r"entries \['a'\]; expected 'b', the input_from of Population 'b'"):
+    with pytest.raises(ValueError, match=r"entries \['a'\]; expected it to have the entry 'b'"):
         graph(state, {"a": x})
     with pytest.raises(ValueError, match=r"observation of shape \(2, 1\), but several populations have an input_from"):
         graph(state, x)
