@@ -91,25 +91,6 @@ def test_a_layer_is_found_on_every_engine(engine: Any):
     assert ["goes on with the weights that it knows" in said for said in held] == [True] * 2 * (engine.name == "jax")
 
 
-class Own(mp.StatefulModule):
-    """Holds a layer, and functions that know the module itself."""
-
-    def __init__(self, uses: bool) -> None:
-        self.layer, self.factor = dense(), 2.0
-        self.through = (lambda x: self.layer((), x).output) if uses else (lambda x: self.xp.tanh(x) * self.factor)
-
-    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-        return mp.StatefulModuleOutput(state, self.through(x))
-
-
-def test_a_function_that_knows_its_own_module(engine: Any):
-    assert not captured_weights(mp.Sequential([Own(False)]))
-    found = captured_weights(mp.Sequential([Own(True)]))
-    assert ["Sequential.layers[0].through captures 'self' (Own) and" in said for said in found] == [True] * (
-        engine.name == "jax"
-    )
-
-
 @pytest.mark.parametrize(
     "make",
     [

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import training
-from support import to_numpy
+from support import actor_critic, to_numpy
 
 import multippo as mp
 from multippo.networks.core.outputs import per_environment
@@ -35,16 +35,7 @@ def metric(make: Any) -> Any:
 
 
 def network(layer: Any) -> Any:
-    rngs = mp.Rngs(0)
-    return mp.Sequential(
-        [
-            mp.Parallel(a=layer),
-            mp.Filter("a"),
-            mp.PPOAdapter(
-                action=mp.Sequential([mp.Dense(4, 2, rngs), mp.CategoricalSampler(rngs)]), value=mp.Dense(4, 1, rngs)
-            ),
-        ]
-    )
+    return mp.Sequential([mp.Parallel(a=layer), mp.Filter("a"), actor_critic(4)])
 
 
 MEND = r" Sum or average over its other axes, such as xp.sum(..., axis=-1)."
@@ -73,7 +64,7 @@ WHERE = "failed on the environment's first observation {'obs': (2, 4)} at Sequen
 
 
 @pytest.mark.parametrize("which", WRONG)
-def test_it_is_refused_before_the_first_step(engine, which):
+def test_it_is_refused_before_the_first_step(torch_engine, which):
     make, expected = WRONG[which]
     spy = Spy(Clock(3, num_envs=2))
     run = training.train(spy, network(Returns(make)), catch=(ValueError,))
@@ -84,7 +75,7 @@ def test_it_is_refused_before_the_first_step(engine, which):
     assert not spy.actions
 
 
-def test_the_outermost_module_is_looked_at_too(engine):
+def test_the_outermost_module_is_looked_at_too(torch_engine):
     run = training.train(Clock(3, num_envs=2), Returns(WRONG["loss [B, 1]"][0]), catch=(ValueError,))
     assert "at Returns: regularization_loss is an array of shape (2, 1)" in str(run.error)
     run = training.train(Clock(3, num_envs=2), Returns(lambda net, state, x: (state, x)), catch=(ValueError,))
@@ -103,10 +94,10 @@ def test_numbers_are_every_environments(engine, carries):
     assert run.column("ratio/first_max_dev")[0] <= 1e-6
 
 
-def test_an_array_like_another(engine):
-    like = engine.zeros((3,))
+def test_an_array_like_another(torch_engine):
+    like = torch_engine.zeros((3,))
     assert to_numpy(per_environment("loss", 2, like)).tolist() == [2.0, 2.0, 2.0]
-    assert to_numpy(per_environment("loss", engine.zeros(()) + 2, like)).tolist() == [2.0, 2.0, 2.0]
+    assert to_numpy(per_environment("loss", torch_engine.zeros(()) + 2, like)).tolist() == [2.0, 2.0, 2.0]
     assert to_numpy(per_environment("loss", like + 1, like)).tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(ValueError, match=re.escape("loss is an array of shape (3, 1); expected one number for each")):
-        per_environment("loss", engine.zeros((3, 1)), like)
+        per_environment("loss", torch_engine.zeros((3, 1)), like)

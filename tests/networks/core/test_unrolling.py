@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import gradients, to_numpy
+from support import actor_critic, gradients, to_numpy
 from zoo import BATCH, TIME, inputs
 
 import multippo as mp
@@ -175,19 +175,16 @@ def test_inputs_of_other_steps_or_rows_than_done(torch_engine, name):
         ),
     ],
 )
-def test_a_carry_of_another_kind(engine, make, state, said):
+def test_a_carry_of_another_kind(torch_engine, make, state, said):
     with pytest.raises(ValueError, match=f"^{said}"):
-        make().unroll(state(), arrays(engine, T, B, F), ends(engine, T, B))
+        make().unroll(state(), arrays(torch_engine, T, B, F), ends(torch_engine, T, B))
 
 
 def test_a_rollout_and_its_replay(engine):
     env, key = Clock(3, num_envs=2), mp.random.key(0)
-    network = mp.Sequential(
-        [mp.PPOAdapter(action=mp.Sequential([mp.Dense(4, 2, mp.Rngs(0)), mp.CategoricalSampler(mp.Rngs(0))]),
-                       value=mp.Dense(4, 1, mp.Rngs(1)))]
-    )  # fmt: skip
+    network = actor_critic(4)
     state = network.initialize_state(2)
-    with pytest.raises(ValueError, match=r"^unroll_env got a carry '0.action.1.*of shape \(1, 2\); expected 2 rows"):
+    with pytest.raises(ValueError, match=r"^unroll_env got a carry 'action.1.*of shape \(1, 2\); expected 2 rows"):
         mp.unroll_env(env, env.reset(0), network, network.initialize_state(1), 2, key)
     _, _, transition = mp.unroll_env(env, env.reset(0), network, state, 2, key)
     with pytest.raises(ValueError, match=r"^replay got a carry .*of shape \(3, 2\); expected 2 rows"):
@@ -198,10 +195,8 @@ def test_a_rollout_and_its_replay(engine):
         mp.replay(3, state, transition)
     # NumPy's arrays serve every engine, another engine's none.
     plain = tree_map(lambda x: np.array(engine.to_numpy(x)), transition)
-    again = mp.replay(network, state, plain).loglikelihoods
-    np.testing.assert_array_equal(
-        engine.to_numpy(again), engine.to_numpy(mp.replay(network, state, transition).loglikelihoods)
-    )
+    given, again = (mp.replay(network, state, stored).loglikelihoods for stored in (transition, plain))
+    np.testing.assert_array_equal(engine.to_numpy(given), engine.to_numpy(again))
     other = "torch" if engine.name == "jax" else "jax"
     with mp.use_backend(other) as foreign, pytest.raises(TypeError, match=f"arrays of {other}; the network is a"):
         mp.replay(network, state, tree_map(foreign.asarray, plain))
@@ -231,8 +226,9 @@ def test_structures_without_a_hash(engine):
             return mp.StatefulModuleOutput(state, x * float(sum(self.factors)))
 
     def network(factors: Any) -> Any:
-        sampler = mp.Sequential([mp.Dense(4, 2, mp.Rngs(0)), mp.CategoricalSampler(mp.Rngs(0))])
-        return mp.Sequential([Listed(factors), mp.PPOAdapter(action=sampler, value=mp.Lift(first))])
+        ports = actor_critic(4)
+        ports.value = mp.Lift(first)
+        return mp.Sequential([Listed(factors), ports])
 
     def first(x: Any) -> Any:
         return x[..., :1]

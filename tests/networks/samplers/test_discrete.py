@@ -18,7 +18,7 @@ def blocks(sizes, x):
     return np.split(x, np.cumsum(sizes)[:-1], axis=-1)
 
 
-def test_frequencies_are_the_probabilities(engine):
+def test_frequencies_are_the_probabilities(torch_engine):
     logits, n = np.asarray([0.0, 1.0, -1.0, 2.0], np.float32), 40_000
     action = to_numpy(sample(mp.CategoricalSampler(mp.Rngs(0)), np.tile(logits, (n, 1))).output["action"])
     p = special.softmax(logits)
@@ -27,7 +27,7 @@ def test_frequencies_are_the_probabilities(engine):
 
 
 @pytest.mark.parametrize("nvec", [NVEC, np.asarray([3, 3])], ids=["unequal", "equal"])
-def test_joint_frequencies_are_products(engine, nvec):
+def test_joint_frequencies_are_products(torch_engine, nvec):
     sizes, n = nvec.ravel(), 40_000
     logits = RNG.normal(size=sizes.sum()).astype(np.float32)
     sampler = mp.MultiCategoricalSampler(nvec, mp.Rngs(0))
@@ -98,7 +98,7 @@ def test_what_the_new_policy_excludes_is_infinitely_far(engine):
 
 
 @pytest.mark.parametrize("number", [np.int8, bool, np.float32])
-def test_masked_actions_are_impossible(engine, number):
+def test_masked_actions_are_impossible(torch_engine, number):
     logits = RNG.normal(size=(5, 5)).astype(np.float32) * 3
     x = {"logits": np.repeat(logits, 400, 0), "mask": np.repeat(MASKS, 400, 0).astype(number)}
     sampler = mp.CategoricalSampler(mp.Rngs(0), 0.1)
@@ -115,7 +115,7 @@ def test_masked_actions_are_impossible(engine, number):
     )
     entropy = np.repeat(stats.entropy(np.exp(log_p), axis=-1), 400)
     np.testing.assert_allclose(to_numpy(out.metrics["entropy"]), entropy, rtol=1e-5, atol=1e-6)
-    probability = np.exp(to_numpy(sampler.distribution({k: engine.asarray(v[::400]) for k, v in x.items()})[0]))
+    probability = np.exp(to_numpy(sampler.distribution({k: torch_engine.asarray(v[::400]) for k, v in x.items()})[0]))
     assert (probability[MASKS == 0] == 0).all() and (probability[MASKS == 1] > 0).all()
 
 
@@ -137,7 +137,7 @@ def test_no_gradient_reaches_a_masked_logit(engine, precision, kind):
 
 
 @pytest.mark.parametrize("nvec", [[2, 3], [[2], [3]], [2, 2]])
-def test_each_choice_has_its_own_mask(engine, nvec):
+def test_each_choice_has_its_own_mask(torch_engine, nvec):
     sizes, n = np.asarray(nvec).ravel(), 500
     mask = np.concatenate([[0, 1], [1, 0, 0] if sizes[1] == 3 else [1, 0]])
     x = {"logits": np.zeros((n, sizes.sum()), np.float32), "mask": np.tile(mask, (n, 1))}
@@ -220,7 +220,7 @@ def test_likelihood_entropy_and_divergence_of_switches_are_torchs(engine):
     np.testing.assert_allclose(kl(sampler, logits, other), expected, rtol=1e-10)
 
 
-def test_joint_frequencies_of_switches(engine):
+def test_joint_frequencies_of_switches(torch_engine):
     logits, n = np.asarray([-1.0, 0.5, 2.0], np.float32), 40_000
     action = to_numpy(sample(mp.BernoulliSampler(mp.Rngs(0)), np.tile(logits, (n, 1))).output["action"])
     p = 1 / (1 + np.exp(-logits))

@@ -59,7 +59,7 @@ def test_the_state_independent_density_is_scipys(engine):
 
 
 @pytest.mark.parametrize("kind", ["tanh", "plain", "independent"])
-def test_samples_have_their_mean_and_std(engine, kind):
+def test_samples_have_their_mean_and_std(torch_engine, kind):
     n, std = 20_000, std_of(-0.5)
     if kind == "independent":
         sampler, x = independent(1, np.log(std)), np.full((n, 1), 0.3, np.float32)
