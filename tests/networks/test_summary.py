@@ -98,21 +98,16 @@ def test_a_graph_with_and_without_feedback(torch_engine):
         assert {row.replay for row in around.rows} == {"parallel"}
 
 
-def test_what_does_not_fit_is_told(torch_engine):
-    with pytest.raises(TypeError, match="summary got a int; expected a StatefulModule"):
-        mp.summary(3)
-    with pytest.raises(ValueError, match=r"Dense got an input of shape \(1, 2\); expected 3 features"):
-        mp.summary(mp.Dense(3, 1, mp.Rngs(0)), np.zeros(2))
-
-
 @pytest.mark.parametrize(
-    ("given", "received"),
+    ("module", "given", "said"),
     [
-        (gymnasium.spaces.Box(0.0, 1.0, (3,)), "is a Box;"),
-        ("observation", "is a str;"),
-        ({"a": np.zeros(3), "b": "x"}, "'b' is a str;"),
+        (3, None, "summary got a int; expected a StatefulModule"),
+        (..., np.zeros(2), "Dense got an input of shape (1, 2); expected 3 features"),
+        (..., gymnasium.spaces.Box(0.0, 1.0, (3,)), "summary(sample_input=...) is a Box; expected an example of one"),
+        (..., {"a": np.zeros(3), "b": "x"}, "summary(sample_input=...) 'b' is a str; expected an example of one"),
     ],
 )
-def test_a_sample_that_is_none(torch_engine, given, received):
-    with pytest.raises(TypeError, match=rf"^summary\(sample_input=...\) {received} expected an example of one envir"):
-        mp.summary(mp.Dense(3, 2, mp.Rngs(0)), given)
+def test_what_is_refused(torch_engine, module, given, said):
+    with pytest.raises((TypeError, ValueError)) as refused:
+        mp.summary(mp.Dense(3, 2, mp.Rngs(0)) if module is ... else module, given)
+    assert said in str(refused.value)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import support
 
 import multippo as mp
 from multippo.errors import PLACE, one_line, place_of
@@ -107,11 +108,9 @@ def test_a_module_in_two_places_is_named_by_the_one_that_failed(torch_engine):
 
 
 def actor_critic(features: int) -> Any:
-    rngs = mp.Rngs(0)
-    return mp.PPOAdapter(
-        action=mp.Sequential([mp.Dense(4, 2, rngs), mp.CategoricalSampler(rngs)]),
-        value=mp.Sequential([mp.Dense(4, 4, rngs), mp.Dense(features, 1, rngs)]),
-    )
+    network, rngs = support.actor_critic(4), mp.Rngs(0)
+    network.value = mp.Sequential([mp.Dense(4, 4, rngs), mp.Dense(features, 1, rngs)])
+    return network
 
 
 def test_functions_that_run_a_network(engine):
