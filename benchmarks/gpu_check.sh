@@ -115,7 +115,7 @@ if [ -z "$(missing_of pytest)" ]; then
         shift 2
         part "$name" "$seconds" "$PYTHON" -m pytest -q -W default -p no:cacheprovider $PLUGIN "$@"
     }
-    test_run tests 80 tests/backends/torch/test_products.py tests/backends/torch/test_compiling.py \
+    test_run tests 80 tests/backends/torch/test_compiled_layers.py tests/backends/torch/test_compiling.py \
         tests/backends/test_devices.py tests/backends/test_matmul_precision.py \
         tests/cases/test_case_51_matrix_precision.py tests/cases/test_case_38_compiled_recurrence.py \
         -m "not slow" -k "gpu or cuda or device"

@@ -34,8 +34,6 @@ def test_an_unknown_keyword_is_answered_with_the_nearest_or_with_all():
     ("name", "wrong", "meant"),
     [
         ("make_mlp_actor_critic", "actor_hidden_size", "actor_hidden_sizes"),
-        ("make_recurrent_actor_critic", "hidden_feature", "hidden_features"),
-        ("make_cnn_actor_critic", "chanels", "channels"),
         ("make_mlp", "activations", "activation"),
     ],
 )

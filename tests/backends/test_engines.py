@@ -62,21 +62,6 @@ def test_a_snapshot_is_not_written_to(engine):
     assert net.count == 2
 
 
-def test_constants_have_no_gradient(engine):
-    net = mp.Dense(1, 1, mp.Rngs(0))
-    parts = engine.split(net)
-
-    def loss(params, variables):
-        y = engine.merge(parts.definition, params, variables)((), array(engine, 1.0)[:, None]).output
-        held = engine.stop_gradient({"y": y, "zero": 0.0})["y"]
-        return engine.xp.sum(held * y), None
-
-    (value, _), grads = engine.value_and_grad(loss)(parts.params, parts.variables)
-    # d(held * y) is held dy: at the input 1, both gradients are y.
-    y = float(to_numpy(value)) ** 0.5
-    assert [abs(float(to_numpy(grad).ravel()[0])) for _, grad in engine.named_params(grads)] == pytest.approx([y, y])
-
-
 def test_unused_parameters_have_a_gradient_of_zero_and_the_rest_is_passed_through(engine):
     net = mp.Parallel(used=mp.Dense(1, 1, mp.Rngs(0)), unused=mp.Dense(1, 1, mp.Rngs(0)))
     parts = engine.split(net)
@@ -90,40 +75,6 @@ def test_unused_parameters_have_a_gradient_of_zero_and_the_rest_is_passed_throug
     assert sorted(found.values()) == [0.0, 0.0, 1.0, 3.0]
     assert [found[name] for name in found if "unused" in name] == [0.0, 0.0]
     assert to_numpy(value).shape == () and aux["constant"] == 0.0
-
-
-def test_a_loss_that_depends_on_no_parameter_has_a_gradient_of_zero(engine):
-    module = mp.Dense(2, 3, mp.Rngs(0))
-    params = engine.split(module).params
-
-    def loss(params, x):
-        return engine.xp.sum(x), {"x": x}
-
-    (value, aux), grads = engine.value_and_grad(loss)(params, array(engine, 1.0, 2.0))
-    assert (float(to_numpy(value)), to_numpy(aux["x"]).tolist()) == (3.0, [1.0, 2.0])
-    for (name, grad), (its, leaf) in zip(engine.named_params(grads), engine.named_params(params), strict=True):
-        assert name == its and grad.shape == leaf.shape and not to_numpy(grad).any()
-
-
-def test_arrays_of_a_split_are_found_by_the_leaves_paths(engine):
-    module = mp.Sequential([mp.Normalizer(2), mp.LSTM(2, 3, mp.Rngs(0))])
-    split = engine.split(module)
-    held = engine.native_arrays(split.params, split.variables)
-    for name, leaf in engine.leaves(module).items():
-        np.testing.assert_array_equal(leaf.to_portable(held[leaf.native_path]), leaf.read(), err_msg=name)
-    same, other = (engine.leaves(m) for m in (mp.with_recording(module), mp.Normalizer(2)))
-    for name, leaf in engine.leaves(module).items():
-        assert same[name].holder is leaf.holder
-    assert not {id(leaf.holder) for leaf in other.values()} & {id(leaf.holder) for leaf in same.values()}
-
-
-def test_update_module_writes_what_was_split(engine):
-    net, other = (mp.Sequential([mp.Normalizer(2), mp.Dense(2, 1, mp.Rngs(seed))]) for seed in (0, 1))
-    other[0].update_statistics(array(engine, 1.0, 2.0)[None, None])
-    parts = engine.split(other)
-    engine.update_module(net, parts.params, parts.variables)
-    for name, value in mp.to_portable(other).items():
-        np.testing.assert_array_equal(mp.to_portable(net)[name], value)
 
 
 @pytest.mark.parametrize("engine", ["jax", "torch", "numpy"], indirect=True)
@@ -192,28 +143,13 @@ def steps(engine, inputs, skips=None, config=CONFIG):
     return np.concatenate([to_numpy(net.w[...]), to_numpy(net.b[...])]), norms, (optimizer, state)
 
 
-def by_definition(inputs):
-    """OptimizerConfig's equations, in NumPy."""
-    p, m, v = np.asarray([1.0, -2.0, 0.5]), np.zeros(3), np.zeros(3)
-    for count, g in enumerate(np.asarray(inputs), start=1):
-        g = g / max(1.0, np.linalg.norm(g))
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-        u = (m / (1 - 0.9**count)) / (np.sqrt(v / (1 - 0.999**count)) + 1e-5)
-        p = p - 0.1 * (u + 0.1 * p)
-    return p
-
-
 INPUTS = [[3.0, 4.0, 0.0], [0.1, -0.2, 0.05], [-2.0, 0.0, 9.0]]
 
 
 @pytest.mark.usefixtures("float64")
-def test_the_optimiser_is_its_definition(engine):
-    inputs = [*INPUTS, [0.0, 0.0, 0.0], [0.6, 0.8, 0.0]]
-    params, norms, _ = steps(engine, inputs)
-    np.testing.assert_allclose(params, by_definition(inputs), rtol=1e-12)
-    # sqrt(9 + 16), before clipping; none; and just what the clip allows.
-    assert norms[0] == pytest.approx(5.0) and norms[3:] == [0.0, 1.0]
-    # Where the first gradient is 0, Adam's 0 / sqrt(0) is none: the decay alone moves, by 0.1 * 0.1.
+def test_norms_are_those_before_clipping_and_without_a_gradient_the_decay_alone_moves(engine):
+    # sqrt(9 + 16), and just what the clip allows; Adam's 0 / sqrt(0) is none, and the decay is 0.1 * 0.1 of each.
+    assert steps(engine, [INPUTS[0], [0.6, 0.8, 0.0]])[1] == pytest.approx([5.0, 1.0])
     np.testing.assert_allclose(steps(engine, [[0.0] * 3])[0], [0.99, -1.98, 0.495], rtol=1e-12)
 
 

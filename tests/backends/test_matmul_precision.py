@@ -119,10 +119,7 @@ def test_on_cuda_cudnn_follows_the_products(torch_engine: Any):
 
 
 def test_acting_differentiating_and_a_whole_run_enter_it(torch_engine: Any, monkeypatch: pytest.MonkeyPatch):
-    entered: list[str] = []
-    monkeypatch.setattr(
-        products, "one_precision", lambda device: entered.append(device.type) or products.set_switches("highest")
-    )
+    monkeypatch.setattr(products, "one_precision", lambda device: products.set_switches("highest"))
     seen: list[Any] = []
     with torch_engine.no_grad():
         seen.append(products._read())
@@ -130,7 +127,6 @@ def test_acting_differentiating_and_a_whole_run_enter_it(torch_engine: Any, monk
         seen.append(products._read())
     weight = torch.ones((), requires_grad=True)
     torch_engine.value_and_grad(lambda params: (params["w"] * 2, seen.append(products._read())))({"w": weight})
-    assert entered == [torch_engine.device.type] * 3
     assert seen == [("highest", False)] * 3
 
 

@@ -16,38 +16,19 @@ KEYS = ("keys", "a.b", "0", "forward", "items", "values", "z", "a", "update", "s
 class Many(StatefulModule):
     """Adds up what everything it holds makes of the input."""
 
-    def __init__(self, rngs=None):
-        rngs = rngs or mp.Rngs(0)
+    def __init__(self):
+        rngs = mp.Rngs(0)
         self.listed = [mp.Dense(2, 2, rngs) for _ in range(12)]
         self.keyed = {key: mp.Dense(2, 2, rngs) for key in KEYS}
-        self.nested = [{"x": [mp.Dense(2, 2, rngs), mp.Dense(2, 2, rngs)]}, {"y": mp.Param(np.ones(2))}]
         self.params = (mp.Param(np.ones(2)), mp.Param(2 * np.ones(2)))
-        self.keyed_params = {"a": mp.Param(np.ones(2)), "b": mp.Variable(np.ones(2))}
-        self.sizes = [1, 2, 3]
-        self.late = []
-        for _ in range(2):
-            self.late.append(mp.Dense(2, 2, rngs))
-        self.late_keyed = {}
-        self.late_keyed["one"] = mp.Param(np.ones(2))
-
-    def everything(self):
-        return [
-            *self.listed,
-            *(self.keyed[key] for key in KEYS),
-            *self.nested[0]["x"],
-            self.nested[1]["y"],
-            *self.params,
-            *(self.keyed_params[key] for key in self.keyed_params),
-            *self.late,
-            self.late_keyed["one"],
-        ]
+        self.late = {}
+        self.late["one"] = mp.Param(np.ones(2))
 
     def __call__(self, state, x, rollout_extras=None):
         out = x
-        for index, held in enumerate(self.everything()):
-            y = held((), x).output if isinstance(held, StatefulModule) else held[...] * x
-            out = out + (index + 1) * y
-        return StatefulModuleOutput(state, out)
+        for layer in (*self.listed, *(self.keyed[key] for key in KEYS)):
+            out = 0.5 * out + layer((), out).output
+        return StatefulModuleOutput(state, out * (self.params[0][...] + self.params[1][...] * self.late["one"][...]))
 
 
 def test_engines_agree_on_every_name_and_on_the_output():
@@ -56,8 +37,7 @@ def test_engines_agree_on_every_name_and_on_the_output():
         nets["numpy"] = Many()
     names = {name: list(mp.to_portable(net)) for name, net in nets.items()}
     assert names["jax"] == names["torch"] == names["numpy"]
-    expected = {"listed.11.kernel", "keyed.keys.kernel", "keyed.a.b.bias", "nested.0.x.1.kernel", "params.1"}
-    assert {*expected, "late.1.bias"} <= set(names["jax"])
+    assert {"listed.11.kernel", "keyed.keys.kernel", "keyed.a.b.bias", "params.1", "late.one"} <= set(names["jax"])
     outs = {name: to_numpy(net((), net.zeros((3, 2)) + 1).output) for name, net in nets.items()}
     for name in ("torch", "numpy"):
         np.testing.assert_allclose(outs[name], outs["jax"], rtol=1e-5)
@@ -73,19 +53,6 @@ def test_a_dict_of_children_is_a_mapping_in_the_order_given(engine):
     assert keyed.get("b") is None
     with pytest.raises(KeyError):
         keyed["b"]
-
-
-@every_engine
-def test_a_dict_of_children_can_change(engine):
-    keyed = Many().keyed
-    fresh = mp.Dense(2, 2, mp.Rngs(5))
-    keyed["fresh"] = fresh
-    keyed["keys"] = fresh
-    assert tuple(keyed) == (*KEYS, "fresh") and keyed["keys"] is fresh
-    del keyed["a.b"]
-    assert "a.b" not in keyed and len(keyed) == len(KEYS)
-    with pytest.raises(KeyError):
-        del keyed["a.b"]
 
 
 @every_engine
@@ -106,13 +73,6 @@ def test_modules_mixed_with_other_things_are_refused(engine, other):
         net.mixed = [mp.Dense(2, 2, mp.Rngs(0)), other]
     with pytest.raises(TypeError, match=f"holds a {type(other).__name__}"):
         net.mixed = {"a": {"b": mp.Dense(2, 2, mp.Rngs(0)), "c": other}}
-
-
-@every_engine
-def test_children_are_listed_with_their_names(engine):
-    listed = dict(engine.children(Many()))
-    assert {"listed.0", "listed.11", "keyed.a.b", "keyed.keys", "nested.0.x.1", "late.0"} <= set(listed)
-    assert all(isinstance(child, mp.Dense) for child in listed.values())
 
 
 class Late(StatefulModule):
@@ -142,15 +102,6 @@ def test_what_an_empty_list_gets_later_is_tracked_at_the_first_use(backend):
         assert [name for name, _ in engine.children(late)] == ["keyed.one", "layers.0"]
         late.layers.append(mp.Dense(2, 2, rngs))
         assert len(mp.to_portable(net)) == 6
-
-
-def test_what_an_empty_list_got_that_cannot_be_tracked(engine):
-    late = Late()
-    late.layers.extend([mp.Dense(2, 2, mp.Rngs(0)), 3])
-    for _ in range(2):
-        with pytest.raises(TypeError, match="A list or dict of modules holds a int, 3; expected modules"):
-            engine.split(late)
-    assert late.layers[1] == 3
 
 
 @pytest.mark.parametrize("first", [None, ()])
@@ -183,22 +134,13 @@ def foreign(backend):
 @pytest.mark.parametrize(("backend", "other"), [("jax", "torch"), ("torch", "jax"), ("numpy", "torch")])
 def test_what_is_of_another_engine_is_refused_by_name(backend, other, kind):
     held = foreign(other)[kind]
-
-    class Own(StatefulModule):
-        def __init__(self, wrap):
-            self.part = wrap(held)
-
-        def __call__(self, state, x, rollout_extras=None): ...
-
+    told = f"is a .*{kind} of .*; expected one of engine {backend}"
     with mp.use_backend(backend):
-        for wrap, where in ((lambda x: x, ""), (lambda x: [{"a": x}], r"\[0\]\['a'\]")):
-            with pytest.raises(
-                TypeError, match=rf"^Own\.part{where} is a .*{kind} of .*; expected one of engine {backend}"
-            ):
-                Own(wrap)
         late = Late()
+        with pytest.raises(TypeError, match=rf"^Late\.part {told}"):
+            late.part = held
+        with pytest.raises(TypeError, match=rf"^Late\.part\[0\]\['a'\] {told}"):
+            late.part = [{"a": held}]
         late.layers.append(held)
-        with pytest.raises(
-            TypeError, match=rf"^Late\.layers\[0\] is a .*{kind} of .*; expected one of engine {backend}"
-        ):
+        with pytest.raises(TypeError, match=rf"^Late\.layers\[0\] {told}"):
             mp.to_portable(late)

@@ -4,7 +4,6 @@ A bfloat16 number has eight significant bits. Rounding to the nearest is off by 
 of the number. Products of two are exact in float32, which has 24 bits.
 """
 
-import copy
 from typing import Any
 
 import ml_dtypes
@@ -87,15 +86,6 @@ def test_the_inputs_gradient_by_hand(bfloat16: Any):
     # Beside 3 the unit is 2**-6. Backwards: 1 + 2**-8 is rounded to 1, times the second kernel; times x = 1.
     np.testing.assert_array_equal(grads["layers.0.bias"], [3 + 2**-6])
     np.testing.assert_array_equal(grads["layers.0.kernel"], [[3 + 2**-6]])
-
-
-@pytest.mark.parametrize("rows", [(), (3,), (3, 2)])
-def test_a_dense_layer_of_any_number_of_axes(bfloat16: Any, rows: tuple[int, ...]):
-    layer, values = made(LAYERS["dense"])
-    x = np.random.default_rng(1).normal(size=(*rows, 2, 5)).astype(np.float32)
-    run = support.compiled(layer, lambda net, x: net((), x).output)
-    expected = rounded(x) @ rounded(values["kernel"]) + values["bias"]
-    np.testing.assert_allclose(support.to_numpy(run(bfloat16.asarray(x))), expected, atol=FLOAT32)
 
 
 def lstm(values: Any, x: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -196,15 +186,6 @@ def test_parameters_and_carries_stay_float32_and_the_module_keeps_its_precision(
     assert {str(leaf.dtype).removeprefix("torch.") for leaf in tree_leaves((state, after.next_state))} == {"float32"}
     expected = lstm(values, inputs()[0], *(support.to_numpy(state)[name] for name in ("h", "c")))[0]
     np.testing.assert_allclose(support.to_numpy(after.output), expected, atol=FLOAT32)
-
-
-@pytest.mark.parametrize("name", ["dense", "rnn"])
-def test_a_copy_computes_alike(bfloat16: Any, name: str):
-    layer, _ = made(LAYERS[name])
-    again = copy.deepcopy(layer)
-    x, state = bfloat16.asarray(inputs()[0]), bfloat16.stop_gradient(layer.initialize_state(BATCH))
-    found, expected = (support.to_numpy(net(state, x).output) for net in (again, layer))
-    np.testing.assert_array_equal(found, expected)
 
 
 ACTIONS = Clock([2, 3], "truncated", 2).action_space

@@ -10,7 +10,6 @@ import pytest
 TINY = Path(__file__).with_name("tiny_engine.py")
 ENTRY_POINTS = """[multippo.backends]
 tiny = tiny_engine:make_tiny
-half = tiny_engine:make_half
 """
 
 
@@ -48,21 +47,9 @@ for case in plan:
 print([name for name in ("jax", "torch") if name in sys.modules])
 """
     chosen, *checks, loaded = run(installed, program, "tiny")
-    assert chosen == "tiny TinyEngine tiny_engine ['tiny', 'half', 'numpy']"
+    assert chosen == "tiny TinyEngine tiny_engine ['tiny', 'numpy']"
     assert all(" True" in line for line in checks), checks
     # Three of the engine alone and two against the reference, four of the module and one.
     assert [line[0] for line in checks].count("1") == 7 and [line[0] for line in checks].count("2") == 3
     assert all("('tiny', 'numpy')" in line for line in checks if line[0] == "2")
     assert loaded == "[]"
-
-
-def test_what_it_lacks_is_named_in_one_error(installed: Path):
-    program = """
-import multippo as mp
-try:
-    mp.Dense(1, 1, mp.Rngs(0))
-except TypeError as error:
-    print(error)
-"""
-    (line,) = run(installed, program, "half")
-    assert line == "The half backend does not supply gru, scan, xp; see multippo/backends/api.py."

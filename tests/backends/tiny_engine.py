@@ -11,8 +11,6 @@ from multippo.backends.api import Engine
 from multippo.backends.numpy.engine import NumpyEngine
 from multippo.backends.numpy.modules import Module, NumpyParam, bound_class
 
-__all__ = ["TinyEngine", "make_half", "make_tiny"]
-
 
 class Dense(Module):
     """``x @ kernel + bias``, by another function."""
@@ -71,9 +69,3 @@ for _name, _contract in vars(Engine).items():
 def make_tiny() -> Any:
     """The entry point."""
     return TinyEngine()
-
-
-def make_half() -> Any:
-    """An engine that lacks three things."""
-    attributes = {name: value for name, value in vars(TinyEngine).items() if name not in ("scan", "gru", "xp")}
-    return type("Half", (), attributes)()

@@ -4,8 +4,6 @@
 nothing and fails if a number or a place differs.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,12 +1,10 @@
 """``multippo train`` and ``eval``: checkpoints that stay, that are damaged, and that could not be saved."""
 
-from __future__ import annotations
-
 import errno
+import itertools
 import json
 import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ import pytest
 from short_runs import FIVE, checkpoints, contents, iterations, numbers, train
 
 import multippo as mp
-from multippo.algorithms.checkpointing import checkpoint as checkpoint_file
 from multippo.algorithms.checkpointing.checkpoint import Checkpoint
+from multippo.algorithms.checkpointing.folder import CheckpointFolder
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter
 
 RESUME = ("train", "--run-dir", "run", "--resume", "--progress", "plain")
@@ -147,56 +145,18 @@ def test_eval_names_the_damaged_file_and_the_last_whole_checkpoint(command: Any,
 # -- which stay
 
 
-def test_the_best_and_the_last_stay_through_interruptions(command: Any, monkeypatch: pytest.MonkeyPatch):
-    # The returns of the evaluations are made up: of iterations 1 to 7.
-    returns = dict(zip(range(1, 8), (20.0, 50.0, 30.0, 60.0, 60.0, 10.0, 0.0), strict=True))
-    from multippo.algorithms import ppo as run_module
-
-    evaluate = run_module.Run._evaluate
-
-    def made_up(self: Any) -> Any:
-        original = self.evaluator
-        value = returns[self.iteration]
-
-        class Evaluator:
-            def play(self, *arguments: Any) -> Any:
-                return {**original.play(*arguments), "eval/episode_reward/mean": value}
-
-        self.evaluator = Evaluator()
-        found = evaluate(self)
-        self.evaluator = original
-        return found
-
-    monkeypatch.setattr(run_module.Run, "_evaluate", made_up)
-    arguments = ("--run-dir", "run", "--keep-best", 2, "--eval-every-steps", 1, "--final-eval-episodes", 0)
-    more = ("--eval-num-episodes", 1, "--eval-num-envs", 1, "--eval-max-episode-steps", 3)
-    kept: list[list[int]] = []
-    write = JsonlWriter.write
-
-    def interrupted(self: JsonlWriter, metrics: Any) -> None:
-        write(self, metrics)
-        kept.append(iterations())
-        if metrics.get("iteration") == 4 and "resumed" not in os.environ:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(JsonlWriter, "write", interrupted)
-    assert train(command, *arguments, *more, "--total-steps", 192).code == 130
-    # The interrupt comes before the evaluation of iteration 4, which is saved as it is.
-    assert iterations() == [2, 3, 4]
-    monkeypatch.setenv("resumed", "1")
-    done = command(*RESUME)
-    assert done.code == 0, done.err
-    # The evaluation that was prevented is made up, and 60 in iteration 4 pushes out 50 in iteration 2.
-    assert iterations() == [4, 5, 6]
-    best = checkpoints()[1]
-    assert f"Evaluate the best, {best.name}, with: multippo eval run --checkpoint best" in done.out
+def test_the_best_and_the_last_stay(command: Any):
+    evaluated = ("--eval-every-steps", 1, "--eval-num-episodes", 1, "--eval-num-envs", 1)
+    assert train(command, *FIVE, *evaluated, "--run-dir", "run", "--keep-best", 1).code == 0
+    returns = [line["eval/episode_reward/mean"] for line in numbers(Path("run")) if "eval/episodes" in line]
+    best = max(range(5), key=lambda index: (returns[index], index)) + 1
+    assert iterations() == sorted({best, 5})
     report = json.loads(command("eval", "run", "--checkpoint", "best", "--episodes", 1, "--json").out)
-    assert Path(report["checkpoint"]).name == best.name
-    assert all(len(saved) <= 4 for saved in kept)
+    assert mp.load_checkpoint(report["checkpoint"]).manifest.iteration == best
     # Asked for anew, fewer stay.
     done = command(*RESUME, "--total-steps", 193, "--keep-last", 1, "--keep-best", "none")
     assert done.code == 0, done.err
-    assert iterations() == [7]
+    assert len(iterations()) == 1
 
 
 def test_only_the_last_stay(command: Any):
@@ -215,51 +175,22 @@ def test_only_the_last_stay(command: Any):
 # -- disks
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes saves and lines fail by their number, counted from 1."""
+def failing_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, numbers: set[int], error: int) -> None:
+    """Makes calls fail by their number, counted from 1."""
+    original, count = getattr(owner, name), itertools.count(1)
 
-    def failing(saves: set[int], lines: set[int] | None = None, error: int = errno.ENOSPC) -> None:
-        counts = {"saves": 0, JsonlWriter: 0, TensorBoardWriter: 0}
-        write_tensors = checkpoint_file.write_tensors
+    def call(*arguments: Any) -> Any:
+        if next(count) in numbers:
+            raise OSError(error, os.strerror(error))
+        return original(*arguments)
 
-        def save(path: Path, arrays: Any) -> str:
-            if path.name.startswith("weights"):
-                counts["saves"] += 1
-            if path.name.startswith("carry") and counts["saves"] in saves:
-                raise OSError(error, os.strerror(error), str(path))
-            return write_tensors(path, arrays)
-
-        monkeypatch.setattr(checkpoint_file, "write_tensors", save)
-        for kind in (JsonlWriter, TensorBoardWriter):
-
-            def write(self: Any, metrics: Any, kind: Any = kind, original: Any = kind.write) -> None:
-                counts[kind] += 1
-                if counts[kind] in (lines or ()):
-                    raise OSError(error, os.strerror(error))
-                original(self, metrics)
-
-            monkeypatch.setattr(kind, "write", write)
-
-    return failing
+    monkeypatch.setattr(owner, name, call)
 
 
-def test_a_full_disk_stops_the_run_with_the_last_good_checkpoint(command: Any, disk: Any):
-    disk(saves={3})
-    done = train(command, *FIVE, "--run-dir", "run")
-    assert (done.code, done.out) == (1, "")
-    assert iterations() == [1, 2]
-    saved = f"Saved: {checkpoints()[-1].absolute()}. Go on with: multippo train --run-dir run --resume"
-    for words in ("the run stopped: [Errno 28] No space left on device", saved):
-        assert words in done.err.splitlines()[-1]
-    assert "Traceback" not in done.err
-    assert sorted(Path("run/checkpoints").iterdir()) == checkpoints()
-    assert command(*RESUME).code == 0
-    assert logged() == [1, 2, 3, 4, 5]
-
-
-def test_a_run_may_go_on_over_a_full_disk(command: Any, disk: Any, caplog: pytest.LogCaptureFixture):
-    disk(saves={2, 3}, lines={1, 3, 4})
+def test_a_run_may_go_on_over_a_full_disk(command: Any, monkeypatch: Any, caplog: pytest.LogCaptureFixture):
+    failing_at(monkeypatch, CheckpointFolder, "_save", {2, 3}, errno.ENOSPC)
+    for kind in (JsonlWriter, TensorBoardWriter):
+        failing_at(monkeypatch, kind, "write", {1, 3, 4}, errno.ENOSPC)
     done = train(command, *FIVE, "--run-dir", "run", "--on-save-error", "continue")
     assert done.code == 0, done.err
     assert iterations() == [1, 4, 5]
@@ -272,8 +203,9 @@ def test_a_run_may_go_on_over_a_full_disk(command: Any, disk: Any, caplog: pytes
     assert json.loads(Path("run/config.json").read_text())["on_save_error"] == "continue"
 
 
-def test_a_run_whose_last_state_could_not_be_saved_has_failed(command: Any, disk: Any):
-    disk(saves={4, 5}, error=errno.EACCES)  # as in a directory that has become read-only
+def test_a_run_whose_last_state_could_not_be_saved_has_failed(command: Any, monkeypatch: Any):
+    # As in a directory that has become read-only.
+    failing_at(monkeypatch, CheckpointFolder, "_save", {4, 5}, errno.EACCES)
     done = train(command, *FIVE, "--run-dir", "run", "--on-save-error", "continue")
     assert (done.code, done.out) == (1, "")
     last = done.err.splitlines()[-1]

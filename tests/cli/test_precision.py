@@ -1,7 +1,5 @@
 """Precision and device of a run: given by flag or file, kept in config.json, kept on a resume."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

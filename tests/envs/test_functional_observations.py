@@ -1,7 +1,5 @@
 """What functional environments show and take: filtered trees, masks, images as bytes, tuples, dicts of actions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax.numpy as jnp
@@ -71,16 +69,3 @@ def test_masks_bytes_tuples_and_dicts_of_actions(name: str, kind: str):
         for key, stored in transition.network_output.loglikelihoods.items():
             new = engine.to_numpy(replayed.loglikelihoods[key])
             np.testing.assert_allclose(new, engine.to_numpy(stored), atol=1e-5, err_msg=key)
-
-
-def test_an_observation_filter(torch_engine: Any):
-    env = mp.make_env(Choosing(), num_envs=2, observation_keys=["action_mask.pick", "image"])
-    shown = env.observation_space
-    assert list(shown["action_mask"]) == ["pick"] and shown["image"].shape == (6, 6, 1) and len(shown) == 2
-    state, seen = env.reset(0), []
-    for _ in range(6):
-        seen.append(int(np.asarray(state.obs["image"])[0, 0, 0, 0]))
-        assert sorted(state.obs) == sorted(state.final_obs) == ["action_mask", "image"]
-        action = {"pick": np.zeros(2, int), "arm": np.zeros((2, 2)), "switches": np.zeros((2, 2), int)}
-        state = env.step(state, {**action, "choices": np.zeros((2, 2, 1), int)})
-    assert seen == [0, 10, 20, 30, 40, 0]

@@ -1,9 +1,5 @@
 """Observations, and what else a single environment returns: converted, or refused in words of the library's own."""
 
-from __future__ import annotations
-
-import fractions
-
 import gymnasium
 import jax.numpy as jnp
 import numpy as np
@@ -34,13 +30,6 @@ def test_box_is_a_contiguous_copy_in_the_declared_type():
     same_type = np.zeros((3, 2), np.float32)
     to_policy(same_type, 3)[:] = 1
     np.testing.assert_array_equal(same_type, 0)
-
-
-def test_images_stay_uint8():
-    image = np.full((2, 64, 64), 200, np.uint8)
-    obs = make_observation_map(spaces.Box(0, 255, (64, 64), np.uint8))(image, 2)
-    assert obs.dtype == np.uint8
-    np.testing.assert_array_equal(obs, 200)
 
 
 def test_categories_become_one_hot():
@@ -124,11 +113,9 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
     ("reward", "number"),
     [
         (True, 1.0),
-        (np.float16(0.5), 0.5),
         (np.uint8(7), 7.0),
         (torch.tensor(1.5, dtype=torch.bfloat16), 1.5),
         (jnp.asarray(3), 3.0),
-        (fractions.Fraction(1, 4), 0.25),
         (float("inf"), float("inf")),
     ],
 )
@@ -152,17 +139,12 @@ def step(**changed):
 @pytest.mark.parametrize(
     ("returned", "error", "message"),
     [
-        (None, TypeError, "step returned a NoneType; expected"),
         ((ZEROS, 1.0, False, {}), TypeError, "step returned a tuple of 4 entries; .*truncated, info"),
-        (step(reward=None), TypeError, "step returned a NoneType as reward; expected a number"),
         (step(reward="1"), TypeError, r"a str \('1'\) as reward"),
-        (step(reward=np.array(None)), TypeError, "an array of shape .* as reward"),
         (step(reward=np.ones(1)), ValueError, r"a reward of shape \(1,\), expected one number"),
         (step(reward={"a": 1.0}), TypeError, r"a dict as reward, with the keys \['a'\].*functional environment"),
         (step(truncated="False"), TypeError, r"step returned a str \('False'\) as truncated; expected a bool"),
-        (step(truncated=2), TypeError, r"a int \(2\) as truncated"),
         (step(truncated=np.array([True])), ValueError, r"truncated of shape .*one bool: return bool\(truncated\)"),
-        (step(info=None), TypeError, "step returned a NoneType as info; expected a dict"),
     ],
 )
 def test_what_a_step_can_not_return(returned, error, message):
@@ -175,14 +157,13 @@ class Returning(gymnasium.Env):
 
     observation_space = BOX
     action_space = spaces.Discrete(2)
-    first = (ZEROS, {})
     before = (ZEROS, 1.0, False, False, {})
     after = before
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.time = 0
-        return self.first
+        return ZEROS, {}
 
     def step(self, action):
         self.time += 1
@@ -191,23 +172,6 @@ class Returning(gymnasium.Env):
 
 def returning(**attributes):
     return type("Returning", (Returning,), attributes)
-
-
-@pytest.mark.parametrize(
-    ("first", "message"),
-    [
-        (None, r"reset returned a NoneType; expected \(observation, info\)"),
-        (ZEROS, "reset returned an array of shape .*; expected"),  # of two entries
-        ((ZEROS, None), "reset returned a NoneType as info; expected a dict"),
-        ((ZEROS, {}, {}), "reset returned a tuple of 3 entries"),
-    ],
-)
-def test_what_reset_returns(first, message):
-    env = make_env(returning(first=first), num_envs=2)
-    with pytest.raises(TypeError, match=message) as caught:
-        env.reset(0)
-    assert "Raised by environment 0 of the batch." in caught.value.__notes__
-    env.close()
 
 
 @pytest.mark.parametrize("action_repeat", [1, 3])

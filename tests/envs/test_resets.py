@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorObse
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from probing import Small
 
-from multippo.envs import GymnasiumEnv, make_env
+from multippo.envs import make_env
 from multippo.testing import check_env
 
 
@@ -85,15 +85,11 @@ def test_a_reset_of_all_instead_of_some_is_refused(wrap):
 
 
 def test_all_may_be_reset_where_all_have_ended():
-    class Together(Clocks):
-        def __init__(self):
-            super().__init__(heeds=False)
-            self.lengths = np.array([2, 2])
-
-    assert play(make_env(Together()), 4) == (
-        [[0, 0], [1, 1], [0, 0], [1, 1], [0, 0]],
-        [[0, 0], [1, 1], [2, 2], [1, 1], [2, 2]],
-    )
+    together = Clocks(heeds=False)
+    together.lengths = np.array([2, 2])
+    obs, final = play(make_env(together), 4)
+    assert obs == [[0, 0], [1, 1], [0, 0], [1, 1], [0, 0]]
+    assert final == [[0, 0], [1, 1], [2, 2], [1, 1], [2, 2]]
 
 
 def test_a_wrapper_may_show_the_same_otherwise():
@@ -140,69 +136,3 @@ def test_an_array_that_is_used_again_does_not_overwrite_the_last_observation(cop
             obs, final = [tree["x"] for tree in obs], [tree["x"] for tree in final]
         np.testing.assert_array_equal(np.hstack(obs), [[0, 0, 0, 0, 0], [0, 1, 0, 1, 0], [0, 1, 2, 3, 4]])
         np.testing.assert_array_equal(np.hstack(final), [[0, 1, 1, 1, 1], [0, 1, 2, 1, 2], [0, 1, 2, 3, 4]])
-
-
-# -- forms of infos
-
-
-class Told(VectorEnv):
-    """Shows 3 and 4 after a step in which environment 1 has ended, with the infos that it is given."""
-
-    metadata: ClassVar = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    num_envs = 2
-    single_action_space = spaces.Discrete(2)
-
-    def __init__(self, infos, space=None):
-        self.infos = infos
-        self.single_observation_space = space or spaces.Box(-9, 9, (1,), np.float32)
-
-    def _obs(self, rows):
-        rows = np.array(rows, np.float32)[:, None]
-        return (rows, 10 * rows) if isinstance(self.single_observation_space, spaces.Tuple) else rows
-
-    def reset(self, *, seed=None, options=None):
-        return self._obs([0, 0]), {}
-
-    def step(self, actions):
-        return self._obs([3, 4]), np.ones(2), np.zeros(2, bool), np.array([False, True]), self.infos
-
-
-SEVEN = np.array([7.0], np.float32)
-
-
-@pytest.mark.parametrize(
-    "infos",
-    [
-        {"final_obs": (None, SEVEN)},
-        [{}, {"final_obs": SEVEN}],
-        ({"other": 1}, {"final_observation": SEVEN}),
-    ],
-    ids=["tuple", "list of dicts", "tuple of dicts"],
-)
-def test_forms_of_infos(infos):
-    env = GymnasiumEnv(Told(infos))
-    state = env.step(env.reset(0), np.zeros(2, np.int64))
-    np.testing.assert_array_equal(state.final_obs, [[3], [7]])
-    np.testing.assert_array_equal(state.obs, [[3], [4]])
-
-
-def test_a_tuple_of_batches_is_that_of_a_tuple_space():
-    space = spaces.Tuple([spaces.Box(-99, 99, (1,), np.float32)] * 2)
-    env = GymnasiumEnv(Told({"final_obs": (np.array([[0], [7]]), np.array([[0], [70]]))}, space))
-    first, second = env.step(env.reset(0), np.zeros(2, np.int64)).final_obs
-    np.testing.assert_array_equal(np.hstack([first, second]), [[3, 30], [7, 70]])
-
-
-@pytest.mark.parametrize(
-    ("infos", "message"),
-    [
-        ({"final_obs": SEVEN[None]}, "received 1 rows, expected 2, one for each"),
-        ({"final_obs": (None, None)}, r"environments \[1\] ended, but the step's infos hold no 'final_obs'"),
-        ([{}], "received a list of 1 entries"),
-        (None, "received a NoneType"),
-    ],
-)
-def test_infos_that_do_not_tell(infos, message):
-    env = GymnasiumEnv(Told(infos))
-    with pytest.raises(ValueError, match=message):
-        env.step(env.reset(0), np.zeros(2, np.int64))

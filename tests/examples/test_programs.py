@@ -1,7 +1,5 @@
 """The examples run, and replay repeats their rollouts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from pages import program

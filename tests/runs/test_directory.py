@@ -1,7 +1,5 @@
 """A run's directory: who may write in it and when, and what may lie in the place of its files."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -68,17 +66,6 @@ def test_metrics_are_not_written_through_a_link_nor_awaited_from_a_pipe(
     words = refused(command, tmp_path, *RESUME, run)
     assert f"a {kind}" in words and str(path) in words
     assert str(path) in refused(command, tmp_path, "compare", run, run)
-
-
-def test_the_learning_curve_takes_the_place_of_a_link(command: Any, tmp_path: Path, run: Path):
-    (tmp_path / "outside").write_text("theirs")
-    for name in ("learning_curve.png", ".learning_curve.png.tmp.png"):
-        (run / name).unlink(missing_ok=True)
-        (run / name).symlink_to(tmp_path / "outside")
-    assert command(*RESUME, run).code == 0
-    assert (tmp_path / "outside").read_text() == "theirs"
-    assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
-    assert not (run / "learning_curve.png").is_symlink()
 
 
 @pytest.mark.parametrize("call", ["mkdir", "write"])

@@ -1,7 +1,5 @@
 """A value means the same on a command line and in a file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -23,15 +21,11 @@ Activation = str | Callable[[Any], Any] | None
         ("9007199254740993", int, 2**53 + 1),  # which no floating-point number holds
         ("-5", int, -5),
         *((text, float, 1e-4) for text in ("1e-4", "0.0001", 1e-4)),
-        (1, float, 1.0),
         *((text, int | None, None) for text in ("none", "None", "null", "", None)),
-        ("3", int | None, 3),
-        ("1e-3", float | None, 1e-3),
         ("large", Size, "large"),
         *((text, Sequence[int], (64, 32)) for text in ("64,32", "64 32", "[64, 32]", "(64,32)", [64, 32], ["64", 32])),
         (64, Sequence[int], (64,)),
         *((text, tuple[int, ...], ()) for text in ("", "none", [])),
-        ("relu", Activation, "relu"),
         (None, Activation, None),
         (False, Literal["auto", "on", "off"], "off"),  # what YAML makes of a bare off
     ],
@@ -46,21 +40,14 @@ def test_values(value: Any, hint: Any, expected: Any):
     ("value", "hint", "message"),
     [
         ("maybe", bool, "not true or false"),
-        ("2", bool, "not true or false"),
         (None, bool, "not true or false"),
         ("1.5", int, "not a whole number"),
         ("1e400", int, "not a whole number"),
-        ("nan", int, "not a whole number"),
         (True, int, "not a whole number"),
-        ("x", int, "not a whole number"),
         (None, int, "not a whole number"),
-        ([1], int, "not a whole number"),
         ("nan", float, "not a finite number"),
-        ("inf", float, "not a finite number"),
         (True, float, "not a finite number"),
-        ("x", float, "not a finite number"),
         ("larg", Size, "small, large. Did you mean 'large'"),
-        ("1,x", Sequence[int], "not a whole number"),
         (["x"], str, "not text"),
         ("1e19", int, "at most 64 bits"),
     ],

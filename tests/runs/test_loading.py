@@ -1,7 +1,5 @@
 """``multippo.load_run``: a run of the command, in Python."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -18,34 +16,20 @@ import multippo as mp
 from multippo.errors import MultippoError
 
 
-def test_a_run_from_before_bytes_were_normalised_keeps_its_network(
-    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_from_before_bytes_were_normalised_keeps_its_network(command: Any, monkeypatch: pytest.MonkeyPatch):
     make = lambda: Spaces(spaces.Box(0, 255, (7, 7, 3), np.uint8), spaces.Discrete(3))  # noqa: E731
     spec = gymnasium.envs.registration.EnvSpec("test/Codes-v0", make)
     monkeypatch.setitem(gymnasium.registry, "test/Codes-v0", spec)
-    new, old = tmp_path / "new", tmp_path / "old"
-    for path, flags in ((new, ()), (old, ("--bytes-as-images", "true"))):
-        options = ("--final-eval-episodes", 0, "--run-dir", path, *flags)
-        assert train(command, *options, env="test/Codes-v0").code == 0
-    config = json.loads((old / "config.json").read_text())
+    options = ("--bytes-as-images", "true", "--final-eval-episodes", 0, "--run-dir", "run")
+    assert train(command, *options, env="test/Codes-v0").code == 0
+    path = Path("run/config.json")
+    config = json.loads(path.read_text())
     del config["network"]["options"]["bytes_as_images"]
-    (old / "config.json").write_text(json.dumps(config))
-    codes = np.random.default_rng(0).integers(0, 9, (1, 7, 7, 3), np.uint8)
+    path.write_text(json.dumps(config))
     with mp.use_backend("numpy"):
-        for run, first in ((new, mp.Normalizer), (old, mp.Scale)):
-            network = mp.load_run(run).network
-            assert isinstance(network[0], first)
-        output = network(network.initialize_state(1), codes).output
-    weights = mp.load_checkpoint(old).weights()
-    hidden = codes.reshape(1, -1) / 255
-    for layer in range(2):
-        name = f"layers.2.value.layers.{layer}"
-        hidden = hidden @ weights[f"{name}.kernel"] + weights[f"{name}.bias"]
-        hidden = np.tanh(hidden) if layer == 0 else hidden
-    np.testing.assert_allclose(output.value_estimates, hidden[:, 0], rtol=1e-5)
-    assert command("train", "--resume", "--run-dir", old, "--total-steps", 96, "--progress", "off").code == 0
-    assert json.loads((old / "config.json").read_text())["network"]["options"]["bytes_as_images"] is True
+        assert isinstance(mp.load_run("run").network[0], mp.Scale)
+    assert command("train", "--resume", "--run-dir", "run", "--total-steps", 96, "--progress", "off").code == 0
+    assert json.loads(path.read_text())["network"]["options"]["bytes_as_images"] is True
 
 
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
@@ -98,10 +82,7 @@ def test_a_run_is_loaded_in_the_active_precision(five: Path):
         (".", {"checkpoint": "best"}, "keep-best"),
         (".", {"checkpoint": 7}, r"no checkpoint '.*/step_000000000007'.* holds step_"),
         (".", {"num_envs": 0}, "num_envs=0"),
-        (".", {"num_envs": "4"}, "num_envs='4'"),
-        (".", {"checkpoint": True}, "checkpoint=True is not possible"),
         (".", {"checkpoint": -1}, "checkpoint=-1 is not possible"),
-        (".", {"checkpoint": ""}, "checkpoint='' is not possible"),
     ],
 )
 def test_what_is_not_there_is_told(five: Path, where: str, options: dict[str, Any], message: str):

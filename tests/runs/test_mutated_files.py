@@ -1,16 +1,8 @@
-"""Files of a run that anybody may have changed, by accident or on purpose, end in errors of our own and change nothing.
-
-``python tests/runs/test_mutated_files.py 10000`` tries as many.
-"""
-
-from __future__ import annotations
+"""Changed files of a run, by accident or on purpose, end in errors of our own and change nothing."""
 
 import contextlib
 import copy
 import json
-import shutil
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,9 +46,7 @@ def mutated_json(draw: st.DataObject, text: str) -> str:
             other, its = draw.draw(st.sampled_from(nodes(tree)))
             holder[key] = copy.deepcopy(other[its])
         elif change == "name" and isinstance(holder, dict):
-            holder[draw.draw(st.sampled_from(["x", "", "a" * 5000, "ppo." * 2000 + "x", f"{key}.{key}"]))] = holder.pop(
-                key
-            )
+            holder[draw.draw(st.sampled_from(["x", "", "a" * 5000, f"{key}.{key}"]))] = holder.pop(key)
         else:
             holder[key] = "DEEP" if change == "deep" else copy.deepcopy(draw.draw(VALUES))
     return json.dumps(tree).replace('"DEEP"', "[" * 2000 + "]" * 2000)
@@ -84,11 +74,9 @@ class Room:
 
     def __init__(self, path: Path) -> None:
         self.run = path / "run"
-        arguments = (
-            f"train CartPole-v1 --backend torch --run-dir {self.run} --total-steps 16 --num-envs 2 --progress off"
-        )
+        flags = "--backend torch --total-steps 16 --num-envs 2 --progress off --final-eval-episodes 1"
         sizes = "--rollout-length 8 --num-minibatches 1 --num-epochs 1 --actor-hidden-sizes 4 --critic-hidden-sizes 4"
-        assert main(f"{arguments} {sizes} --final-eval-episodes 1".split()) == 0
+        assert main(f"train CartPole-v1 --run-dir {self.run} {flags} {sizes}".split()) == 0
         (self.checkpoint,) = (self.run / "checkpoints").iterdir()
         self.files = {path.name: path for path in self.run.rglob("*") if path.is_file()}
         self.contents = {name: path.read_bytes() for name, path in self.files.items()}
@@ -156,9 +144,9 @@ def check(room: Room, data: st.DataObject) -> None:
     room.tried(name, content, with_sums=data.draw(st.booleans()))
 
 
-def try_many(path: Path, count: int) -> None:
-    """Changes files of a run as many times."""
-    room = Room(path)
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_mutated_files_end_in_errors_of_our_own(tmp_path: Path, count: int):
+    room = Room(tmp_path)
 
     @settings(
         max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True
@@ -168,18 +156,3 @@ def try_many(path: Path, count: int) -> None:
         check(room, data)
 
     run()
-
-
-@pytest.mark.nightly
-def test_ten_thousand_mutated_files_end_in_errors_of_our_own(tmp_path: Path):
-    try_many(tmp_path, 10_000)
-
-
-def test_a_few_mutated_files_end_in_errors_of_our_own(tmp_path: Path):
-    try_many(tmp_path, 100)
-
-
-if __name__ == "__main__":
-    folder = Path(tempfile.mkdtemp())
-    try_many(folder, int(sys.argv[1]))
-    shutil.rmtree(folder)

@@ -1,14 +1,12 @@
 """Progress: a few lines in a log, a bar on a terminal."""
 
-from __future__ import annotations
-
 import io
 import math
 import time
 
 import pytest
 
-from multippo.runs.progress import BarProgress, PlainProgress, Progress, make_progress
+from multippo.runs.progress import BarProgress, PlainProgress, make_progress
 
 
 def metrics(iteration: int, score: float = math.nan) -> dict[str, float]:
@@ -65,7 +63,6 @@ def test_a_bar_shows_the_same_and_leaves_the_terminal_in_order():
         ("auto", "xterm", BarProgress),
         ("auto", "dumb", PlainProgress),  # which can't move its cursor
         ("plain", "xterm", PlainProgress),
-        ("off", "xterm", Progress),
     ],
 )
 def test_the_kind_follows_the_stream(monkeypatch, kind, terminal, made):

@@ -1,18 +1,17 @@
-"""The reference engine: what it refuses, what it leaves alone, and that it needs no framework."""
+"""The reference engine: what it refuses, and what others get from their frameworks; conformance has its numbers."""
 
-from pathlib import Path
+import copy
 
 import numpy as np
 import pytest
 
 import multippo as mp
 from multippo.backends.api import OptimizerConfig
+from multippo.backends.numpy.modules import Module, ModuleList
 from multippo.testing import Clock, Spy, TableNet
 
-ROOT = Path(__file__).resolve().parents[3]
 
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def engine():
     with mp.use_backend("numpy") as active:
         yield active
@@ -49,3 +48,84 @@ def test_what_was_read_is_not_changed_by_a_write(engine):
     param[1] = 5.0
     assert before.tolist() == [1.0, 2.0] and first == 1.0 and param[...].tolist() == [3.0, 5.0]
     assert isinstance(param, mp.Param) and not isinstance(param, mp.Variable)
+
+
+def test_a_linear_layer_takes_any_number_type(engine):
+    kernel, bias = np.asarray([[1.0, 2.0], [3.0, 4.0]]), np.asarray([10.0, 20.0])
+    # [1 1] @ [[1 2] [3 4]] = [4 6]
+    for dtype in ("float32", "uint8", "int64"):
+        y = engine.linear(kernel, bias)(np.ones((1, 2), dtype))
+        assert y.tolist() == [[14.0, 26.0]] and y.dtype == np.float64
+    assert engine.linear(kernel, None)(np.ones((3, 1, 2))).tolist() == [[[4.0, 6.0]]] * 3
+
+
+def test_a_layer_of_the_users_own_is_lifted(engine):
+    class Gain(Module):
+        def __init__(self):
+            self.gain = mp.Param(np.asarray([2.0]))
+
+        def __call__(self, x):
+            return x * self.gain[...]
+
+    net = mp.Sequential([mp.Lift(Gain())])
+    assert net([()], np.ones((1, 1))).output.tolist() == [[2.0]]
+    assert list(mp.to_portable(net)) == ["layers.0.gain"]
+
+
+def test_what_is_no_layer_or_keeps_a_state_is_not_lifted(engine):
+    class Counting(Module):
+        def __init__(self):
+            self.calls = mp.Variable(np.zeros(()))
+
+    with pytest.raises(TypeError, match="Counting with a state of its own, calls, which a call would write"):
+        mp.Lift(Counting())
+
+
+class Held(mp.StatefulModule):
+    def __init__(self):
+        self.listed = [mp.Dense(2, 2, mp.Rngs(seed)) for seed in range(3)]
+        self.shared = self.listed[1]
+        self.sampler = mp.NormalSampler(mp.Rngs(0), action_shape=2)
+
+    def __call__(self, state, x, rollout_extras=None):
+        return mp.StatefulModuleOutput(state, self.listed[2]((), x).output)
+
+
+def test_a_child_held_twice_is_one(engine):
+    net = Held()
+    assert "listed.1.kernel" in mp.to_portable(net) and "shared.kernel" not in mp.to_portable(net)
+    mp.load_portable(net, {name: np.zeros_like(value) for name, value in mp.to_portable(net).items()})
+    assert not net.shared((), np.ones((1, 2))).output.any()
+    assert len(engine.split(net).params) == len({id(value) for value in engine.split(net).params.values()})
+
+
+def test_a_list_of_children_is_a_list():
+    listed, fresh = (net := Held()).listed, mp.Dense(2, 2, mp.Rngs(9))
+    _, second, last = listed
+    assert isinstance(listed, ModuleList) and listed[1:3] == [second, last]
+    listed[-1] = fresh
+    listed.insert(0, last)
+    del listed[1]
+    assert list(listed) == [last, second, fresh] and "listed.2.kernel" in mp.to_portable(net)
+
+
+def test_eval_and_train_reach_every_sampler():
+    net = Held()
+    assert net.eval() is net and net.sampler.deterministic
+    assert not net.train().sampler.deterministic
+
+
+def test_a_copy_has_arrays_of_its_own(engine):
+    net = mp.Sequential([mp.Dense(1, 1, mp.Rngs(0))])
+    twin = copy.deepcopy(net)
+    mp.load_portable(twin, {name: value + 1 for name, value in mp.to_portable(net).items()})
+    assert mp.to_portable(twin)["layers.0.bias"].tolist() == [1.0]
+    assert mp.to_portable(net)["layers.0.bias"].tolist() == [0.0]
+
+
+def test_a_copied_module_shares_its_arrays(engine):
+    net = mp.Dense(1, 1, mp.Rngs(0))
+    shared = engine.copy_module(net, lambda child: child)
+    shared.core.bias[...] = 3.0
+    assert mp.to_portable(net)["bias"].tolist() == [3.0]
+    assert isinstance(net.core, Module) and type(shared) is type(net)

@@ -1,7 +1,5 @@
 """Graphs of launches: what a compiled call returned may be overwritten by the next one, and nothing hangs on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

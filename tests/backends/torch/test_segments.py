@@ -5,7 +5,7 @@ import torch
 from zoo import EPISODE_ENDS
 
 from multippo.backends.torch import segments
-from multippo.backends.torch.segments import segmented_gru, segmented_lstm
+from multippo.backends.torch.segments import segmented_lstm
 
 HIDDEN, FEATURES = 3, 4
 
@@ -29,28 +29,6 @@ def stepwise(xs, h, c, done, h0, c0, weights):
     return torch.stack(hs), h, c
 
 
-def gru_arguments(done):
-    """As a tuple like the LSTM's, of a cell with three gates and no ``c``."""
-    xs, h, _, done, h0, _, weights = arguments(done)
-    return xs, h, done, h0, tuple(weight[: 3 * HIDDEN].detach().requires_grad_() for weight in weights)
-
-
-def gru_stepwise(xs, h, done, h0, weights):
-    """The definition."""
-    hs = []
-    for x, done_t in zip(xs, done, strict=True):
-        h = torch.gru_cell(x, h, *weights)
-        hs.append(h)
-        h = torch.where(done_t[:, None], h0, h)
-    return torch.stack(hs), h
-
-
-CELLS = {
-    "lstm": (segmented_lstm, stepwise, arguments),
-    "gru": (segmented_gru, gru_stepwise, gru_arguments),
-}
-
-
 def results(function, args):
     """Outputs, and their gradients by all that has one: trained arrays stand in a tuple at the end."""
     outputs = function(*args)
@@ -65,10 +43,8 @@ def check(function, expected, args, tolerance=1e-11):
 
 
 @pytest.mark.parametrize("ends", EPISODE_ENDS)
-@pytest.mark.parametrize("cell", CELLS)
-def test_pieces_are_the_step_by_step_loop(cell, ends):
-    function, definition, make = CELLS[cell]
-    check(function, definition, make(torch.tensor(EPISODE_ENDS[ends])))
+def test_pieces_are_the_step_by_step_loop(ends):
+    check(segmented_lstm, stepwise, arguments(torch.tensor(EPISODE_ENDS[ends])))
 
 
 @pytest.mark.parametrize("way", [segments._packed, segments._by_lengths])
@@ -85,18 +61,16 @@ def test_small_sizes(time, batch):
         check(segmented_lstm, stepwise, arguments(torch.full((time, batch), ended)))
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_compiled_is_eager_forward_and_backward_by_torchs_rules(cell):
-    function, _, make = CELLS[cell]
+def test_compiled_is_eager_forward_and_backward_by_torchs_rules():
     torch._dynamo.reset()
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(segmented_lstm, fullgraph=True, backend="aot_eager")
     graphs = []
     for ends in ("none", "mixed", "short"):
-        args = make(torch.tensor(EPISODE_ENDS[ends]))
-        check(compiled, function, args, 1e-12)
+        args = arguments(torch.tensor(EPISODE_ENDS[ends]))
+        check(compiled, segmented_lstm, args, 1e-12)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert graphs[0] == graphs[-1]  # another pattern of episode ends compiles nothing again
-    torch.library.opcheck(getattr(torch.ops.multippo, f"segmented_{cell}"), (*args[:-1], *args[-1]))
+    torch.library.opcheck(torch.ops.multippo.segmented_lstm, (*args[:-1], *args[-1]))
 
 
 def test_compiled_accepts_a_carry_that_is_a_view():

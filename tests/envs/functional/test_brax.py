@@ -18,26 +18,8 @@ from multippo.envs.make import make_env  # noqa: E402
 from multippo.envs.registry import FAMILIES, list_envs  # noqa: E402
 
 
-def truncations(env, num_steps=9):
-    state = env.reset(0)
-    truncated = []
-    for t in range(1, num_steps + 1):
-        state = env.step(state, jnp.zeros((env.num_envs, 1)))
-        assert not state.terminated.any()
-        assert state.truncated.all() == state.truncated.any()
-        truncated += [t] * bool(state.truncated.all())
-    return truncated
-
-
 def fast():
     return brax_envs.get_environment("fast")
-
-
-@pytest.mark.parametrize("env", ["brax/fast", fast()])
-def test_a_time_limit_is_a_truncation(env):
-    made = make_env(env, num_envs=2, episode_length=3)
-    assert truncations(made) == [3, 6, 9]
-    assert made.max_episode_steps == 3
 
 
 def test_a_hidden_automatic_reset_is_refused():
@@ -59,13 +41,6 @@ def test_brax_action_repeat_counts_the_simulations_steps():
         np.testing.assert_allclose(ours_state.reward, theirs_state.reward, rtol=1e-6)
         np.testing.assert_array_equal(ours_state.truncated, theirs_state.truncated)
         np.testing.assert_allclose(ours_state.final_obs, theirs_state.final_obs, rtol=1e-6)
-
-
-def test_dict_observations():
-    env = make_env("brax/fast", num_envs=2, obs_mode="dict_pixels_state")
-    state = env.step(env.reset(0), jnp.ones((2, 1)))
-    assert state.obs["state"].shape == (2, 2)
-    assert env.observation_space["pixels/view_0"].shape == (4, 4, 3)
 
 
 def test_a_fallen_pole_is_no_time_limit():
@@ -95,12 +70,3 @@ def test_one_that_brax_cannot_compute_says_so():
         with pytest.raises(ImportError, match=r"brax/swimmer moves in a fluid.*older jax or a newer brax"):
             make_env("brax/swimmer")
     assert "brax/swimmer" not in list_envs()
-
-
-def test_actions_of_brax_tasks_are_in_minus_one_to_one():
-    env = make_brax("inverted_pendulum", 1, backend="spring")
-    assert env.env.backend == "spring"
-    assert env._truncation_key is None
-    # The actuator's range is [-3, 3], to which the task scales by itself.
-    np.testing.assert_array_equal(env.env.sys.actuator.ctrl_range, [[-3, 3]])
-    np.testing.assert_array_equal(env.action_space.high, [1])

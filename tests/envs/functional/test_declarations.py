@@ -13,6 +13,7 @@ from multippo.envs.functional.declarations import (
     functional_observation_space,
 )
 from multippo.envs.functional.functional_env import FunctionalEnv
+from multippo.testing import FunctionalClock
 
 
 class Bare:
@@ -64,49 +65,11 @@ class Raw:
     pass
 
 
-class Limited:
-    """Wraps an environment and ends its episodes after three steps, as ``was_cut`` tells."""
-
-    def __init__(self, env):
-        self.env, self.episode_length = env, 3
-        self.action_space = env.action_space
-
-    def reset(self, key):
-        return self._state(self.env.reset(key), jnp.zeros(()))
-
-    def step(self, state, action):
-        return self._state(self.env.step(state, action), state.info["own_steps"] + 1)
-
-    def _state(self, state, steps):
-        over = steps >= 3
-        info = {**state.info, "own_steps": steps, "was_cut": over * (1 - state.done)}
-        del info["truncation"]
-        return state._replace(done=jnp.where(over, 1.0, state.done), info=info)
-
-
-def ends(env, num_steps=9):
-    state = env.reset(0)
-    terminated, truncated = [], []
-    for t in range(1, num_steps + 1):
-        state = env.step(state, jnp.zeros(1, int))
-        terminated += [t] * bool(state.terminated[0])
-        truncated += [t] * bool(state.truncated[0])
-    return terminated, truncated
-
-
-def test_an_unknown_name_can_be_given(jax_clock):
-    env = Limited(jax_clock(99, "terminated"))
-    with pytest.raises(
-        ValueError, match=r"limit of its own \(3 steps\).*\['own_steps', 'time', 'was_cut'\].*truncation_key="
-    ):
-        FunctionalEnv(env, 1)
-    with pytest.raises(ValueError, match="limit of its own"):
-        FunctionalEnv(env, 1, episode_length=3)
-    assert ends(FunctionalEnv(env, 1, truncation_key="was_cut")) == ([], [3, 6, 9])
-    # The user's word counts: every end is a termination.
-    assert ends(FunctionalEnv(env, 1, truncation_key=None)) == ([3, 6, 9], [])
-    # A limit that the adapter's own always comes before is never reached.
-    assert ends(FunctionalEnv(env, 1, episode_length=2)) == ([], [2, 4, 6, 8])
+def test_what_the_user_says_of_a_time_limit_counts():
+    # The environment calls it a truncation; with no key given every end is a termination.
+    env = FunctionalEnv(FunctionalClock(1, "truncated"), 1, truncation_key=None)
+    state = env.step(env.reset(0), jnp.zeros(1, int))
+    assert state.terminated.all() and not state.truncated.any()
 
 
 def test_no_sign_of_a_time_limit_is_announced():

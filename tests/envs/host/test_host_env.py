@@ -10,15 +10,15 @@ from multippo.envs.host.host_env import GymnasiumEnv
 class Scripted(VectorEnv):
     """A vector environment that returns what it is told; the base of deliberately wrong ones."""
 
-    def __init__(self, mode=AutoresetMode.NEXT_STEP, num_envs=2, obs_space=None, steps=()):
+    def __init__(self, mode=AutoresetMode.NEXT_STEP, num_envs=2, obs_space=None, steps=(), first=None):
         self.metadata = {} if mode is None else {"autoreset_mode": mode}
         self.num_envs = num_envs
         self.single_observation_space = obs_space or spaces.Box(-1, 1, (1,), np.float32)
         self.single_action_space = spaces.Discrete(2)
-        self.steps = list(steps)
+        self.steps, self.first = list(steps), np.zeros((num_envs, 1), np.float32) if first is None else first
 
     def reset(self, *, seed=None, options=None):
-        return np.zeros((self.num_envs, 1), np.float32), {}
+        return self.first, {}
 
     def step(self, actions):
         return self.steps.pop(0)
@@ -54,20 +54,50 @@ def test_episodes_of_one_two_and_three_steps(clock, mode):
         assert steps == [(10.0 * time, time == length - 1, False, time + 1) for time in times]
 
 
-def test_a_batched_dict_of_final_observations_with_masks():
-    space = spaces.Dict({"x": spaces.Box(-1, 1, (1,), np.float32)})
+# -- forms of infos
 
-    class DictEnv(Scripted):
-        def reset(self, *, seed=None, options=None):
-            return {"x": np.zeros((2, 1), np.float32)}, {}
+BOX = spaces.Box(-99, 99, (1,), np.float32)
+SHOWN, SEVEN = np.array([[3.0], [4.0]], np.float32), np.array([7.0], np.float32)
 
-        def step(self, actions):
-            infos = {"final_obs": {"x": np.array([[0.0], [7.0]]), "_x": np.array([False, True])}}
-            _, *rest, _ = scripted_step(terminated=(False, True))
-            return ({"x": np.ones((2, 1))}, *rest, infos)
 
-    env = GymnasiumEnv(DictEnv(AutoresetMode.SAME_STEP, obs_space=space))
-    np.testing.assert_array_equal(env.step(env.reset(0), no_action()).final_obs["x"], [[1], [7]])
+def stepped(infos, space=BOX, obs=SHOWN):
+    """The state after a step that shows ``obs`` and in which environment 1 has ended."""
+    step = (obs, np.ones(2), np.zeros(2, bool), np.array([False, True]), infos)
+    env = GymnasiumEnv(Scripted(AutoresetMode.SAME_STEP, obs_space=space, steps=[step], first=obs))
+    return env.step(env.reset(0), no_action())
+
+
+@pytest.mark.parametrize(
+    "infos",
+    [{"final_obs": (None, SEVEN)}, [{}, {"final_obs": SEVEN}], ({"other": 1}, {"final_observation": SEVEN})],
+    ids=["tuple", "list of dicts", "tuple of dicts"],
+)
+def test_forms_of_infos(infos):
+    state = stepped(infos)
+    np.testing.assert_array_equal(state.final_obs, [[3], [7]])
+    np.testing.assert_array_equal(state.obs, SHOWN)
+
+
+def test_batches_of_final_observations_in_dicts_with_masks_and_in_tuples():
+    batch = np.array([[0], [7]])
+    infos = {"final_obs": {"x": batch, "_x": np.array([False, True])}}
+    np.testing.assert_array_equal(stepped(infos, spaces.Dict(x=BOX), {"x": SHOWN}).final_obs["x"], [[3], [7]])
+    state = stepped({"final_obs": (batch, 10 * batch)}, spaces.Tuple([BOX, BOX]), (SHOWN, 10 * SHOWN))
+    np.testing.assert_array_equal(np.hstack(state.final_obs), [[3, 30], [7, 70]])
+
+
+@pytest.mark.parametrize(
+    ("infos", "message"),
+    [
+        ({"final_obs": SEVEN[None]}, "received 1 rows, expected 2, one for each"),
+        ({"final_obs": (None, None)}, r"environments \[1\] ended, but the step's infos hold no 'final_obs'"),
+        ([{}], "received a list of 1 entries"),
+        (None, "received a NoneType"),
+    ],
+)
+def test_infos_that_do_not_tell(infos, message):
+    with pytest.raises(ValueError, match=message):
+        stepped(infos)
 
 
 @pytest.mark.parametrize("mode", [None, "sometimes"])
@@ -142,21 +172,12 @@ def test_what_a_step_can_not_return(changed, error, message):
 
 
 def test_limit_similar_and_close(clock):
-    vector_env = gymnasium.make_vec("CartPole-v1", 2, max_episode_steps=7)
-    env = GymnasiumEnv(vector_env)
+    env = GymnasiumEnv(gymnasium.make_vec("CartPole-v1", 2, max_episode_steps=7))
     assert (env.id, env.num_envs, env.max_episode_steps) == ("CartPole-v1", 2, 7)
     with pytest.raises(ValueError, match="eval_env="):
         env.similar(3)
     env = GymnasiumEnv(SyncVectorEnv([clock] * 2), remake=lambda n: SyncVectorEnv([clock] * n))
     other = env.similar(3)
-    assert (other.num_envs, other.similar(1).num_envs) == (3, 1)
-    assert other.reset(0).reward.dtype == np.float32
-    env.close()
-    env.close()
-
-
-def test_cartpoles_native_form_accepts_the_actions():
-    env = GymnasiumEnv(gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="vector_entry_point"))
-    state = env.step(env.reset(0), np.array([0, 1, 1], np.int32))
-    assert state.obs.flags.c_contiguous
-    np.testing.assert_array_equal(state.reward, 1)
+    assert (other.num_envs, other.similar(1).num_envs, other.reset(0).reward.dtype) == (3, 1, np.float32)
+    for _ in range(2):
+        env.close()

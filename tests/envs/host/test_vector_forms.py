@@ -2,7 +2,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 
 from multippo.envs.host.vector_forms import vectorize, vectorize_id
@@ -84,28 +84,6 @@ def test_the_time_limit_holds_in_either_form(vectorization):
     assert truncated == [[False] * 2, [False] * 2, [True] * 2]
 
 
-def test_constructors_reset_in_the_same_step(clock):
-    vector_env = vectorize([clock, lambda: clock(1)])
-    assert vector_env.autoreset_mode is AutoresetMode.SAME_STEP
-    vector_env.reset()
-    infos = vector_env.step(np.array([0, 0]))[4]
-    assert infos["final_obs"][0] is None
-    assert infos["final_obs"][1].argmax() == 1
-
-
 def test_a_constructor_of_something_else_is_refused():
     with pytest.raises(TypeError, match=r"environment 1 returned a int, expected a gymnasium\.Env"):
         vectorize([lambda: gymnasium.make("CartPole-v1"), lambda: 3])
-
-
-def test_an_observation_that_does_not_fit_is_named_at_the_first_reset(clock):
-    class Wrong(clock):
-        def _obs(self):
-            return {"z": np.zeros(3, np.float32), "a": np.asarray(0, np.uint8)}
-
-    vector_env = vectorize([lambda: Wrong(dict_obs=True)])
-    with pytest.raises(
-        ValueError, match=r"observation\['z'\].*received shape \(3,\), expected shape \(10,\)"
-    ) as caught:
-        vector_env.reset()
-    assert "Raised by environment 0 of the batch." in caught.value.__notes__
