@@ -90,7 +90,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
     out = run_once(network, network_state, obs, draws=draws)
     check_acts(out.output, "training")
     if _takes_known_actions(env):
-        check_actions(network, out.output.actions, draws, env.action_space, env.num_envs)
+        check_actions(network, out.output.actions, iter(draws), env.action_space, env.num_envs)
     _check_values(out.output, env_state, env.num_envs)
     _check_likelihoods(out.output, env.num_envs, config)
     _check_entropies(network, out.output, env.num_envs, config)
@@ -332,7 +332,9 @@ def _check_reset(network: Any, network_state: Any, num_envs: int) -> None:
     _check_carry("reset_state", network_state, after, num_envs)
 
 
-def check_actions(network: Any, actions: Any, draws: list[Any], space: Any, num_envs: int) -> None:
+def check_actions(
+    network: Any, actions: Any, draws: Iterator[Draw | None], space: Any, num_envs: int, path: str = "action"
+) -> None:
     """Raises unless the actions are of the space: of its shape, its kind and its number of choices.
 
     Other spaces than the library's adapters take are not checked, nor are choices of a user's sampler or under a mask.
@@ -343,14 +345,11 @@ def check_actions(network: Any, actions: Any, draws: list[Any], space: Any, num_
         draws: For each leaf the ``Draw`` of its sampler, or None; see ``run_once``.
         space: Action space of one environment.
         num_envs: B.
+        path: What an error calls the actions.
 
     Raises:
         ValueError: If they are not; the error names the sampler, what was received, what was expected and the remedy.
     """
-    _check_tree(network, actions, iter(draws), space, num_envs, "action")
-
-
-def _check_tree(network: Any, actions: Any, draws: Iterator[Any], space: Any, num_envs: int, path: str) -> None:
     if not isinstance(space, spaces.Dict):
         _check_action(network, actions, next(draws, None), space, num_envs, path)
         return
@@ -360,40 +359,31 @@ def _check_tree(network: Any, actions: Any, draws: Iterator[Any], space: Any, nu
             f"{sorted(space.spaces)}, as the action space has them: give the network one sampler for each key."
         )
     for key in sorted(space.spaces):  # the order of leaves
-        _check_tree(network, actions[key], draws, space.spaces[key], num_envs, f"{path}[{key!r}]")
+        check_actions(network, actions[key], draws, space.spaces[key], num_envs, f"{path}[{key!r}]")
 
 
 def _check_action(network: Any, action: Any, draw: Draw | None, space: Any, num_envs: int, path: str) -> None:
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return
     received, choices = None if draw is None else draw.num_choices, _choices(space, path)
-    what = f"The network's {path}" + ("" if draw is None else f", of the sampler {path_of(network, draw.sampler)},")
     shape = (num_envs, *(space.shape or ()))
     if tuple(getattr(action, "shape", (None,))) != shape:
-        raise ValueError(
-            f"{what} is {describe(action)}; expected shape {shape} for the action space {space}. Give the network a "
-            "sampler for that space, and the layer in front of it the size that it needs."
-        )
-    if choices is None and received is not None:
-        raise ValueError(
-            f"{what} is a choice that counts from 0; expected numbers for the action space {space}. Use a sampler of "
-            "continuous actions, such as NormalTanhSampler."
-        )
-    if choices is not None and not network.xp.isdtype(action.dtype, ("integral", "bool")):
-        raise ValueError(
-            f"{what} holds numbers of type {str(action.dtype).removeprefix('torch.')}; expected integers that count "
-            f"from 0 for the action space {space}. Use a sampler of discrete actions."
-        )
-    if choices is None or received is None:
-        return
-    if not np.array_equal(np.broadcast_to(received, choices.shape), choices):
-        remedy = f"Use a MultiCategoricalSampler({choices.tolist()}, ...)."
-        if not choices.ndim:
-            remedy = f"Give it {choices} logits, by the size of the layer in front of it."
-        raise ValueError(
-            f"{what} is one of {np.asarray(received).tolist()} choices; expected {choices.tolist()} for the action "
-            f"space {space}. {remedy}"
-        )
+        got, expected = describe(action), f"shape {shape}"
+    elif received is None:
+        if choices is None or network.xp.isdtype(action.dtype, ("integral", "bool")):
+            return
+        got = f"numbers of type {str(action.dtype).removeprefix('torch.')}"
+        expected = f"one of {choices.tolist()} choices"
+    else:
+        if choices is not None and np.array_equal(np.broadcast_to(received, choices.shape), choices):
+            return
+        got = f"one of {np.asarray(received).tolist()} choices"
+        expected = "numbers" if choices is None else f"one of {choices.tolist()}"
+    sampler = "" if draw is None else f", of the sampler {path_of(network, draw.sampler)},"
+    raise ValueError(
+        f"The network's {path}{sampler} is {got}; expected {expected} for the action space {space}. Give the network a "
+        "sampler for that space, and the layer in front of it the size that it needs."
+    )
 
 
 def _choices(space: Any, path: str) -> np.ndarray | None:

@@ -73,8 +73,8 @@ class Teacher:
             self._acting = measured(network, samplers)
         self._replayed = measured(student, samplers)
         self._split = self.engine.split(self._acting)
-        self._target_fn, self._may_skip, self._stepwise = target_fn, may_skip, False
-        self._route: Route | None = None
+        self._may_skip, self._stepwise = may_skip, False
+        self._planned, self._route = target_fn is None, target_fn
         own = Teacher, self.engine, self.engine.float_dtype, self.engine.structure(self._split.definition), may_skip
         self._look = programmes_of(*own).compiled(self, Teacher._look_untraced, self.engine.jit)
         self.structure = (
@@ -139,11 +139,11 @@ class Teacher:
             run_once(self._acting, state.carry, seen, "teacher")
         lessons = self._to_student(_snapshots(self._acting, state.carry, seen))
         own = _snapshots(self._replayed, student_carry, obs)
-        if self._target_fn is None:
+        if self._planned:
             self._route = plan_route(lessons, own, self.loss)
         own = _samples(own)
         targets = self._targets(_with_time(lessons), _with_time(own))
-        if self._target_fn is not None:
+        if not self._planned:
             _check_targets(targets, own)
         done = _with_time(engine.asarray(np.zeros(tree_leaves(obs)[0].shape[0], np.bool_)))
 
@@ -168,14 +168,10 @@ class Teacher:
         Returns:
             The teacher with its carry after it, and the rollout with ``targets``.
         """
-        look = self._look_abroad if self.abroad else self._look
-        carry, lessons = look(*state, (transition.obs, transition.done, transition.valid))
-        targets = self._targets(lessons, transition.rollout_extras)
+        seen = self._to_teacher((transition.obs, transition.done, transition.valid))
+        carry, lessons = self._look(*state, seen)
+        targets = self._targets(self._to_student(lessons), transition.rollout_extras)
         return state._replace(carry=carry), transition._replace(targets=targets)
-
-    def _look_abroad(self, params: Any, variables: Any, carry: Any, seen: Any) -> tuple[Any, Any]:
-        carry, lessons = self._look(params, variables, carry, self._to_teacher(seen))
-        return carry, self._to_student(lessons)
 
     def _look_untraced(self, params: Any, variables: Any, carry: Any, seen: Any) -> tuple[Any, Any]:
         """The teacher's carry after the rollout, and its snapshots in it."""
@@ -200,8 +196,6 @@ class Teacher:
 
     def _targets(self, lessons: Any, student_extras: Any) -> Any:
         """The snapshots that the student's modules are given in replay."""
-        if self._target_fn is not None:
-            return self._target_fn(lessons, student_extras)
         assert self._route is not None
         return self._route(lessons, student_extras)
 
@@ -305,27 +299,6 @@ def _check_targets(targets: Any, own: Any) -> None:
             )
 
 
-class Route(NamedTuple):
-    """Way of a teacher's samples into the snapshots that the student is given in replay.
-
-    Attributes:
-        pairs: Position of the student's sample among the leaves of its snapshots, and of the teacher's lesson among
-            those of its own. None: the teacher's snapshots are used as they are.
-    """
-
-    pairs: tuple[tuple[int, int], ...] | None
-
-    def __call__(self, lessons: Any, student_extras: Any) -> Any:
-        """The student's snapshots with the lessons in place of its samples."""
-        if self.pairs is None:
-            return lessons
-        emitted = optree.tree_leaves(lessons, is_leaf=is_lesson)
-        leaves, structure = optree.tree_flatten(student_extras)
-        for own, taught in self.pairs:
-            leaves[own] = emitted[taught]
-        return optree.tree_unflatten(structure, leaves)
-
-
 class _Place(NamedTuple):
     """A sampler's place in a network's snapshots."""
 
@@ -335,7 +308,7 @@ class _Place(NamedTuple):
     lesson: Lesson
 
 
-def plan_route(teacher_extras: Any, student_extras: Any, loss: str) -> Route:
+def plan_route(teacher_extras: Any, student_extras: Any, loss: str) -> TargetFn:
     """Pairs the samplers of two networks.
 
     Where each has one sampler, these are a pair. Else samplers are paired by their paths in the snapshots, by the keys
@@ -348,30 +321,50 @@ def plan_route(teacher_extras: Any, student_extras: Any, loss: str) -> Route:
         student_extras: Snapshots of the measured student.
         loss: "nll" or "kl".
 
+    Returns:
+        A function of the teacher's snapshots and the student's: the latter with the lessons in place of its samples.
+
     Raises:
         ValueError: If there is no such pairing, or what is paired does not fit.
     """
     teachers, students = _places(teacher_extras), _places(student_extras)
     if not teachers and not students:
-        return _as_a_whole(teacher_extras, student_extras, loss)
+        _check_wholes(teacher_extras, student_extras, loss)
+        return lambda lessons, _: lessons
     pairs = _pairs(teachers, students)
     if pairs is None:
+        taught, own = (", ".join(place.path for place in side) or "no place" for side in (teachers, students))
         raise ValueError(
-            f"The teacher's samplers are at {_paths(teachers)} of its snapshots, the student's at {_paths(students)}; "
-            f"they can't be paired. {_REMEDY}"
+            f"The teacher's samplers are at {taught} of its snapshots, the student's at {own}; they can't be paired. "
+            f"{_REMEDY}"
         )
     for student, teacher in pairs:
-        _check_pair(teacher, student)
-    return Route(tuple((student.position, teacher.position) for student, teacher in pairs))
+        ours, theirs = _describe(student.lesson), _describe(teacher.lesson)
+        if ours != theirs:
+            raise ValueError(
+                f"The teacher's sampler at {teacher.path} of its snapshots does not fit the student's at "
+                f"{student.path}: it is {theirs}, the student's {ours}. Build the student with the same distribution. "
+                f"{_REMEDY}"
+            )
+
+    def route(lessons: Any, student_extras: Any) -> Any:
+        emitted = optree.tree_leaves(lessons, is_leaf=is_lesson)
+        leaves, structure = optree.tree_flatten(student_extras)
+        for student, teacher in pairs:
+            leaves[student.position] = emitted[teacher.position]
+        return optree.tree_unflatten(structure, leaves)
+
+    return route
 
 
 def _places(tree: Any) -> list[_Place]:
     accessors, leaves, _ = optree.tree_flatten_with_accessor(tree, is_leaf=is_lesson)
-    return [
-        _Place(position, accessor.codify(""), tuple(str(e) for e in accessor.path if not isinstance(e, int)), leaf)
-        for position, (accessor, leaf) in enumerate(zip(accessors, leaves, strict=True))
-        if is_lesson(leaf)
-    ]
+    places: list[_Place] = []
+    for position, (accessor, leaf) in enumerate(zip(accessors, leaves, strict=True)):
+        if is_lesson(leaf):
+            names = tuple(str(entry) for entry in accessor.path if not isinstance(entry, int))
+            places.append(_Place(position, accessor.codify("") or "the top", names, leaf))
+    return places
 
 
 def _pairs(teachers: list[_Place], students: list[_Place]) -> list[tuple[_Place, _Place]] | None:
@@ -386,23 +379,13 @@ def _pairs(teachers: list[_Place], students: list[_Place]) -> list[tuple[_Place,
     return None
 
 
-def _check_pair(teacher: _Place, student: _Place) -> None:
-    ours, theirs = _describe(student.lesson), _describe(teacher.lesson)
-    if ours != theirs:
-        raise ValueError(
-            f"The teacher's sampler at {_path(teacher)} of its snapshots does not fit the student's at "
-            f"{_path(student)}: it is {theirs}, the student's {ours}. Build the student with the same distribution. "
-            f"{_REMEDY}"
-        )
-
-
 def _describe(lesson: Lesson) -> str:
     sample = tuple(lesson.raw_action.shape[1:])
     parameters = [tuple(leaf.shape[1:]) for leaf in tree_leaves(lesson.distribution)]
     return f"a {lesson.sampler} with samples {sample} and parameters {', '.join(map(str, parameters))}"
 
 
-def _as_a_whole(teacher_extras: Any, student_extras: Any, loss: str) -> Route:
+def _check_wholes(teacher_extras: Any, student_extras: Any, loss: str) -> None:
     if loss == "kl":
         raise ValueError(
             "loss='kl' compares the distributions of multippo's samplers, but neither network has one. "
@@ -416,12 +399,3 @@ def _as_a_whole(teacher_extras: Any, student_extras: Any, loss: str) -> Route:
         )
     if not shapes[0]:
         raise ValueError("The teacher emits no samples in rollout_extras, so there is nothing to learn from it.")
-    return Route(None)
-
-
-def _paths(places: list[_Place]) -> str:
-    return ", ".join(map(_path, places)) or "no place"
-
-
-def _path(place: _Place) -> str:
-    return place.path or "the top"

@@ -192,7 +192,7 @@ def train_distillation(
         Terminated: See ``train_ppo``.
     """
     config = DistillationTrainConfig() if config is None else config
-    _check(teacher, student, config, target_fn)
+    _check(teacher, student, config)
 
     def make_teacher(made_env: Env) -> Teacher:
         return Teacher(teacher, student, config.distillation.loss, target_fn, made_env.may_skip)
@@ -202,18 +202,14 @@ def train_distillation(
         return run.go()
 
 
-def _check(teacher: Any, student: Any, config: Any, target_fn: Any) -> None:
+def _check(teacher: Any, student: Any, config: Any) -> None:
     for role, network in (("teacher", teacher), ("student", student)):
         refuse_other_module("train_distillation", network, role)
-    if isinstance(config, DistillationConfig):
-        raise TypeError(
-            "train_distillation got a DistillationConfig; expected "
-            "DistillationTrainConfig(distillation=DistillationConfig(...))."
-        )
     if not isinstance(config, DistillationTrainConfig):
-        raise TypeError(f"train_distillation needs a DistillationTrainConfig; got a {type(config).__name__}.")
-    if target_fn is not None and not callable(target_fn):
-        raise TypeError(f"target_fn is a {type(target_fn).__name__}; expected a function of two trees, or None.")
+        raise TypeError(
+            "train_distillation needs a DistillationTrainConfig(distillation=DistillationConfig(...)); got a "
+            f"{type(config).__name__}."
+        )
     taught = {id(module) for module in all_modules(student)}
     shared = [f"a module, a {type(module).__name__}" for module in all_modules(teacher) if id(module) in taught]
     # Other modules may hold the same arrays: with_recording(teacher) is a copy that shares all of them.
