@@ -51,10 +51,10 @@ def read_bytes(path: Path, *, limit: int = LIMIT, follow: bool = False) -> bytes
         UnexpectedFileError: If it is something else, or larger.
         OSError: If it is missing or can't be read.
     """
-    with open_to_read(path, limit=limit, follow=follow) as file:
-        content = file.read(limit + 1)  # it may grow meanwhile, and in /proc no file has its size
+    with open_to_read(path, follow=follow) as file:
+        content = file.read(limit + 1)
     if len(content) > limit:
-        raise _too_large(path, len(content), limit)
+        raise UnexpectedFileError(f"{path} is too large: at most {limit:,} bytes are read.")
     return content
 
 
@@ -66,14 +66,9 @@ def read_text(path: Path, *, limit: int = LIMIT, follow: bool = False, errors: s
         raise UnexpectedFileError(f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}).") from error
 
 
-def open_to_read(path: Path, *, limit: int | None = None, follow: bool = False) -> BinaryIO:
-    """A regular file, open for reading; see ``read_bytes``. ``limit`` is compared with the size it has now."""
-    file = os.fdopen(_open(path, os.O_RDONLY | (0 if follow else _NO_FOLLOW)), "rb")
-    size = os.fstat(file.fileno()).st_size
-    if limit is not None and size > limit:
-        file.close()
-        raise _too_large(path, size, limit)
-    return file
+def open_to_read(path: Path, *, follow: bool = False) -> BinaryIO:
+    """A regular file, open for reading; see ``read_bytes``."""
+    return os.fdopen(_open(path, os.O_RDONLY | (0 if follow else _NO_FOLLOW)), "rb")
 
 
 def open_to_append(path: Path) -> BinaryIO:
@@ -168,10 +163,6 @@ def _open(path: Path, flags: int) -> int:
         os.close(descriptor)
         raise UnexpectedFileError(f"{path} is a directory, a pipe or a device; expected a plain file there.")
     return descriptor
-
-
-def _too_large(path: Path, size: int, limit: int) -> UnexpectedFileError:
-    return UnexpectedFileError(f"{path} is too large: {size:,} bytes or more; at most {limit:,} are read.")
 
 
 def _make(directory: Path) -> None:

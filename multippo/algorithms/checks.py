@@ -17,13 +17,7 @@ from multippo.arguments import describe, is_the_librarys
 from multippo.envs.api import Env, EnvState
 from multippo.integer_boxes import is_integer_box, num_choices
 from multippo.networks.core.captured_weights import captured_weights
-from multippo.networks.core.error_paths import (
-    all_modules,
-    message_of,
-    path_of,
-    refuse_other_module,
-    where_it_failed,
-)
+from multippo.networks.core.error_paths import all_modules, message_of, path_of, refuse_other_module, where_it_failed
 from multippo.networks.core.outputs import Draw, check_scalars, drawing
 from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
 from multippo.trees import named_leaves, tree_leaves, tree_structure

@@ -77,7 +77,7 @@ def eval_rollout(
             config = dataclasses.replace(config, num_episodes=env.num_envs)
         split = network.engine.split(network)
         with network.engine.training(env.num_envs, widest_layer(network.engine, split.params)):
-            return _Player(network, env, config, "off").play(split.params, split.variables, key)
+            return Player(network, env, config, "off").play(split.params, split.variables, key)
 
 
 @contextlib.contextmanager
@@ -140,39 +140,32 @@ def as_key(function: str, engine: Any, key: Any) -> Any:
     return engine.random.key(words) if isinstance(words, int) else engine.random.wrap_key(words)
 
 
-class Evaluator:
-    """Evaluates during training.
+def evaluator(network: Any, env: Env, eval_env: Any, config: TrainConfig) -> Player:
+    """The player that evaluates during training.
 
     Args:
         network: The network in training.
         env: The training environment; never stepped here.
         eval_env: Where to play instead of an environment like ``env``.
         config: For ``eval`` and ``compile``.
-
-    Attributes:
-        play: Plays the episodes with the given parameters, variables and key; see ``eval_rollout``.
-        close: Closes the environment.
     """
+    num_envs = min(config.eval.num_envs, config.eval.num_episodes)
+    if eval_env is None:
+        own = env.similar(num_envs)
+    elif isinstance(eval_env, Env):
+        own = eval_env
+    else:
+        from multippo.envs.make import make_env
 
-    def __init__(self, network: Any, env: Env, eval_env: Any, config: TrainConfig) -> None:
-        num_envs = min(config.eval.num_envs, config.eval.num_episodes)
-        if eval_env is None:
-            own = env.similar(num_envs)
-        elif isinstance(eval_env, Env):
-            own = eval_env
-        else:
-            from multippo.envs.make import make_env
-
-            # An environment that is already made knows its number.
-            finished = getattr(eval_env, "num_envs", 1 if isinstance(eval_env, gymnasium.Env) else None)
-            own = make_env(eval_env, num_envs=finished or num_envs)
-        if not env.functional and _simulators(own) & _simulators(env):
-            raise ValueError(
-                "eval_env is the training environment itself, or holds what that steps; evaluating would disturb it. "
-                "Make another."
-            )
-        self.close = own.close
-        self.play = _Player(network, own, config.eval, config.compile).play
+        # An environment that is already made knows its number.
+        finished = getattr(eval_env, "num_envs", 1 if isinstance(eval_env, gymnasium.Env) else None)
+        own = make_env(eval_env, num_envs=finished or num_envs)
+    if not env.functional and _simulators(own) & _simulators(env):
+        raise ValueError(
+            "eval_env is the training environment itself, or holds what that steps; evaluating would disturb it. "
+            "Make another."
+        )
+    return Player(network, own, config.eval, config.compile)
 
 
 def _simulators(env: Any) -> set[int]:
@@ -191,9 +184,21 @@ def _simulators(env: Any) -> set[int]:
     return found
 
 
-class _Player:
+class Player:
+    """A network that plays whole episodes in an environment.
+
+    Args:
+        network: The network.
+        env: The environment.
+        config: Number and length of the episodes.
+        mode: ``TrainConfig.compile``.
+
+    Attributes:
+        env: The environment.
+    """
+
     def __init__(self, network: Any, env: Env, config: EvalConfig, mode: str) -> None:
-        self._network, self._env, self._config = network, env, config
+        self._network, self.env, self._config = network, env, config
         self._limit = config.max_episode_steps or env.max_episode_steps or _DEFAULT_LIMIT
         engine = network.engine
         with evaluation_mode(network, config.deterministic):
@@ -201,7 +206,8 @@ class _Player:
             self._rollouts = Rollouts(engine, env, definition, min(_CHUNK, self._limit), mode)
 
     def play(self, params: Any, variables: Any, key: Any) -> dict[str, float]:
-        engine, env = self._network.engine, self._env
+        """Plays the episodes with the given parameters, variables and key; see ``eval_rollout``."""
+        engine, env = self._network.engine, self.env
         quota = np.full(env.num_envs, self._config.num_episodes // env.num_envs)
         quota[: self._config.num_episodes % env.num_envs] += 1
         tally = _Tally(quota, self._limit, env.max_episode_steps or _PATIENCE * self._limit)

@@ -10,16 +10,10 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from multippo.algorithms.checks import (
-    check_call,
-    check_initial_state,
-    finished,
-    with_num_envs,
-    without_effect,
-)
+from multippo.algorithms.checks import check_call, check_initial_state, finished, with_num_envs, without_effect
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.distillation.teacher import Teacher
-from multippo.algorithms.evaluation import Evaluator, made_env, training_mode, widest_layer
+from multippo.algorithms.evaluation import evaluator, made_env, training_mode, widest_layer
 from multippo.algorithms.metrics import EVAL_RETURN
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.reports import (
@@ -98,9 +92,9 @@ class Run:
         self.trainer = Trainer(network, self.env, self.ppo, length, per_call, config.compile, teacher)
         for text in without_effect(config, checkpoint_fn, eval_env, self.trainer.traced):
             _LOG.warning(text)
-        self.evaluator = Evaluator(network, self.env, eval_env, self.config) if config.eval.enabled else None
+        self.evaluator = evaluator(network, self.env, eval_env, self.config) if config.eval.enabled else None
         if self.evaluator is not None and (eval_env is None or isinstance(eval_env, str)):
-            made.callback(self.evaluator.close)
+            made.callback(self.evaluator.env.close)
         self._begin(initial_state)
         *roots, self._iteration_root = self.engine.random.split(self.key, 3)
         self._eval_root = roots[1]

@@ -37,17 +37,6 @@ class LearnerState(NamedTuple):
     learning_rate: Any = None
 
 
-def optimizer_config(config: PPOConfig) -> OptimizerConfig:
-    """The part of the configuration that the optimiser needs."""
-    return OptimizerConfig(
-        adam_epsilon=config.adam_epsilon,
-        weight_decay=config.weight_decay,
-        gradient_clipping=config.gradient_clipping,
-        beta1=config.adam_betas[0],
-        beta2=config.adam_betas[1],
-    )
-
-
 class Learner:
     """Updates one network on rollouts of one shape.
 
@@ -80,7 +69,10 @@ class Learner:
         self.sequence_length, self.may_skip = sequence_length, may_skip
         self._statistics_apart, self._teacher = statistics_apart, teacher
         self._replayed = definition if teacher is None else teacher.replayed
-        self.optimizer = engine.optimizer(optimizer_config(config))
+        beta1, beta2 = config.adam_betas
+        self.optimizer = engine.optimizer(
+            OptimizerConfig(config.adam_epsilon, config.weight_decay, config.gradient_clipping, beta1, beta2)
+        )
         kernel = functools.partial(engine.kernel, mode=mode)
         compiled = (programmes or Programmes()).compiled
         self._loss: Callable[..., Any] = engine.value_and_grad(compiled(self, Learner._evaluate, kernel=kernel))
@@ -320,11 +312,7 @@ def fold_episodes(xp: Any, episodes: EpisodeState, transition: Transition) -> tu
     reward = linear_recurrence(xp, decay, _plus_first(xp, reward, episodes.reward))
     length = linear_recurrence(xp, decay, _plus_first(xp, length, episodes.length))
     ended = xp.astype(transition.done & valid, dtype)
-    sums = {
-        "count": xp.sum(ended),
-        "reward": xp.sum(ended * reward),
-        "length": xp.sum(ended * length),
-    }
+    sums = {"count": xp.sum(ended), "reward": xp.sum(ended * reward), "length": xp.sum(ended * length)}
     return EpisodeState(reward[-1] * going[-1], length[-1] * going[-1]), sums
 
 

@@ -88,7 +88,15 @@ class CheckpointFolder:
         """
         with self._lock:
             try:
-                self._save(training_state, step)
+                if not self._cleared:
+                    self._cleared = True
+                    remove_leftovers(self.path)
+                directory = step_directory(self.path, step)
+                self.saved = save_checkpoint(
+                    directory, training_state, self._network, config=self._config, extra=self._extra
+                )
+                self.error = None
+                self._remove_others(directory)
             except OSError as error:
                 # An error without a number is not the disk's: something else is in the checkpoint's place.
                 if error.errno is None or not self._continues:
@@ -105,23 +113,14 @@ class CheckpointFolder:
         """The checkpoint of the best evaluation; None if none was made at one."""
         return best_checkpoint(self.path)
 
-    def _save(self, state: TrainingState, step: int) -> None:
-        if not self._cleared:
-            self._cleared = True
-            remove_leftovers(self.path)
-        directory = step_directory(self.path, step)
-        self.saved = save_checkpoint(directory, state, self._network, config=self._config, extra=self._extra)
-        self.error = None
-        self._remove()
-
-    def _remove(self) -> None:
-        """Removes checkpoints that are neither among the last nor among the best."""
-        if self.saved is None or (self._keep_last is None and self._keep_best is None):
+    def _remove_others(self, saved: Path) -> None:
+        """Removes checkpoints that are neither among the last nor among the best, nor saved just now."""
+        if self._keep_last is None and self._keep_best is None:
             return
         found = read_steps(self.path)
         kept = {path for path, _ in found[: self._keep_last or 1]} | set(best_first(found)[: self._keep_best or 0])
         for path, _ in found:
-            if path in kept or path.name == self.saved.name:
+            if path in kept or path.name == saved.name:
                 continue
             try:
                 remove_directory(path)

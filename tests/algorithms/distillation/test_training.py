@@ -304,7 +304,7 @@ def test_what_is_refused_before_the_first_step(torch_engine):
     ):
         with pytest.raises(error, match=message):
             distil(env, teacher, student)
-    with pytest.raises(TypeError, match="needs a DistillationTrainConfig.*; got a TrainConfig"):
+    with pytest.raises(TypeError, match=r"needs a DistillationTrainConfig.*; got a TrainConfig"):
         mp.train_distillation(env, TableNet([0.0] * 4), student, mp.TrainConfig())  # type: ignore[arg-type]
     assert env.actions == []
 
