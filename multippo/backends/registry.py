@@ -27,9 +27,6 @@ _BUILT_IN = {  # name: (module of make_engine, packages it needs)
 }
 _LAST = "numpy"
 """Engine that can't train, so it is the default only if no other is installed."""
-_NOTES = {"numpy": "evaluates, does not train"}
-
-_ALSO_CALLED = {"gpu": ("cuda", "rocm"), "cuda": ("cuda",), "cpu": ("cpu",), "tpu": ("tpu",)}
 
 _registered: dict[str, Callable[[], Engine]] = {}
 _engines: dict[str, Engine] = {}
@@ -47,14 +44,9 @@ def register_backend(name: str, factory: Callable[[], Engine]) -> None:
 
     Raises:
         ValueError: If the name is taken or not an identifier.
-        TypeError: If ``factory`` can't be called.
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"register_backend({name!r}): expected an identifier such as 'mlx'.")
-    if not callable(factory):
-        raise TypeError(
-            f"register_backend({name!r}, {factory!r}): expected a function that makes the engine, such as make_engine."
-        )
     if name in known_backends():
         raise ValueError(f"register_backend({name!r}): the name is taken; known backends: {known_backends()}.")
     _registered[name] = factory
@@ -84,7 +76,7 @@ def describe_backends() -> list[dict[str, Any]]:
         missing = _missing_packages(name)
         versions = {p: importlib.metadata.version(p) for p in packages if p not in missing}
         install = f"pip install 'multippo[{name}]'" if missing else None
-        note = _NOTES.get(name)
+        note = "evaluates, does not train" if name == _LAST else None
         rows.append({"name": name, "available": not missing, "versions": versions, "install": install, "note": note})
     return rows
 
@@ -142,8 +134,7 @@ def use_backend(name: str, device: str | None = None) -> Generator[Engine]:
         _override.reset(token)
 
 
-@contextlib.contextmanager
-def precision(name: str) -> Generator[None]:
+def precision(name: str) -> contextlib.AbstractContextManager[None]:
     """Sets the numbers that modules made inside a ``with`` block compute in, on the active engine.
 
     "float32" and "float64" are the type of parameters, carries and everything computed from them. With "bfloat16" all
@@ -156,12 +147,10 @@ def precision(name: str) -> Generator[None]:
     Raises:
         ValueError: If it is another name, or the engine does not have it.
     """
-    with active_engine().precision(name):
-        yield
+    return active_engine().precision(name)
 
 
-@contextlib.contextmanager
-def matmul_precision(name: str) -> Generator[None]:
+def matmul_precision(name: str) -> contextlib.AbstractContextManager[None]:
     """Sets how exact products of float32 matrices are inside a ``with`` block, on the active engine.
 
     It is a matter of GPUs (and TPUs), which are several times faster on operands with fewer digits. Without it products
@@ -175,23 +164,16 @@ def matmul_precision(name: str) -> Generator[None]:
     Raises:
         ValueError: If it is neither.
     """
-    with active_engine().matmul_precision(name):
-        yield
+    return active_engine().matmul_precision(name)
 
 
 def computes_in_float64() -> bool:
     """True if the active engine has been set to "float64"; loads no engine.
 
-    One that knows nothing else has not been set to it: it evaluates what others do in single precision.
+    One that can't train has not been set to it: it evaluates what others do in single precision.
     """
     engine = _override.get() or (None if _default is None else _default[1])
-    if engine is None or "float64" not in str(engine.float_dtype):
-        return False
-    try:
-        with engine.precision("float32"):
-            return True
-    except ValueError:
-        return False
+    return engine is not None and "train" in engine.capabilities and "float64" in str(engine.float_dtype)
 
 
 def load_engine(name: str, device: str | None = None) -> Engine:
@@ -216,12 +198,8 @@ def load_engine(name: str, device: str | None = None) -> Engine:
 def _itself(name: str) -> Engine:
     """The engine on its own default device, whatever the environment variable says."""
     key = f"{name} itself"
-    if key not in _engines:
-        _engines[key] = _load(name)
-    return _engines[key]
-
-
-def _load(name: str) -> Engine:
+    if key in _engines:
+        return _engines[key]
     if name not in known_backends():
         raise ValueError(f"Unknown backend {name!r}; known backends: {', '.join(known_backends())}.")
     if missing := _missing_packages(name):
@@ -236,6 +214,7 @@ def _load(name: str) -> Engine:
         raise TypeError(f"The {name} backend has an engine with the name {engine.name!r}; expected name = {name!r}.")
     # Pickled, and copied, by name: in another process, too, there is one engine of a name on a device.
     copyreg.pickle(type(engine), lambda one: (_loaded_again, (one.name, one.device_name())))
+    _engines[key] = engine
     return engine
 
 
@@ -279,7 +258,7 @@ def choose_device(engine: str, wanted: str, there: Sequence[str], asked: str = "
     kind, number = (match[1], match[2]) if match else ("", None)
     for name in there:
         of_kind, _, of_number = name.partition(":")
-        if of_kind in _ALSO_CALLED.get(kind, (kind,)) and number in (None, of_number):
+        if of_kind in (("cuda", "rocm") if kind == "gpu" else (kind,)) and number in (None, of_number):
             return name
     raise ValueError(
         f"{asked}={wanted!r} is not there: the {engine} engine sees {', '.join(there)}; expected one of these, its "
@@ -307,37 +286,23 @@ def engine_of_array(array: Any) -> Engine:
     return load_engine(name) if name in known_backends() else active_engine()
 
 
-def _make(name: str) -> Engine:
+def _make(name: str) -> Any:
     if name in _BUILT_IN:
         with needing(name, f"The {name} backend"):
             return importlib.import_module(_BUILT_IN[name][0]).make_engine()
     if name in _registered:
-        return _called(_registered[name], f"The {name} backend, registered as {_registered[name]!r},")
-    point = _entry_points()[name]
-    package = f" of the package {point.dist.name}" if point.dist else ""
-    what = f"The {name} backend, by the entry point {name} = {point.value!r}{package},"
-    # An entry point runs code of others, which may raise anything.
+        source, make = f"registered as {_registered[name]!r}", _registered[name]
+    else:
+        point = _entry_points()[name]
+        package = f" of the package {point.dist.name}" if point.dist else ""
+        source, make = f"by the entry point {name} = {point.value!r}{package}", lambda: point.load()()
     try:
-        factory = point.load()
-    except Exception as error:
-        raise ImportError(f"{what} can't be loaded: {_described(error)}. Mend it, or uninstall its package.") from error
-    if not callable(factory):
-        raise ImportError(f"{what} is {factory!r}; expected a function that makes the engine, such as make_engine.")
-    return _called(factory, what)
-
-
-def _called(factory: Callable[[], Any], what: str) -> Engine:
-    try:
-        return factory()
-    except Exception as error:
+        return make()
+    except Exception as error:  # what is not built in runs code of others, which may raise anything
         raise ImportError(
-            f"{what} did not make an engine: {_described(error)}. Expected a function that takes nothing "
-            "and returns an engine."
+            f"The {name} backend, {source}, can't be made: {type(error).__name__}: {error}. Expected a function that "
+            "takes nothing and returns an engine, such as make_engine."
         ) from error
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _unsupplied(engine: Any) -> list[str]:

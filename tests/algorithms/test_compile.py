@@ -45,10 +45,9 @@ def test_metrics_are_no_part_of_the_compiled_backward_pass(torch_engine, monkeyp
 def test_many_networks_in_one_process(torch_engine, without_code_generation):
     # Dynamo counts recompilations by code object, and gives up at the ninth.
     for size in range(1, 11):
-        engine_function = Scaled(size)
-        compiled = torch_engine.kernel(engine_function.run, "on")
+        compiled = torch_engine.kernel(Scaled.run, "on")
         x = torch_engine.zeros((2, size)) + 1.0
-        np.testing.assert_array_equal(support.to_numpy(compiled(x)), np.full((2, size), float(size)))
+        np.testing.assert_array_equal(support.to_numpy(compiled(Scaled(size), x)), np.full((2, size), float(size)))
 
 
 class Scaled:

@@ -131,11 +131,14 @@ def test_acting_differentiating_and_a_whole_run_enter_it(torch_engine: Any, monk
 
 
 def test_settings_of_single_operations_are_left_alone_or_refused(torch_engine: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(products, "_read", lambda: None)
+    def refuse() -> None:
+        raise RuntimeError("a mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
     with products.one_precision(torch.device("cuda")):
         pass
     assert torch_engine.numerics()["float32_matmul_precision"] == "set for single operations"
-    with pytest.raises(ValueError, match="set_float32_matmul_precision"), mp.matmul_precision("high"):
+    with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"), mp.matmul_precision("high"):
         pass
     with pytest.raises(ValueError, match=r"'full'.*expected one of 'highest', 'high'"), mp.matmul_precision("full"):
         pass

@@ -14,17 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from multippo.backends.api import (
-    Leaf,
-    Optimizer,
-    OptimizerConfig,
-    SplitModule,
-    check_matmul_precision,
-    check_precision,
-)
+from multippo.backends.api import Leaf, Optimizer, OptimizerConfig, SplitModule, check_matmul_precision, check_precision
 from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
 from multippo.backends.jax.layers import PORTABLE_NAMES, NativeLayers, platform, product, product_bfloat16
-from multippo.backends.jax.modules import ModuleDict, bound_class, make_variable, track_all
+from multippo.backends.jax.modules import ModuleDict, StatisticVariable, bound_class, track_all
 from multippo.backends.jax.optimizer import JaxOptimizer
 from multippo.random import Random
 from multippo.trees import tree_map
@@ -65,7 +58,8 @@ class JaxEngine(NativeLayers):
     def make_variable(self, kind: str, value: Any) -> Any:
         value = np.asarray(value) if not isinstance(value, jax.Array) else value
         floats = not _is_key(value) and value.dtype.kind in ("fiub" if kind == "Param" else "f")
-        return make_variable(kind, self._place(value.astype(self.float_dtype) if floats else value))
+        array = jnp.array(self._place(value.astype(self.float_dtype) if floats else value))
+        return nnx.Param(array) if kind == "Param" else StatisticVariable(array)
 
     def split(self, module: Any) -> SplitModule:
         track_all(module)

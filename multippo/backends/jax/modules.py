@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 from flax import nnx
 
-from multippo.backends.attributes import (
-    KeyedChildren,
-    check_attribute,
-    check_class,
-    check_held,
-    track,
-    track_below,
-    track_late,
-)
+from multippo.backends import attributes
 from multippo.networks.core.binding import Param, StatefulMeta, Variable
 
 
@@ -39,10 +30,10 @@ class JaxMeta(StatefulMeta, type(nnx.Module)):
 
     def _pytree_meta_construct(cls, self: Any, *args: Any, **kwargs: Any) -> None:
         super()._pytree_meta_construct(self, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-        track_late(self, _TRACKED, _is_of_nnx)
+        attributes.track_late(self, _TRACKED, _is_of_nnx)
 
 
-class ModuleDict(KeyedChildren, nnx.Dict[Any]):
+class ModuleDict(attributes.KeyedChildren, nnx.Dict[Any]):
     """``nnx.Dict`` for any key."""
 
 
@@ -53,9 +44,9 @@ class JaxModule(nnx.Module, metaclass=JaxMeta):
         """Nothing to do; lets a neutral class call ``super().__init__()``."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        check_held(self, name, value, _TRACKED)
-        value = track(value, _TRACKED, nnx.List, ModuleDict)
-        check_attribute(self, name, nnx.Module, isinstance(value, _TRACKED))
+        attributes.check_held(self, name, value, _TRACKED)
+        value = attributes.track(value, _TRACKED, nnx.List, ModuleDict)
+        attributes.check_attribute(self, name, nnx.Module, isinstance(value, _TRACKED))
         # NNX lets no attribute turn from a plain one into one with arrays; created again, it is the kind it holds now.
         if name in vars(self) and nnx.is_data(vars(self)[name]) != nnx.is_data(value):
             delattr(self, name)
@@ -64,16 +55,10 @@ class JaxModule(nnx.Module, metaclass=JaxMeta):
 
 def track_all(module: Any) -> None:
     """Tracks what a module, and those below it, were given after they were made."""
-    track_below(module, JaxModule, _TRACKED, _is_of_nnx)
+    attributes.track_below(module, JaxModule, _TRACKED, _is_of_nnx)
 
 
-def bound_class(neutral: type, attributes: dict[str, Any]) -> type:
+def bound_class(neutral: type, members: dict[str, Any]) -> type:
     """Derives the class from (neutral, JaxModule)."""
-    check_class(neutral, nnx.Module)
-    return JaxMeta(neutral.__name__, (neutral, JaxModule), attributes)
-
-
-def make_variable(kind: str, value: Any) -> Any:
-    """A native variable that holds a copy of ``value``."""
-    array = jnp.array(value)
-    return nnx.Param(array) if kind == "Param" else StatisticVariable(array)
+    attributes.check_class(neutral, nnx.Module)
+    return JaxMeta(neutral.__name__, (neutral, JaxModule), members)

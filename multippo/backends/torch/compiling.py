@@ -52,41 +52,35 @@ def _copied_out(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _timed(run: Callable[..., Any], on_compiled: Callable[[float], None]) -> Callable[..., Any]:
+    from torch._dynamo.utils import counters
+
     first = True
 
     def call(*args: Any) -> Any:
         nonlocal first
-        graphs, start = _graphs_compiled(), time.perf_counter()
+        graphs, start = counters["stats"]["unique_graphs"], time.perf_counter()
         with warnings.catch_warnings() if first else contextlib.nullcontext():
             if first:
                 # array_api_compat looks namespaces up through a cache; dynamo looks through the cache, and says so.
                 warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_cache`", UserWarning)
             result = run(*args)
         first = False
-        if _graphs_compiled() != graphs:
+        if counters["stats"]["unique_graphs"] != graphs:
             on_compiled(time.perf_counter() - start)
         return result
 
     return call
 
 
-def _graphs_compiled() -> int:
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"]
-
-
-def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function or method with a copy of its code.
+def _with_own_code(function: Any) -> Callable[..., Any]:
+    """A function with a copy of its code.
 
     torch keeps what it compiled by code object, and compiles one only a few times: one method of many
     instances would come to that after two or three networks in a process.
     """
-    plain = getattr(function, "__func__", function)
-    if not isinstance(plain, types.FunctionType):
-        return function
+    code = function.__code__.replace()
     copy = types.FunctionType(
-        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
-    copy.__kwdefaults__ = plain.__kwdefaults__
-    return copy if plain is function else types.MethodType(copy, getattr(function, "__self__"))  # noqa: B009
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy

@@ -13,28 +13,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from multippo.backends.api import (
-    Leaf,
-    Optimizer,
-    OptimizerConfig,
-    SplitModule,
-    check_matmul_precision,
-    check_precision,
-)
+from multippo.backends.api import Leaf, Optimizer, OptimizerConfig, SplitModule, check_matmul_precision, check_precision
 from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
-from multippo.backends.torch import products
+from multippo.backends.torch import modules, products
 from multippo.backends.torch.compiling import compiled
 from multippo.backends.torch.layers import PORTABLE_NAMES, NativeLayers
-from multippo.backends.torch.modules import (
-    OWN_ATTRIBUTES,
-    Held,
-    ModuleDict,
-    TorchParam,
-    TorchVariable,
-    bound_class,
-    to_numpy,
-    track_all,
-)
 from multippo.backends.torch.optimizer import TorchOptimizer
 from multippo.programmes import frozen
 from multippo.random import Random
@@ -63,17 +46,17 @@ class TorchEngine(NativeLayers):
 
     def bind(self, neutral: type) -> type:
         if neutral not in self._bound:
-            self._bound[neutral] = bound_class(neutral, bound_attributes(self, neutral))
+            self._bound[neutral] = modules.bound_class(neutral, bound_attributes(self, neutral))
         return self._bound[neutral]
 
     def make_variable(self, kind: str, value: Any) -> Any:
         tensor = value.detach().clone() if isinstance(value, torch.Tensor) else self.asarray(value)
         if tensor.is_floating_point() or (kind == "Param" and not tensor.is_complex()):
             tensor = tensor.to(self.float_dtype)
-        return TorchParam(tensor) if kind == "Param" else TorchVariable(tensor)
+        return modules.TorchParam(tensor) if kind == "Param" else modules.TorchVariable(tensor)
 
     def split(self, module: Any) -> SplitModule:
-        track_all(module)
+        modules.track_all(module)
         held = dict(module.named_parameters())
         params = {name: p for name, p in held.items() if p.requires_grad}
         frozen = {name: p for name, p in held.items() if not p.requires_grad}
@@ -109,10 +92,10 @@ class TorchEngine(NativeLayers):
 
     def children(self, module: Any) -> Iterator[tuple[str, Any]]:
         for name, value in in_order(vars(module)["_modules"].items()):
-            if isinstance(value, nn.ModuleList | ModuleDict):
+            if isinstance(value, nn.ModuleList | modules.ModuleDict):
                 for key, child in self.children(value):
                     yield f"{unescape(name)}.{key}", child
-            elif isinstance(value, nn.Module) and not isinstance(value, Held):
+            elif isinstance(value, nn.Module) and not isinstance(value, modules.Held):
                 yield unescape(name), value
 
     def copy_module(self, module: Any, child: Callable[[Any], Any], neutral: type | None = None) -> Any:
@@ -121,7 +104,7 @@ class TorchEngine(NativeLayers):
             vars(copied)[name] = value.copy() if isinstance(value, dict | set) else value
         held = vars(copied)["_modules"]
         for name, value in held.items():
-            if value is not None and not isinstance(value, Held):
+            if value is not None and not isinstance(value, modules.Held):
                 held[name] = child(value)
         return copied
 
@@ -137,7 +120,7 @@ class TorchEngine(NativeLayers):
                     continue
                 seen.add(id(child))
                 here = path if attribute == NATIVE_CORE else (*path, unescape(attribute))
-                if isinstance(child, Held):
+                if isinstance(child, modules.Held):
                     found.add(here, _leaf(child.value, None, names))
                 else:
                     collect(child, here)
@@ -205,7 +188,7 @@ class TorchEngine(NativeLayers):
         return torch.tensor(array).pin_memory().to(self.device, non_blocking=True)
 
     def to_numpy(self, value: Any) -> np.ndarray:
-        return to_numpy(value)
+        return modules.to_numpy(value)
 
     def from_jax(self, tree: Any) -> Any:
         def convert(x: Any) -> torch.Tensor:
@@ -293,7 +276,7 @@ class TorchEngine(NativeLayers):
         for name, module in definition.named_modules(remove_duplicate=False):
             held = vars(module)
             tensors = [(key, _shape(x)) for kind in ("_parameters", "_buffers") for key, x in held[kind].items()]
-            own = [(key, frozen(value, id)) for key, value in held.items() if key not in OWN_ATTRIBUTES]
+            own = [(key, frozen(value, id)) for key, value in held.items() if key not in modules.OWN_ATTRIBUTES]
             found.append((name, type(module), module.training, *tensors, *own))
         return tuple(found)
 
@@ -366,7 +349,7 @@ def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, names: dict[int, s
 
     return Leaf(
         trained=isinstance(tensor, nn.Parameter),
-        read=lambda: np.array(turn(to_numpy(tensor)), order="C"),
+        read=lambda: np.array(turn(modules.to_numpy(tensor)), order="C"),
         write=write,
         native_path=names[id(tensor)],
         to_portable=turn,

@@ -8,20 +8,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from multippo.backends.attributes import (
-    KeyedChildren,
-    ReadFirst,
-    check_attribute,
-    check_class,
-    check_held,
-    track,
-    track_below,
-    track_late,
-)
+from multippo.backends import attributes
 from multippo.networks.core.binding import Param, StatefulMeta, Variable
 
 
-class Held(ReadFirst, nn.Module):
+class Held(attributes.ReadFirst, nn.Module):
     """Base of variables. Reading copies, so that neither a write nor the optimiser changes what was read."""
 
     value: torch.Tensor
@@ -68,7 +59,7 @@ Param.register(TorchParam)
 Variable.register(TorchVariable)
 
 
-class ModuleDict(KeyedChildren, nn.Module):
+class ModuleDict(attributes.KeyedChildren, nn.Module):
     """``nn.ModuleDict`` for any key: ``keys`` and ``a.b`` too, which torch's own does not allow."""
 
 
@@ -79,7 +70,7 @@ class TorchMeta(StatefulMeta):
         """Instantiates a bound class."""
         with torch.inference_mode(False):  # whose tensors could never be trained
             module = super().__call__(*args, **kwargs)
-        track_late(module, (nn.Module,), OWN_ATTRIBUTES.__contains__)
+        attributes.track_late(module, (nn.Module,), OWN_ATTRIBUTES.__contains__)
         return module
 
 
@@ -99,10 +90,10 @@ class TorchModule(nn.Module, metaclass=TorchMeta):
         """Nothing to do; lets a neutral class call ``super().__init__()``."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        check_held(self, name, value, (nn.Module,))
-        value = track(value, (nn.Module,), nn.ModuleList, ModuleDict)
+        attributes.check_held(self, name, value, (nn.Module,))
+        value = attributes.track(value, (nn.Module,), nn.ModuleList, ModuleDict)
         # torch finds an attribute of the class before a module of that name.
-        check_attribute(self, name, type(self), isinstance(value, nn.Module))
+        attributes.check_attribute(self, name, type(self), isinstance(value, nn.Module))
         # torch lets no attribute turn from a module into a plain one; created again, it is the kind it holds now.
         is_plain = not isinstance(value, nn.Module | None)
         if is_plain and name in vars(self)["_modules"]:
@@ -119,11 +110,11 @@ class TorchModule(nn.Module, metaclass=TorchMeta):
 
 def track_all(module: Any) -> None:
     """Tracks what a module, and those below it, were given after they were made."""
-    track_below(module, TorchModule, (nn.Module,), OWN_ATTRIBUTES.__contains__)
+    attributes.track_below(module, TorchModule, (nn.Module,), OWN_ATTRIBUTES.__contains__)
 
 
-def bound_class(neutral: type, attributes: dict[str, Any]) -> type:
+def bound_class(neutral: type, members: dict[str, Any]) -> type:
     """Derives the class from (neutral, TorchModule)."""
-    check_class(neutral, nn.Module, OWN_ATTRIBUTES)
-    attributes = {**attributes, "forward": attributes["__call__"], "__call__": nn.Module.__call__}
-    return TorchMeta(neutral.__name__, (neutral, TorchModule), attributes)
+    attributes.check_class(neutral, nn.Module, OWN_ATTRIBUTES)
+    members = {**members, "forward": members["__call__"], "__call__": nn.Module.__call__}
+    return TorchMeta(neutral.__name__, (neutral, TorchModule), members)

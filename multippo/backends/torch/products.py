@@ -29,14 +29,9 @@ def set_switches(precision: str) -> Generator[None]:
     """Sets both, "highest" for full float32, and puts them back.
 
     Raises:
-        ValueError: If the user has set single operations.
+        RuntimeError: If the user has set single operations.
     """
-    before = _read()
-    if before is None:
-        raise ValueError(
-            "torch's TF32 switches were set for single operations (fp32_precision), which multippo.matmul_precision "
-            "can't set and put back: use torch.set_float32_matmul_precision, or leave them to multippo."
-        )
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision(precision)
     torch.backends.cudnn.allow_tf32 = precision != "highest"
     try:
@@ -59,10 +54,8 @@ def one_precision(device: torch.device, precision: str | None = None) -> context
 
 def describe_switches() -> dict[str, str]:
     """The settings as torch calls them."""
-    before = _read()
-    if before is None:
-        return {"float32_matmul_precision": "set for single operations"}
-    return {"float32_matmul_precision": before[0], "cudnn_allow_tf32": str(before[1])}
+    precision, tf32 = _read() or ("set for single operations", None)
+    return {"float32_matmul_precision": precision, "cudnn_allow_tf32": str(tf32)}
 
 
 def product_bfloat16(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
