@@ -92,7 +92,13 @@ def assert_everything_learns(network: Any, observation: Any, action: Any, **ppo:
 
 
 def assert_same_end(
-    a: Run, b: Run, networks: tuple[Any, Any], tolerance: float = 0.0, *, iterations: int | None = None
+    a: Run,
+    b: Run,
+    networks: tuple[Any, Any],
+    tolerance: float = 0.0,
+    *,
+    iterations: int | None = None,
+    environment: bool = True,
 ) -> None:
     """The same weights, statistics, moments, carries, sums, key and environment, and the same logs.
 
@@ -102,11 +108,12 @@ def assert_same_end(
         networks: Those that were trained.
         tolerance: 0 means bit for bit.
         iterations: Number of the last iterations whose logs are compared. None: all.
+        environment: Compares the environment's state, which must be a tree.
     """
     support.assert_trees_close(*(mp.to_portable(network) for network in networks), tolerance)
     moments = [portable_moments(network, run.state) for network, run in zip(networks, (a, b), strict=True)]
     support.assert_trees_close(*moments, tolerance)
-    for field in ("network_state", "episodes", "key", "env_state"):
+    for field in ("network_state", "episodes", "key", *(("env_state",) if environment else ())):
         support.assert_trees_close(*(support.words(getattr(run.state, field)) for run in (a, b)), tolerance, field)
     assert (a.state.iteration, a.state.step) == (b.state.iteration, b.state.step)
     logs = [[measured(line) for line in run.logs if "losses/total" in line][-(iterations or 0) :] for run in (a, b)]

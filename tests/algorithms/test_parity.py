@@ -66,7 +66,7 @@ def test_twenty_iterations_in_double_precision(env_id, kind):
     found = {name: run(name, env_id, kind) for name in support.ENGINES}
     (torch_network, of_torch), (jax_network, of_jax) = found["torch"], found["jax"]
     assert all(value.dtype == np.float64 for value in mp.to_portable(jax_network).values() if value.dtype.kind == "f")
-    training.assert_same_end(of_torch, of_jax, (torch_network, jax_network), 1e-8)
+    training.assert_same_end(of_torch, of_jax, (torch_network, jax_network), 1e-8, environment=False)
     assert len(of_jax.logs) == 20
     # Something was learnt, with the clips at work, and the rate moved.
     assert max(of_jax.column("gradient/norm")) > 0.1 and max(of_jax.column("ratio/clip_fraction")) > 0.0

@@ -29,23 +29,12 @@ def weights(network: Any) -> np.ndarray:
 @pytest.mark.parametrize("kind", KINDS)
 def test_callbacks_find_the_weights_after_the_iteration_in_the_network(engine: Any, kind: str):
     network = table_net()
-    at_log: list[np.ndarray] = []
-    saved: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def keep(state: Any, step: int) -> None:
-        del step
-        saved.append((weights(network), portable_split(network, state.params, state.variables)["values"]))
-
-    before = weights(network)
-    ppo = mp.PPOConfig(rollout_length=4, num_epochs=2, num_minibatches=2, total_steps=48, learning_rate=1e-2)
-    config = mp.TrainConfig(ppo=ppo, checkpoint_every_steps=16, log_every_steps=16)
-    mp.train_ppo(
-        make_env(kind), network, config, log_fn=lambda metrics: at_log.append(weights(network)), checkpoint_fn=keep
-    )
-    assert len(at_log) == len(saved) == 3
-    for seen, (in_network, in_state) in zip(at_log, saved, strict=True):
-        np.testing.assert_array_equal(seen, in_state)
-        np.testing.assert_array_equal(in_network, in_state)
+    before, at_log = weights(network), []
+    config = {"checkpoint_every_steps": 16, "log_every_steps": 16}
+    run = training.train(make_env(kind), network, config=config, on_log=lambda _: at_log.append(weights(network)))
+    assert len(at_log) == len(run.checkpoints) == 3
+    for seen, (state, _) in zip(at_log, run.checkpoints, strict=True):
+        np.testing.assert_array_equal(seen, portable_split(network, state.params, state.variables)["values"])
     # They move from one iteration to the next, and the last ones are what is left.
     assert all((a != b).any() for a, b in zip([before, *at_log], at_log, strict=False))
     np.testing.assert_array_equal(weights(network), at_log[-1])
@@ -109,17 +98,7 @@ def test_an_environment_that_fails_leaves_the_last_finished_iteration(engine: An
     np.testing.assert_array_equal(weights(network), portable_split(network, state.params, state.variables)["values"])
 
 
-def test_a_save_that_fails_then_is_told_of_beside_the_reason(torch_engine: Any):
-    def full(state: Any, step: int) -> None:
-        raise OSError("disk full")
-
-    ppo = mp.PPOConfig(rollout_length=4, num_minibatches=2, total_steps=64)
-    with pytest.raises(OSError, match="the simulator is gone") as caught:
-        mp.train_ppo(Breaking(3, "truncated", num_envs=4), table_net(), mp.TrainConfig(ppo=ppo), checkpoint_fn=full)
-    assert caught.value.__notes__ == ["The state after 32 steps could not be saved: OSError('disk full')."]
-
-
-def test_a_failing_checkpoint_function_is_not_asked_again(torch_engine: Any):
+def test_a_failing_checkpoint_function_is_asked_once_and_told_of_beside_the_reason_of_the_end(torch_engine: Any):
     calls: list[int] = []
 
     def full(state: Any, step: int) -> None:
@@ -128,9 +107,11 @@ def test_a_failing_checkpoint_function_is_not_asked_again(torch_engine: Any):
 
     ppo = mp.PPOConfig(rollout_length=4, num_minibatches=2, total_steps=64)
     with pytest.raises(OSError, match="disk full"):
-        config = mp.TrainConfig(ppo=ppo, checkpoint_every_steps=16)
-        mp.train_ppo(clock(), table_net(), config, checkpoint_fn=full)
+        mp.train_ppo(clock(), table_net(), mp.TrainConfig(ppo=ppo, checkpoint_every_steps=16), checkpoint_fn=full)
     assert calls == [16]
+    with pytest.raises(OSError, match="the simulator is gone") as caught:
+        mp.train_ppo(Breaking(3, "truncated", num_envs=4), table_net(), mp.TrainConfig(ppo=ppo), checkpoint_fn=full)
+    assert caught.value.__notes__ == ["The state after 32 steps could not be saved: OSError('disk full')."]
 
 
 def test_what_can_not_be_called_is_refused_before_the_first_step(torch_engine: Any):

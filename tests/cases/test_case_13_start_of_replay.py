@@ -30,19 +30,13 @@ def test_the_second_rollout_is_replayed_from_its_stored_carry(engine: Any):
         state = after
 
 
-@pytest.mark.parametrize(
-    ("engine", "length", "minibatches"),
-    [("jax", 2, 2), ("torch", 2, 2), ("torch", 4, 1), ("torch", 1, 4)],
-    indirect=["engine"],
-)
+@pytest.mark.parametrize(("engine", "length"), [("jax", 2), ("torch", 2), ("torch", 1)], indirect=["engine"])
 @pytest.mark.nightly_if("jax")
-def test_in_every_epoch_alike(engine: Any, length: int, minibatches: int):
-    options = {"num_epochs": 3, "num_minibatches": minibatches, "sequence_length": length, "learning_rate": 0.0}
+def test_in_every_epoch_alike(engine: Any, length: int):
+    options = {"num_epochs": 3, "num_minibatches": 2, "sequence_length": length, "learning_rate": 0.0}
     run = training.train(Clock(EPISODE, num_envs=2), CountNet(), iterations=4, **options)
     for metric in ("ratio/first_max_dev", "ratio/last_max_dev", "kl/approx", "ratio/clip_fraction"):
         assert run.column(metric) == [0.0] * 4, metric
-    # The critic's loss is a mean over all epochs: a carry of 0 in one of them would show.
-    assert run.column("update/minibatches") == [3.0 * minibatches] * 4
 
 
 def test_no_graph_of_an_earlier_rollout_is_kept(torch_engine: Any):

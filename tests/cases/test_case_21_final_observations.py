@@ -23,12 +23,16 @@ STEPS = 4
 FINAL = {1: 12, 3: 15}
 
 
+def where_in(x: Any) -> Any:
+    """The one-hot part of an observation."""
+    return x["where"] if isinstance(x, dict) else x[0] if isinstance(x, tuple) else x
+
+
 class WhereNet(TableNet):
-    """Reads the one-hot part of a dict or tuple."""
+    """Reads the one-hot part alone."""
 
     def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
-        where = x["where"] if isinstance(x, dict) else x[0] if isinstance(x, tuple) else x
-        return super().heads(memory, where)
+        return super().heads(memory, where_in(x))
 
 
 def reporting(change: Any) -> Any:
@@ -68,7 +72,6 @@ FORMS = {
     "dict": ("dict", None),
     "tuple": ("tuple", None),
     "older name": ("box", OLDER),
-    "older name, dict": ("dict", OLDER),
     "one batched array": ("box", BATCHED),
 }
 
@@ -82,8 +85,7 @@ def test_the_bootstrap_of_the_one_that_was_cut(engine: Any, form: str):
         expected[time, 1] = VALUES[number]
     np.testing.assert_allclose(transition.bootstrap_values, expected, rtol=1e-6)
     np.testing.assert_array_equal(transition.truncated, expected != 0)
-    where = transition.obs
-    where = where["where"] if isinstance(where, dict) else where[0] if isinstance(where, tuple) else where
+    where = where_in(transition.obs)
     np.testing.assert_array_equal(where[:, 1].argmax(-1), [10, 11, 13, 14])
     np.testing.assert_array_equal(where[:, 2].argmax(-1), [20, 21, 22, 23])
 

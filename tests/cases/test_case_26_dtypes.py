@@ -69,13 +69,8 @@ def bits(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def assert_float32(transition: Any) -> None:
     output = transition.network_output
-    for name, leaf in {
-        "rewards": transition.rewards,
-        "values": output.value_estimates,
-        "log likelihoods": output.loglikelihoods,
-        "bootstrap": transition.bootstrap_values,
-    }.items():
-        assert leaf.dtype == np.float32, name
+    numbers = (transition.rewards, transition.bootstrap_values, output.value_estimates, output.loglikelihoods)
+    assert [leaf.dtype for leaf in numbers] == [np.float32] * 4
     for flag in (transition.terminated, transition.truncated, transition.done, transition.valid):
         assert flag.dtype == np.bool_
 
