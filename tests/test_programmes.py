@@ -42,8 +42,6 @@ def test_what_is_compiled_for_one_serves_its_like():
     first = shared.compiled(Scale(3), Scale.times, jit_like)
     second = shared.compiled(Scale(3), Scale.times, jit_like)
     assert (first(2), second(5)) == (6, 15)
-    # Compiled by the first call of either, as the owner of that call said; a third owner is not asked.
-    assert shared.compiled(Scale(7), Scale.times, jit_like)(2) == 6
     # What compiles nothing whole keeps the method, and each owner its own.
     plain = Programmes()
     assert [plain.compiled(Scale(n), Scale.times, lambda f: f)(2) for n in (3, 7)] == [6, 14]

@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-import torch
 from support import on, to_numpy
 
 import multippo as mp
@@ -57,18 +56,6 @@ def test_fold_in_broadcasts_numbers_over_keys(where):
     assert got.shape == (3, 4, 2)
     for t, b in np.ndindex(3, 4):
         np.testing.assert_array_equal(got[t, b], host.fold_in(keys[b], int(counts[t, b])))
-
-
-def test_bits_of_torch_are_the_same_compiled(torch_engine):
-    def draw(key):
-        batch = torch_engine.random.split(key, 3)
-        batch = torch_engine.random.fold_in(batch, torch.arange(3))
-        return torch_engine.random.bits(batch, (4,)), torch_engine.random.normal(batch, (4,))
-
-    key = mp.random.key(7)
-    compiled = torch.compile(draw, fullgraph=True, backend="aot_eager")
-    for got, expected in zip(compiled(key), draw(key), strict=True):
-        assert torch.equal(got, expected)
 
 
 def test_uniform_lies_in_its_interval_and_fills_it(torch_engine):
@@ -125,14 +112,6 @@ def test_a_permutation_holds_every_number_once(n):
 def test_permutation_differs_with_the_key(torch_engine):
     one, two = (to_numpy(mp.random.permutation(mp.random.key(seed), 50)) for seed in (0, 1))
     assert (one != two).any()
-
-
-@pytest.mark.filterwarnings("error")
-def test_numpy_words_wrap_without_a_warning():
-    key = host.key(2**32 - 1)
-    assert host.uniform(key).shape == ()
-    assert host.fold_in(key, 2**32 - 1).shape == (2,)
-    assert host.normal(host.split(key), (3,)).shape == (2, 3)
 
 
 def test_typed_keys_of_jax():

@@ -88,7 +88,6 @@ def test_contents():
         (np.array([1.0, 2.0]), np.array([1.0, 3.0])),
         (Model(np.ones(2)), Model(np.zeros(2))),
         (gymnasium.spaces.Box(low, high), gymnasium.spaces.Box(low, 2 * high)),
-        (np.dtype("f4"), np.dtype("f8")),
         (function, lambda: None),
     ]
     for value, another in pairs:

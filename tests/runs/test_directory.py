@@ -1,7 +1,6 @@
 """A run's directory: who may write in it and when, and what may lie in the place of its files."""
 
 import errno
-import os
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +53,6 @@ def test_the_commands_to_go_on_with_can_be_copied_into_a_shell(command: Any, run
     path = checkpoints(run)[0]
     done = command("eval", path)
     done.assert_refused(f"{path} is a checkpoint, not a run's directory", f"--checkpoint '{path}'")
-
-
-@pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_metrics_are_not_written_through_a_link_nor_awaited_from_a_pipe(
-    command: Any, tmp_path: Path, run: Path, kind: str
-):
-    path = run / "metrics.jsonl"
-    path.rename(tmp_path / "outside")
-    path.symlink_to(tmp_path / "outside") if kind == "link" else os.mkfifo(path)
-    words = refused(command, tmp_path, *RESUME, run)
-    assert f"a {kind}" in words and str(path) in words
-    assert str(path) in refused(command, tmp_path, "compare", run, run)
 
 
 @pytest.mark.parametrize("call", ["mkdir", "write"])

@@ -37,16 +37,6 @@ def test_concat_joins_in_the_order_given_eager_jitted_and_after_a_round_trip(net
     assert tuple(merged.components) == ("zeta", "alpha")
 
 
-def test_nnx_grad_reaches_every_parameter(net):
-    state = net.initialize_state(4)
-    grads = nnx.jit(nnx.grad(lambda net: jnp.sum(net(state, X).output)))(net)
-    leaves = jax.tree.leaves(grads)
-    # Three dense layers of two arrays; the LSTM's two kernels and one bias.
-    assert len(leaves) == 9
-    # Without a carry the recurrent kernel has no influence on the first step.
-    assert sum(bool(jnp.any(leaf != 0)) for leaf in leaves) == 8
-
-
 def test_split_by_kind_and_merge(jax_engine):
     net = mp.Sequential([mp.Normalizer(2), mp.Dense(2, 1, mp.Rngs(0))])
     definition, params, variables = nnx.split(net, nnx.Param, ...)

@@ -7,7 +7,6 @@ import pytest
 from gymnasium import spaces
 
 from multippo.envs.functional.declarations import (
-    as_declared,
     find_truncation_key,
     functional_action_space,
     functional_observation_space,
@@ -31,10 +30,6 @@ def test_spaces_made_from_observations():
     assert space["pixels"] == spaces.Box(0, 255, (4, 4), np.uint8)
     assert space["pair"][0].shape == ()
     assert space["pair"][1] == spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    batch = jax.tree.map(lambda leaf: jnp.ones((5, *leaf.shape), leaf.dtype), obs)
-    converted = as_declared(space, batch)
-    assert converted["pixels"].dtype == jnp.uint8
-    assert converted["pair"][1].dtype == jnp.float32
 
 
 def test_declared_spaces_are_kept_and_checked():
@@ -61,10 +56,6 @@ def test_action_spaces():
     assert functional_action_space(env, spaces.Discrete(5)) == spaces.Discrete(5)
 
 
-class Raw:
-    pass
-
-
 def test_what_the_user_says_of_a_time_limit_counts():
     # The environment calls it a truncation; with no key given every end is a termination.
     env = FunctionalEnv(FunctionalClock(1, "truncated"), 1, truncation_key=None)
@@ -74,11 +65,11 @@ def test_what_the_user_says_of_a_time_limit_counts():
 
 def test_no_sign_of_a_time_limit_is_announced():
     with pytest.warns(UserWarning, match="every end counts as a termination.*truncation_key=None"):
-        assert find_truncation_key(Raw(), {"steps"}, "auto", None) is None
+        assert find_truncation_key(Bare(), {"steps"}, "auto", None) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert find_truncation_key(Raw(), {"steps"}, None, None) is None
-        assert find_truncation_key(Raw(), {"steps"}, "auto", 10) is None
-        assert find_truncation_key(Raw(), {"time_out", "truncation"}, "auto", None) == "truncation"
+        assert find_truncation_key(Bare(), {"steps"}, None, None) is None
+        assert find_truncation_key(Bare(), {"steps"}, "auto", 10) is None
+        assert find_truncation_key(Bare(), {"time_out", "truncation"}, "auto", None) == "truncation"
         for key in ("time_out", "truncated"):
-            assert find_truncation_key(Raw(), {key, "steps"}, "auto", None) == key
+            assert find_truncation_key(Bare(), {key, "steps"}, "auto", None) == key
