@@ -18,7 +18,8 @@ LOGITS, TAUGHT = RNG.normal(size=(2, T, B, 4)) * 2
 ACTIONS = np.asarray([[0, 3], [1, 2], [2, 2]])
 DONE = np.asarray([[True, False], [False, True], [True, True]])
 
-pytestmark = pytest.mark.usefixtures("float64")
+# Neutral code, whose arithmetic conformance compares; distillation is trained on both engines.
+pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.parametrize("engine", ["torch"], indirect=True)]
 
 
 def categorical() -> Any:

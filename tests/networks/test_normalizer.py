@@ -43,7 +43,7 @@ def test_before_the_first_update_it_is_the_identity_up_to_its_clip(torch_engine)
     assert mp.Normalizer(3).count == 0 and to_numpy(mp.Normalizer(3).variance).tolist() == [1.0, 1.0, 1.0]
 
 
-def test_an_update_with_nothing_valid_changes_nothing(engine):
+def test_an_update_with_nothing_valid_changes_nothing(torch_engine):
     normalizer = mp.Normalizer(2)
     for start in range(2):
         before = mp.to_portable(normalizer)
@@ -53,7 +53,7 @@ def test_an_update_with_nothing_valid_changes_nothing(engine):
         update(normalizer, ROLLOUTS[0][..., :2].astype(np.float32))
 
 
-def test_tuples_and_leaves_left_alone(engine):
+def test_tuples_and_leaves_left_alone(torch_engine):
     normalizer = mp.Normalizer({"mask": None, "parts": (2, {"image": None, "angle": ()}, (2, 1))})
     assert sorted(name for name in mp.to_portable(normalizer) if name != "counter") == sorted(
         f"{kind}.parts.{leaf}" for kind in ("mean", "M2") for leaf in ("0", "1.angle", "2")
@@ -69,7 +69,7 @@ def test_tuples_and_leaves_left_alone(engine):
             RNG.normal(-1.0, 3.0, size=(3, 2, 2, 1)).astype(np.float32),
         ),
     }
-    step = tree_map(lambda x: engine.asarray(x[0]), history)
+    step = tree_map(lambda x: torch_engine.asarray(x[0]), history)
     extras = normalizer((), step).rollout_extras
     # What is left alone is not stored a second time.
     assert extras["mask"] is None and extras["parts"][1]["image"] is None
@@ -89,30 +89,30 @@ def test_tuples_and_leaves_left_alone(engine):
         np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_bytes_are_normalised_too(engine):
+def test_bytes_are_normalised_too(torch_engine):
     normalizer = mp.Normalizer((2,))
     x = np.asarray([[[0, 255]], [[4, 255]]], np.uint8)
     update(normalizer, x)
     # Means 2 and 255; variances 4 and 0.
     assert to_numpy(normalizer.mean[...]).tolist() == [2.0, 255.0]
-    out = to_numpy(normalizer((), engine.asarray(x[0])).output)
+    out = to_numpy(normalizer((), torch_engine.asarray(x[0])).output)
     assert out.tolist() == [[-1.0, 0.0]] and out.dtype == np.float32
 
 
-def test_a_number_whose_square_is_none_leaves_its_features_moments_alone(engine):
+def test_a_number_whose_square_is_none_leaves_its_features_moments_alone(torch_engine):
     normalizer = mp.Normalizer(2)
     first = np.asarray([[[1.0, 1.0], [3.0, 5.0]]], np.float32)
     huge = np.asarray([[[3e19, 1.0], [2.0, 5.0]]], np.float32)
     for history in (first, huge):
-        normalizer.update_statistics(engine.asarray(history))
+        normalizer.update_statistics(torch_engine.asarray(history))
     # The second feature of both: 1, 5, 1, 5. The first keeps mean 2 and variance 1.
-    np.testing.assert_allclose(engine.to_numpy(normalizer.mean[...]), [2.0, 3.0])
-    np.testing.assert_allclose(engine.to_numpy(normalizer.variance), [1.0, 4.0])
+    np.testing.assert_allclose(torch_engine.to_numpy(normalizer.mean[...]), [2.0, 3.0])
+    np.testing.assert_allclose(torch_engine.to_numpy(normalizer.variance), [1.0, 4.0])
     assert normalizer.count == 4
     fresh = mp.Normalizer(2)
-    fresh.update_statistics(engine.asarray(huge))
-    np.testing.assert_allclose(engine.to_numpy(fresh.mean[...]), [0.0, 3.0])
-    np.testing.assert_allclose(engine.to_numpy(fresh.variance), [1.0, 4.0])
+    fresh.update_statistics(torch_engine.asarray(huge))
+    np.testing.assert_allclose(torch_engine.to_numpy(fresh.mean[...]), [0.0, 3.0])
+    np.testing.assert_allclose(torch_engine.to_numpy(fresh.variance), [1.0, 4.0])
 
 
 def test_a_gradient_through_it_changes_no_bit_of_what_it_puts_out(engine):

@@ -56,7 +56,7 @@ def call(net, t=0):
     return mp.StatefulModuleOutput(*run(engine.asarray(X[t])))
 
 
-def test_every_layer_by_its_key(engine):
+def test_every_layer_by_its_key(torch_engine):
     net = network()
     recordable = mp.with_recording(net)
     out, plain = call(recordable), call(net)
@@ -68,7 +68,7 @@ def test_every_layer_by_its_key(engine):
     assert_trees_close(found[1]["left"], out.next_state[1]["left"]["h"], 0.0)
     assert not to_numpy(found[1]["right"]).any()
     normalizer, head = net[2], net[3].action
-    joined = engine.xp.concat((found[1]["left"], found[1]["right"]), axis=-1)
+    joined = torch_engine.xp.concat((found[1]["left"], found[1]["right"]), axis=-1)
     assert_trees_close(found[2], normalizer((), joined).output, 1e-5)
     for i in (0, 1):
         inside = found[2] if i == 0 else found[3]["action"][0]
@@ -112,7 +112,7 @@ def test_the_original_stays_as_it_is_and_is_followed(torch_engine):
     assert_trees_close(mp.to_portable(recordable), changed, 0.0)
 
 
-def test_modules_of_users(engine):
+def test_modules_of_users(torch_engine):
     rngs = mp.Rngs(0)
     net = mp.with_recording(mp.Sequential([mp.Parallel({"0": Inner(), "a.b": TwoLayers(rngs)})]))
     found = mp.extract_activations(call(net).metrics)[0]
@@ -120,7 +120,7 @@ def test_modules_of_users(engine):
     assert sorted(found["a.b"]) == ["first", "output"]
     assert to_numpy(found["a.b"]["first"]).shape == (B, 4) and to_numpy(found["a.b"]["output"]).shape == (B, 2)
     alone = mp.with_recording(TwoLayers(rngs).second)
-    out = alone((), engine.zeros((2, 4)))
+    out = alone((), torch_engine.zeros((2, 4)))
     assert_trees_close(mp.extract_activations(out.metrics), out.output, 0.0)
 
 

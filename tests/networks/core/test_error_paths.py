@@ -113,7 +113,7 @@ def actor_critic(features: int) -> Any:
     return network
 
 
-def test_functions_that_run_a_network(engine):
+def test_functions_that_run_a_network(torch_engine):
     network, env = actor_critic(3), Clock(3, num_envs=2)  # shows 4 features
     said = f"PPOAdapter.value.layers[1]: {SAID}"
     state, key = network.initialize_state(2), mp.random.key(0)
@@ -130,7 +130,7 @@ def test_functions_that_run_a_network(engine):
     assert refusal(lambda: mp.replay(network, state, transition)).startswith(folded)
 
 
-def test_training_says_it_once(engine):
+def test_training_says_it_once(torch_engine):
     network = actor_critic(3)
     config = mp.TrainConfig(ppo=mp.PPOConfig(num_envs=2, rollout_length=2, total_steps=4, num_minibatches=1))
     message = refusal(lambda: mp.train_ppo(Clock(3, num_envs=2), network, config))
