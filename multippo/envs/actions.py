@@ -24,34 +24,24 @@ from gymnasium import spaces
 
 from multippo.integer_boxes import MOST_CHOICES, is_integer_box, num_choices
 
-_SUPPORTED = (
-    f"Box (of floats, or of at most {MOST_CHOICES} integers in each dimension), Discrete, MultiDiscrete, MultiBinary, "
-    "and Dict of those"
-)
-
-
 ActionMap = Callable[[Any], Any]
 """Maps a tree of ``[B, ...]`` arrays from policy coordinates to the environment's, and checks shapes and kinds."""
 
 
-def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np) -> ActionMap:
+def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np, path: str = "action") -> ActionMap:
     """The map for a space.
 
     Args:
         space: One environment's action space.
         num_envs: Number of actions in a batch.
         xp: Array namespace of the environment: NumPy, or ``jax.numpy``.
+        path: Its name in errors.
 
     Raises:
         ValueError: If the space is not supported; the message names it and those that are.
     """
-    return _make(space, num_envs, xp, "action")
-
-
-def _make(space: spaces.Space[Any], num_envs: int, xp: Any, path: str) -> ActionMap:
     if is_integer_box(space):
-        count = num_choices(space, path)
-        return _IntegerMap(space, count, space.low, num_envs, xp, path)
+        return _IntegerMap(space, num_choices(space, path), space.low, num_envs, xp, path)
     if isinstance(space, spaces.Box):
         return _BoxMap(space, num_envs, xp, path)
     if isinstance(space, spaces.Discrete):
@@ -61,10 +51,12 @@ def _make(space: spaces.Space[Any], num_envs: int, xp: Any, path: str) -> Action
     if isinstance(space, spaces.MultiBinary):
         return _IntegerMap(space, 2, 0, num_envs, xp, path)
     if isinstance(space, spaces.Dict):
-        return _DictMap({key: _make(sub, num_envs, xp, f"{path}[{key!r}]") for key, sub in space.spaces.items()}, path)
+        parts = space.spaces.items()
+        return _DictMap({key: make_action_map(sub, num_envs, xp, f"{path}[{key!r}]") for key, sub in parts}, path)
     raise ValueError(
-        f"The action space {path} = {space} of type {type(space).__name__} is not supported; supported are "
-        f"{_SUPPORTED}. Wrap the environment so that it declares one of these."
+        f"The action space {path} = {space} of type {type(space).__name__} is not supported; supported are Box (of "
+        f"floats, or of at most {MOST_CHOICES} integers in each dimension), Discrete, MultiDiscrete, MultiBinary, and "
+        "Dict of those. Wrap the environment so that it declares one of these."
     )
 
 
@@ -93,17 +85,12 @@ class _BoxMap:
         if self._clips:
             action = action.clip(self._low, self._high)
         # Always a copy: an environment that writes into its action must not reach the policy's.
-        return action.astype(self._dtype if self._xp is np else self._available_dtype())
-
-    def _available_dtype(self) -> Any:
         # Without its 64-bit mode JAX has no float64, and warns where one is asked for.
-        return self._xp.asarray(self._low).dtype
+        return action.astype(self._dtype if self._xp is np else self._xp.asarray(self._low).dtype)
 
 
 class _IntegerMap:
-    def __init__(self, space: spaces.Space[Any], count: Any, start: Any, num_envs: int, xp: Any, path: str) -> None:
-        assert space.shape is not None
-        assert space.dtype is not None
+    def __init__(self, space: Any, count: Any, start: Any, num_envs: int, xp: Any, path: str) -> None:
         self._start = np.asarray(start, space.dtype) if np.any(start) else None
         self._dtype = space.dtype if xp is np or isinstance(space, spaces.Box) else np.dtype(np.int32)
         self._count = np.asarray(count)

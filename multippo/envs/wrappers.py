@@ -257,7 +257,7 @@ def report_wrapper_statistics(name: str, vector_env: VectorEnv[Any, Any, Any]) -
         name: The environment's.
         vector_env: The environment.
     """
-    found = {attribute for attribute in _STATISTICS if _has(vector_env, attribute)}
+    found = sorted(attribute for attribute in _STATISTICS if _has(vector_env, attribute))
     if found:
         _LOG.warning(
             "%s is wrapped in something that normalises by running statistics of its own (%s). They are not saved with "
@@ -265,8 +265,8 @@ def report_wrapper_statistics(name: str, vector_env: VectorEnv[Any, Any, Any]) -
             "sees other numbers than it was trained on. Leave the wrapper out: %s. Those statistics are part of the "
             "training state.",
             name,
-            ", ".join(sorted(found)),
-            ", and ".join(_STATISTICS[attribute] for attribute in sorted(found)),
+            ", ".join(found),
+            ", and ".join(_STATISTICS[attribute] for attribute in found),
         )
 
 

@@ -184,31 +184,26 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """As ``gymnasium.Env.reset``."""
-        try:
-            obs, info = split_reset(self.env.reset(seed=seed, options=options))
-            self._observations.check(obs)
-        except Exception as error:
-            self._add_notes(error)
-            raise
-        return obs, info
+        return self._checked(split_reset, self.env.reset, seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
         """As ``gymnasium.Env.step``."""
-        try:
-            obs, reward, terminated, truncated, info = split_step(self.env.step(action))
-            self._observations.check(obs)
-        except Exception as error:
-            self._add_notes(error)
-            raise
+        obs, reward, terminated, truncated, info = self._checked(split_step, self.env.step, action)
         if terminated or truncated:
             obs = copy.deepcopy(obs)
         return obs, reward, terminated, truncated, info
 
-    def _add_notes(self, error: Exception) -> None:
-        error.add_note(f"Raised by environment {self._index} of the batch.")
-        if isinstance(error, ValueError) and "values to unpack" in str(error):
-            # A wrapper of gymnasium's has taken apart what the environment has returned.
-            error.add_note(f"If it is what {type(self.unwrapped).__name__} returned: {RESET_AND_STEP}")
+    def _checked(self, split: Callable[[Any], Any], method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        try:
+            values = split(method(*args, **options))
+            self._observations.check(values[0])
+            return values
+        except Exception as error:
+            error.add_note(f"Raised by environment {self._index} of the batch.")
+            if isinstance(error, ValueError) and "values to unpack" in str(error):
+                # A wrapper of gymnasium's has taken apart what the environment has returned.
+                error.add_note(f"If it is what {type(self.unwrapped).__name__} returned: {RESET_AND_STEP}")
+            raise
 
 
 class MadeMember(NamedTuple):
