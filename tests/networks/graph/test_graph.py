@@ -1,12 +1,14 @@
-"""PopulationGraph: what one step does, what comes back after a delay, and what an episode's end forgets."""
+"""PopulationGraph: a step, delays, ends of episodes, modules inside; the graph in words and as a picture."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
 from support import assert_trees_close, compiled, each_engine, to_numpy
 
 import multippo as mp
+from multippo.trees import named_leaves
 
 T, B = 9, 3
 # Ends: at the first and the last step, three in a row, none at all.
@@ -240,3 +242,132 @@ def test_a_wrong_carry_is_refused_with_the_form_of_the_right_one(torch_engine):
             ValueError, match=re.escape(f" as its state; expected the dict {form}, as initialize_state(")
         ):
             graph(state, torch_engine.zeros((2, 3)))
+
+
+class Charged(mp.StatefulModule):
+    """Counts its steps in the carry, which starts at 10; charges its input as loss, and emits it."""
+
+    def __init__(self, weight):
+        self.weight = weight
+        self.seen = mp.Variable(np.zeros(()))
+
+    def __call__(self, state, x, rollout_extras=None):
+        x = x if rollout_extras is None else rollout_extras
+        return mp.StatefulModuleOutput(state + 1, x + state, self.weight * x[:, 0], {"steps": state[:, 0]}, x)
+
+    def initialize_state(self, batch_size):
+        return self.zeros((batch_size, 1)) + 10
+
+    def reset_state(self, prev_state):
+        return self.xp.zeros_like(prev_state) + 10
+
+    def update_statistics(self, rollout_extras, valid=None):
+        self.seen[...] = self.seen[...] + self.xp.sum(rollout_extras)
+
+
+def charged(loop):
+    graph = mp.PopulationGraph(mp.Rngs(0))
+    graph.add_input("a", 1, compute=Charged(1.0))
+    graph.add_population("b", 1, compute=Charged(10.0))
+    graph.connect("a", "b", transform=Charged(100.0), delay=1)
+    if loop:
+        graph.connect("b", "b", transform="identity", delay=1)
+    graph.add_output("y", source="b", head=Charged(1000.0))
+    graph.finalize()
+    return graph
+
+
+def test_losses_metrics_snapshots_and_statistics_of_all_parts(engine):
+    for loop in (False, True):
+        graph = charged(loop)
+        state, x = graph.initialize_state(2), {"a": engine.zeros((2, 1)) + 1}
+        out = graph(state, x)
+        # a = 1 + 10; its past is 0, so the transform yields 0 + 10; b = 10 + 10; y = 20 + 10.
+        assert to_numpy(out.output["y"]).tolist() == [[30.0]] * 2
+        # 1 * 1 for a, 100 * 0 for the transform, 10 * 10 for b, 1000 * 20 for the head.
+        assert to_numpy(out.regularization_loss).tolist() == [20101.0] * 2
+        parts = ["populations.a", "populations.b", "connections.a->b@1", "outputs.y"]
+        assert sorted(out.metrics) == sorted(parts)
+        extras = {name: to_numpy(leaf)[0, 0] for name, leaf in named_leaves(out.rollout_extras)}
+        assert extras == {
+            "populations.a.compute": 1.0,
+            "connections.a->b@1.transform": 0.0,
+            "populations.b.compute": 10.0,
+            "outputs.y.head": 20.0,
+        }
+        # Replay is handed the snapshot of each part back: with another one for a, a = 5 + 10.
+        extras = out.rollout_extras
+        extras["populations"]["a"]["compute"] = extras["populations"]["a"]["compute"] + 4
+        replayed = graph(state, x, extras)
+        assert to_numpy(replayed.next_state["populations"]["a"]["buffer"]).ravel().tolist() == [15.0] * 2
+        graph.update_statistics(out.rollout_extras)
+        assert float(to_numpy(graph.outputs["y"].head.seen[...])) == 40.0
+
+
+@pytest.fixture
+def drawn(torch_engine):
+    rngs = mp.Rngs(0)
+    graph = mp.PopulationGraph(rngs)
+    graph.add_input("eye", 4, input_from=("robot", "camera"), output_size=3, compute=mp.Dense(4, 3, rngs))
+    graph.add_population("a", 3, activation="tanh")
+    graph.add_population("b", 3, activation=lambda x: x)
+    graph.connect("eye", "a")
+    graph.connect("a", "a", delay=7)
+    graph.connect("a", "b", transform="identity")
+    graph.connect("b", "a", delay=5)
+    graph.connect("b", "a", delay=2)
+    graph.add_output("y", source="b")
+    graph.finalize()
+    return graph
+
+
+def test_in_words(drawn):
+    assert (
+        repr(drawn)
+        == str(drawn)
+        == """PopulationGraph(
+  populations:
+    eye: 4 -> 3, Dense, sees ('robot', 'camera')
+    a: 3, tanh
+    b: 3, <lambda>
+  connections:
+    eye -> a: Dense
+    a -> a, delay 7: Dense
+    a -> b: identity
+    b -> a, delay 5: Dense
+    b -> a, delay 2: Dense
+  outputs:
+    y: identity of b
+  over time: eye at once; a with b step by step
+)"""
+    )
+
+
+@pytest.fixture
+def pyplot():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
+
+
+def test_as_a_picture(drawn, pyplot):
+    ax = drawn.plot()
+    texts = {text.get_text(): text for text in ax.texts}
+    assert {"eye\n3", "a\n3", "b\n3", "y", "('robot', 'camera')", "7", "5, 2"} <= set(texts)
+    # Delays of loops in red; connections that lead onwards carry no label without a delay.
+    assert texts["7"].get_color() == texts["5, 2"].get_color() == "tab:red" and "0" not in texts
+    x = {name: texts[f"{name}\n3"].get_position()[0] for name in ("eye", "a", "b")}
+    assert x["eye"] < x["a"] < x["b"] < texts["y"].get_position()[0]
+    # Connections between four pairs, an input, an output.
+    assert sum(text.arrow_patch is not None for text in ax.texts if hasattr(text, "arrow_patch")) == 6
+    ax.figure.canvas.draw()
+
+
+def test_without_matplotlib(drawn, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"PopulationGraph\.plot needs the package matplotlib: pip install"):
+        drawn.plot()
