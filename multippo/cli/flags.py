@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from multippo.arguments import did_you_mean
 from multippo.errors import UsageError
-from multippo.runs.fields import TRUTH, Setting, fields_of, readable, shown, takes_several
-from multippo.runs.settings import name_of
+from multippo.runs.settings import TRUTH, Setting, fields_of, name_of, readable, shown, takes_several
 
 _Flags = TypeVar("_Flags")
 

@@ -21,10 +21,9 @@ from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, sum
 from multippo.cli.flags import given_flags
 from multippo.errors import NonFiniteError, RunError, Terminated, UsageError, one_line
 from multippo.runs.directory import RunDirectory, default_run_directory
-from multippo.runs.fields import fields_of, shown
 from multippo.runs.loading import check_num_envs, mend, restore_last_good
 from multippo.runs.progress import RunRecord, make_progress
-from multippo.runs.settings import RunSettings, overlaid, read_settings, run_settings
+from multippo.runs.settings import RunSettings, fields_of, overlaid, read_settings, run_settings, shown
 from multippo.signals import Deadline, save_what_is_finished
 
 _LOG = logging.getLogger("multippo")

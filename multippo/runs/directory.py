@@ -25,8 +25,7 @@ from multippo.algorithms.checkpointing.manifest import (
 from multippo.algorithms.metrics import json_ready
 from multippo.errors import UsageError
 from multippo.files import FormatVersion, checked, is_leftover, remove_leftovers, write_text
-from multippo.runs.fields import Setting
-from multippo.runs.settings import RunSettings, network_defaults, read_object, run_settings, settings_of
+from multippo.runs.settings import RunSettings, Setting, network_defaults, read_object, run_settings, settings_of
 from multippo.version import __version__
 
 FORMAT, FORMAT_VERSION = "multippo.run", 1
