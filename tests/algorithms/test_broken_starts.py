@@ -4,6 +4,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import probing
 import pytest
 import support
 import training
@@ -16,12 +17,6 @@ from multippo.testing import CountNet, FunctionalClock, TableNet
 pytestmark = pytest.mark.nightly_if("jax")
 
 STEPS = 12
-
-
-def roll(env: Any, network: Any) -> Any:
-    engine = network.engine
-    before = network.initialize_state(env.num_envs)
-    return support.to_numpy(mp.unroll_env(env, env.reset(0), network, before, STEPS, engine.random.key(1))[2])
 
 
 class FunctionalBadStarts(FunctionalClock):
@@ -90,38 +85,28 @@ def test_training_counts_unsound_starts_and_a_strict_run_names_the_first(name):
     assert strict.error.training_state.step == 0
 
 
-class BadStart(gymnasium.Env[Any, Any]):
+class BadStart(probing.Small):
     """Pays 10, 20, 30 and ends; the first observation of episode ``bad``, counted from 1, is NaN."""
 
     observation_space = gymnasium.spaces.Box(-10, 10, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, bad: int, end: str = "terminated") -> None:
-        self.bad, self.end, self.resets, self.time = bad, end, 0, 0
+        self.bad, self.end, self.resets = bad, end, 0
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.time, self.resets = 0, self.resets + 1
-        return np.full(1, np.nan if self.resets == self.bad else 0.0, np.float32), {}
+    def observe(self) -> Any:
+        self.resets += self.time == 0
+        return np.full(1, np.nan if self.time == 0 and self.resets == self.bad else self.time, np.float32)
 
-    def step(self, action: Any) -> Any:
-        self.time += 1
+    def outcome(self) -> Any:
         over, cut = self.time == 3, self.end == "truncated"
-        return np.full(1, self.time, np.float32), 10.0 * self.time, over and not cut, over and cut, {}
+        return 10.0 * self.time, over and not cut, over and cut
 
 
-MODES = list(gymnasium.vector.AutoresetMode)
-
-
-def gymnasium_env(mode: Any, *makers: Any) -> Any:
-    return mp.make_env(gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=mode))
-
-
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", probing.modes)
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_an_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode, end):
-    found = roll(gymnasium_env(mode, lambda: BadStart(2, end), lambda: BadStart(0, end)), TableNet([2.0]))
-    skips = mode is gymnasium.vector.AutoresetMode.NEXT_STEP
+    env = probing.gymnasium_env(lambda index: BadStart((2, 0)[index], end), mode, 2)
+    found, skips = support.roll(env, TableNet([2.0]), STEPS), mode == "next_step"
     # Told at the step for the reset; without one, at the step that ended the episode before. Leaf 2 is the observation.
     assert np.argwhere(found.broken).tolist() == [[3 if skips else 2, 0]]
     assert found.broken.min() == -2
@@ -141,15 +126,15 @@ def test_an_episode_that_begins_with_nan_is_begun_once_more(torch_engine, mode, 
 
 # The start of a run, and that of the second episode, which is seen at the step that ends the first or at its reset.
 @pytest.mark.parametrize("bad", [1, 2])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", probing.modes)
 def test_one_bad_start_stops_no_run_but_a_strict_one(torch_engine, mode, bad):
-    make = lambda: gymnasium_env(mode, lambda: BadStart(0), lambda: BadStart(bad))  # noqa: E731
+    make = lambda: probing.gymnasium_env(lambda index: BadStart((0, bad)[index]), mode, 2)  # noqa: E731
     options = {"rollout_length": 4, "num_minibatches": 1}
     run = training.train(make(), TableNet([0.5]), iterations=3, **options)
     assert run.column("rollout/nonfinite_steps") == [1, 0, 0]
     assert run.column("rollout/episode_reward/mean")[0] == 60  # 10 + 20 + 30
     strict = training.train(make(), TableNet([0.5]), nonfinite="stop", **options, catch=(NonFiniteError,))
-    step = 3 if mode is gymnasium.vector.AutoresetMode.NEXT_STEP else 2
+    step = 3 if mode == "next_step" else 2
     place = "at the start of environment 1" if bad == 1 else f"at step {step} of the rollout in environment 1"
     assert f"observation is not finite {place}" in str(strict.error)
     found = mp.eval_rollout(make(), TableNet([0.5]), num_episodes=4)
@@ -159,11 +144,11 @@ def test_one_bad_start_stops_no_run_but_a_strict_one(torch_engine, mode, bad):
 
 def test_a_broken_step_that_ends_its_episode_before_a_bad_start(torch_engine):
     class Both(BadStart):
-        def step(self, action: Any) -> Any:
-            obs, reward, over, truncated, info = super().step(action)
-            return obs, np.inf if over and self.resets == 1 else reward, over, truncated, info
+        def outcome(self) -> Any:
+            reward, over, cut = super().outcome()
+            return np.inf if over and self.resets == 1 else reward, over, cut
 
-    found = roll(gymnasium_env(gymnasium.vector.AutoresetMode.SAME_STEP, lambda: Both(2)), TableNet([0.5]))
+    found = support.roll(probing.gymnasium_env(lambda _: Both(2)), TableNet([0.5]), STEPS)
     np.testing.assert_array_equal(found.broken[:, 0], [0, 0, 1] + [0] * (STEPS - 3))
     np.testing.assert_array_equal(found.truncated[:, 0], found.broken[:, 0] > 0)
     np.testing.assert_array_equal(found.rewards[:6, 0], [10, 20, 0, 10, 20, 30])

@@ -4,6 +4,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import probing
 import pytest
 import training
 from gymnasium import spaces
@@ -107,15 +108,16 @@ def test_a_key_decides_everything(torch_engine):
 # -- no trace
 
 
-class Single(gymnasium.Env[Any, Any]):
+class Single(probing.Small):
+    """Episodes of one step."""
+
     observation_space = gymnasium.spaces.Box(0, 1, (4,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return np.zeros(4, np.float32), {}
+    def observe(self) -> Any:
+        return np.zeros(4, np.float32)
 
-    def step(self, action: Any) -> Any:
-        return np.zeros(4, np.float32), 1.0, True, False, {}
+    def outcome(self) -> Any:
+        return 1.0, True, False
 
 
 def evaluating(env: Any, eval_env: Any) -> Any:
