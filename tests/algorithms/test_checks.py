@@ -74,6 +74,11 @@ REFUSED: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
         ["PPOAdapter.action.layers[1] has an entropy_weight=0.02 of its own", "make it with 0, or leave PPOConfig."],
         {"entropy_weight": 0.01},
     ),
+    "an entropy of another shape": (
+        lambda: Odd(output=lambda out: out._replace(entropies={"arm": out.entropies[:, None]})),
+        ["entropy 'arm' has shape (2, 1); expected one number"],
+        {},
+    ),
     # Of a torch tensor without gradients NumPy makes one again.
     "NumPy in the network": (
         lambda: mp.Sequential([mp.Dense(4, 4, mp.Rngs(0), lambda x: np.tanh(x)), support.actor_critic(4)]),

@@ -14,7 +14,7 @@ import support
 import training
 
 import multippo as mp
-from multippo.testing import FunctionalClock, Spy
+from multippo.testing import FunctionalClock, Spy, TableNet
 
 NUM_ENVS, BAD, ROLLOUT = 4, probing.Faulty.BAD, 6
 
@@ -59,6 +59,14 @@ def test_the_other_environments_data_are_untouched(torch_engine: Any):
         others = [0, 1, 3]
         np.testing.assert_array_equal(with_fault[:, others], without[:, others], err_msg=name)
         assert np.isfinite(with_fault).all(), name
+
+
+@pytest.mark.nightly_if("jax")
+def test_a_broken_step_is_not_a_sample(engine: Any):
+    # Environment 2 shows the times 0 and 1, and after its restart 0 and 1; the first 1 does not count. Gamma is 0.
+    env, network = probing.Faulty({"reward": 2}), TableNet([0.0] * 21)
+    run = training.train(env, network, rollout_length=4, **probing.ONE_STEP, discounting_factor=0.0)
+    np.testing.assert_allclose(probing.advantages_of(network, run, 15)[:5], [5, 4, 3, 3, 0], rtol=1e-5)
 
 
 class Blown(FunctionalClock):
