@@ -47,11 +47,6 @@ class Container(Parent):
         kind = type(self).__name__
         if not named:
             raise ValueError(f"{kind} got no child; it needs at least one.")
-        if len({type(key) for key in named}) > 1:
-            raise ValueError(
-                f"{kind} got the keys {list(named)}, of several types; expected strings alone, or integers alone, "
-                "since a tree's keys are put in order."
-            )
         for key, child in named.items():
             check_child(self.engine, f"{kind}.{attribute}[{key!r}]", child)
         # A tuple of keys, since NNX sorts attributes when it splits and merges a module.

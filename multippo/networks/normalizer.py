@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.arguments import check_leaves, describe, is_number
+from multippo.arguments import check_leaves, describe, is_integer, is_number
 from multippo.networks.activations import clip
 from multippo.networks.core.binding import Variable
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
@@ -42,9 +42,8 @@ class Normalizer(StatefulModule):
     def __init__(self, shape: Any, *, epsilon: float = 1e-8, clip: float | None = 10.0) -> None:
         if not all(is_number(number) and number > 0 for number in (epsilon, *(() if clip is None else (clip,)))):
             raise ValueError(f"Normalizer(epsilon={epsilon!r}, clip={clip!r}) is not possible: expected both above 0.")
-        self.shape = _freeze(shape, top=True)
         self.epsilon, self.clip = float(epsilon), None if clip is None else float(clip)
-        held = _flatten(self.shape)
+        held = _named_shapes(shape)
         shapes = {name: size for name, size in held.items() if size is not None}
         # A leaf may hold no number, as an empty entry of a Dict observation does; all of them may not.
         if not any(math.prod(size) for size in shapes.values()):
@@ -76,7 +75,7 @@ class Normalizer(StatefulModule):
         """Normalises ``[B, *shape]``, leaf by leaf."""
         if self.names == ("",):
             if not hasattr(x, "shape"):
-                raise TypeError(f"Normalizer got {describe(x)}; expected an array, a batch of {self.shape}.")
+                raise TypeError(f"Normalizer got {describe(x)}; expected an array, a batch of {self.variance.shape}.")
             return StatefulModuleOutput(state, self._normalize("", x), rollout_extras=x)
         check_leaves("Normalizer", x, [*self.names, *self.passed])
         passed = self.passed
@@ -153,40 +152,21 @@ class Normalizer(StatefulModule):
         return held if name == "" else held[name]
 
 
-def _freeze(shape: Any, *, top: bool = False) -> Any:
-    """A tree of shapes as nested tuples of ("key", name, subtree), hashable; a lone shape as a tuple of ints."""
-    if shape is None and not top:
-        return None
-    if isinstance(shape, int | np.integer) and not isinstance(shape, bool):
-        return _sizes((shape,))
-    if isinstance(shape, tuple | list) and all(isinstance(size, int | np.integer) for size in shape):
-        return _sizes(shape)
-    if isinstance(shape, Mapping):
-        if not shape:
-            raise ValueError("Normalizer(shape={}) is not possible: expected at least one entry.")
-        return tuple(
-            ("key", str(key), _freeze(value)) for key, value in sorted(shape.items(), key=lambda item: str(item[0]))
+def _named_shapes(shape: Any, name: str = "") -> dict[str, tuple[int, ...] | None]:
+    """The shapes in a tree of them by name, as ``named_leaves`` names the inputs; None for a leaf left alone."""
+    if shape is None and name:
+        return {name: None}
+    if is_integer(shape, 0):
+        return {name: (int(shape),)}
+    if isinstance(shape, tuple | list) and all(is_integer(size, 0) for size in shape):
+        return {name: tuple(int(size) for size in shape)}
+    if not isinstance(shape, Mapping | tuple | list) or not shape:
+        raise TypeError(
+            f"Normalizer(shape={shape!r}) is not possible: expected an int, a tuple of ints, or a dict of such."
         )
-    if isinstance(shape, tuple | list):
-        return tuple(("key", str(place), _freeze(value)) for place, value in enumerate(shape))
-    raise TypeError(
-        f"Normalizer(shape={shape!r}) is not possible: expected an int, a tuple of ints, or a dict or tuple of them."
-    )
-
-
-def _sizes(shape: Any) -> tuple[int, ...]:
-    if any(size < 0 for size in shape):
-        raise ValueError(f"Normalizer(shape={tuple(shape)}) is not possible: expected sizes of at least 0.")
-    return tuple(int(size) for size in shape)
-
-
-def _flatten(frozen: Any, prefix: str = "") -> dict[str, tuple[int, ...] | None]:
-    if not frozen or not isinstance(frozen[0], tuple):
-        return {prefix: frozen}
+    by_name = isinstance(shape, Mapping)
+    entries = sorted(shape.items(), key=lambda entry: str(entry[0])) if by_name else enumerate(shape)
     found: dict[str, tuple[int, ...] | None] = {}
-    for _, key, sub in frozen:
-        for name, shape in _flatten(sub, f"{prefix}.{key}" if prefix else key).items():
-            if name in found:
-                raise ValueError(f"Normalizer got two leaves by the name {name!r}; rename a key that holds a dot.")
-            found[name] = shape
+    for key, below in entries:
+        found |= _named_shapes(below, f"{name}.{key}" if name else str(key))
     return found

@@ -8,11 +8,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from multippo.networks.core.error_paths import refuse_other_module, step_to
 from multippo.networks.core.parent import Parent
 from multippo.networks.recording import Run, copied_with, passing_through
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.networks.weights import numbers
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
 
@@ -91,17 +92,22 @@ def summary(net: Any, sample_input: Any = None) -> NetworkSummary:
         TypeError: If ``net`` is not a StatefulModule, or ``sample_input`` not a tree of arrays.
     """
     refuse_other_module("summary", net)
-    for name, leaf in named_leaves(sample_input):
-        try:
-            numbers("", leaf)
-        except TypeError:
-            raise TypeError(
-                f"summary(sample_input=...){f' {name!r}' if name else ''} is a {type(leaf).__name__}; expected an "
-                "example of one environment's input, a tree of arrays without a batch axis, such as np.zeros(3) or "
-                "env.observation_space.sample()."
-            ) from None
+    if sample_input is not None:
+        check_sample("summary", sample_input)
     outputs = {} if sample_input is None else _outputs(net, sample_input)
     return NetworkSummary(tuple(_rows(net, "", outputs, False)))
+
+
+def check_sample(taker: str, sample_input: Any) -> None:
+    """Raises a TypeError unless the example of an input that a function got is a tree of numbers."""
+    leaves = named_leaves(sample_input)
+    unfit = [(name, leaf) for name, leaf in leaves if np.asarray(leaf).dtype.kind not in "fiub"]
+    wrong = [f"{leaf!r} at {name!r}" if name else repr(leaf) for name, leaf in unfit]
+    if wrong or not leaves:
+        raise TypeError(
+            f"{taker} got the sample_input {wrong[0] if wrong else repr(sample_input)}; expected an array of numbers, "
+            "or a tree of them: one environment's input, such as np.zeros(3) or env.observation_space.sample()."
+        )
 
 
 def _rows(module: Any, path: str, outputs: dict[int, Any], stepped: bool) -> list[ModuleRow]:

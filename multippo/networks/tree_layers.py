@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import optree
+
 from multippo.arguments import check_leaves, check_size, describe, is_number
 from multippo.networks.core.error_paths import call_foreign
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
@@ -76,21 +78,16 @@ class Flattener(StatefulModule):
         if levels:
             kept = _map_entries(lambda entry: self._flat(entry, levels - 1), x)
             if kept is None:
-                below = _below(self.preserve_levels - levels)
                 raise ValueError(
-                    f"Flattener(preserve_levels={self.preserve_levels}) got {describe(x)}{below}; "
-                    "expected dicts, lists or tuples there."
+                    f"Flattener(preserve_levels={self.preserve_levels}) got {describe(x)} on level "
+                    f"{self.preserve_levels - levels}; expected dicts, lists or tuples there."
                 )
             return kept
         leaves = canonical_leaves(x)
-        if not leaves:
-            raise ValueError(f"Flattener got {describe(x)}; expected a tree with at least one array.")
-        for leaf in leaves:
-            if not getattr(leaf, "shape", ()):
-                raise TypeError(f"Flattener got {describe(leaf)} in its input; expected arrays with a batch axis.")
-        if len({leaf.shape[0] for leaf in leaves}) > 1:
-            received = [tuple(leaf.shape) for leaf in leaves]
-            raise ValueError(f"Flattener got arrays of shapes {received}; expected one batch size on the first axis.")
+        if not leaves or not all(getattr(leaf, "shape", ()) for leaf in leaves):
+            raise ValueError(
+                f"Flattener got {describe(x)}; expected a tree with at least one array, all with a batch axis."
+            )
         # Not -1: a leaf may hold no number.
         sizes = [(leaf.shape[0], math.prod(leaf.shape[1:])) for leaf in leaves]
         flat = [self.xp.reshape(as_float(self, leaf), size) for leaf, size in zip(leaves, sizes, strict=True)]
@@ -121,10 +118,6 @@ class Scale(StatefulModule):
 
     def _scaled(self, leaf: Any, factor: Any) -> Any:
         return leaf if factor is None else as_float(self, leaf) * factor
-
-
-def _below(levels: int) -> str:
-    return f" {levels} level{'s' * (levels > 1)} below the top" if levels else ""
 
 
 def _map_entries(function: Callable[[Any], Any], x: Any) -> Any:
@@ -181,24 +174,8 @@ def _take(spec: tuple[str, Any], x: Any) -> Any:
 def _freeze_factors(factor: Any) -> Any:
     if is_number(factor):
         return float(factor)
-    named = _named_factors(factor, "")
-    if not all(_is_factor(value) for _, value in named) or all(value is None for _, value in named):
+    paths, values, _ = optree.tree_flatten_with_path(factor, none_is_leaf=True)
+    if all(value is None for value in values) or not all(value is None or is_number(value) for value in values):
         raise TypeError(f"Scale({factor!r}) is not possible: expected a finite number, or a tree of such and None.")
-    names = [name for name, _ in named]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"Scale got two factors by the name {twice[0]!r}; rename a key that holds a dot.")
-    return tuple(named)
-
-
-def _is_factor(value: Any) -> bool:
-    return value is None or is_number(value)
-
-
-def _named_factors(factor: Any, path: str) -> list[tuple[str, Any]]:
-    if isinstance(factor, Mapping):
-        pairs = list(factor.items())
-    elif isinstance(factor, tuple | list):
-        pairs = list(enumerate(factor))
-    else:
-        return [(path, float(factor) if is_number(factor) else factor)]
-    return [item for key, value in pairs for item in _named_factors(value, f"{path}.{key}" if path else str(key))]
+    names = [".".join(map(str, path)) for path in paths]
+    return tuple((name, None if value is None else float(value)) for name, value in zip(names, values, strict=True))

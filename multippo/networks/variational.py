@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from multippo.arguments import check_features, check_flag, check_number, check_size, describe, known_keywords
+from multippo.arguments import check_features, check_flag, check_number, check_size, describe, known_keywords, require
 from multippo.networks.activations import softplus
 from multippo.networks.core import random_state
 from multippo.networks.core.random_state import RandomState
@@ -38,15 +38,14 @@ class _Bottleneck(StatefulModule):
             check_steps(kind, x, done)
         random_state.check_random_state(kind, state, x.shape[-2])
 
-    def _noise(self, state: RandomState) -> Any:
+    def _noise(self, state: RandomState, time: int | None = None) -> Any:
+        """Noise of one step, or of several; None where the code is its mean."""
         if self.deterministic:
             return None
-        return random_state.noise(self, self._draw, state, (self.latent_size,))
-
-    def _noise_over_time(self, state: RandomState, time: int) -> Any:
-        if self.deterministic:
-            return None
-        return random_state.noise_over_time(self, self._draw, state, time, (self.latent_size,))
+        shape = (self.latent_size,)
+        if time is None:
+            return random_state.noise(self, self._draw, state, shape)
+        return random_state.noise_over_time(self, self._draw, state, time, shape)
 
     def _encode(self, x: Any, noise: Any) -> tuple[Gaussian, Any]:
         """The code's distribution and a sample of it; its mean without noise."""
@@ -98,7 +97,7 @@ class VariationalBottleneck(_Bottleneck):
         """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once: no step's noise depends on another's."""
         self._check(state, xs, done)
         time = done.shape[0]
-        return self._finish(random_state.advance(state, time), xs, self._noise_over_time(state, time))
+        return self._finish(random_state.advance(state, time), xs, self._noise(state, time))
 
     def _finish(self, state: RandomState, x: Any, noise: Any) -> StatefulModuleOutput:
         code, z = self._encode(x, noise)
@@ -176,8 +175,7 @@ class AR1VariationalBottleneck(_Bottleneck):
         self.ar1_weight = check_number(kind, "ar1_weight", ar1_weight, least=0)
         self.backprop_through_time = check_flag(kind, "backprop_through_time", backprop_through_time)
         self.prior_correlation = check_number(kind, "prior_correlation", prior_correlation, least=0)
-        if self.prior_correlation >= 1.0:
-            raise ValueError(f"{kind}(prior_correlation={prior_correlation!r}) is not possible: expected less than 1.")
+        require(self.prior_correlation < 1.0, "prior_correlation", prior_correlation, "less than 1", kind)
 
     def __call__(self, state: CodeState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, 2 L]`` to ``[B, L]``."""
@@ -190,7 +188,7 @@ class AR1VariationalBottleneck(_Bottleneck):
         """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once: the codes do not depend on one another."""
         self._check_code(state, xs, done)
         xp, time = self.xp, done.shape[0]
-        code, z = self._encode(xs, self._noise_over_time(state.random, time))
+        code, z = self._encode(xs, self._noise(state.random, time))
         previous = xp.concat((state.previous[None], z[:-1]), axis=0)
         has_previous = xp.concat((state.has_previous[None], ~done[:-1]), axis=0)
         after = CodeState(random_state.advance(state.random, time), z[-1], xp.ones_like(state.has_previous))

@@ -14,6 +14,7 @@ from multippo.arguments import describe
 from multippo.networks.core.captured_weights import captured_weights
 from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.core.outputs import is_engine_array, wrong_scalars
+from multippo.networks.summary import check_sample
 from multippo.networks.types import StatefulModuleOutput
 from multippo.networks.weights import load_portable, to_portable
 from multippo.trees import named_leaves, tree_leaves, tree_map
@@ -106,7 +107,7 @@ def check_module(module: Any, sample_input: Any) -> ModuleReport:
     Nothing is wrong with it.
     """
     refuse_other_module("check_module", module)
-    check_sample(sample_input)
+    check_sample("check_module", sample_input)
     before = to_portable(module)
     try:
         return _Checker(module, sample_input).run()
@@ -334,25 +335,6 @@ def _written(attributes: set[str]) -> str:
 def suite(part: str) -> Any:
     """A module of the conformance suite, which is in another folder until multippo is installed."""
     return importlib.import_module(f"multippo.conformance.{part}")
-
-
-def check_sample(sample_input: Any) -> None:
-    """Raises unless ``sample_input`` is a tree of numbers.
-
-    Raises:
-        TypeError: If it has no leaf, or one that is neither a number nor an array of numbers.
-    """
-    leaves = named_leaves(sample_input)
-    wrong = [
-        f"{leaf!r} at {name!r}" if name else repr(leaf)
-        for name, leaf in leaves
-        if np.asarray(leaf).dtype.kind not in "fiub"
-    ]
-    if wrong or not leaves:
-        raise TypeError(
-            f"check_module got the sample_input {wrong[0] if wrong else repr(sample_input)}; expected an array of "
-            "numbers, or a tree of them: one environment's input, such as np.zeros(3)."
-        )
 
 
 def stir(module: Any) -> None:

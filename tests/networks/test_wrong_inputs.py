@@ -64,7 +64,6 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     *((lambda bad=bad: mp.Normalizer(bad), ") is not possible") for bad in (0, (3, 0), {"a": 3, "b": -1}, {})),
     (lambda: mp.Normalizer({"mask": None}), "expected at least one number in it"),
-    (lambda: mp.Normalizer({"a.b": 1, "a": {"b": 1}}), "two leaves by the name 'a.b'"),
     (lambda: mp.Splitter(), "Splitter got no size"),
     (lambda: mp.Splitter(a=1.5), "Splitter(a=1.5) is not possible: expected an integer of at least 1"),
     (lambda: mp.Flattener(-1), "Flattener(preserve_levels=-1) is not possible: expected an integer of at least 0"),
@@ -72,7 +71,6 @@ REFUSED: list[tuple[Any, str]] = [
         (lambda bad=bad: mp.Scale(bad), "expected a finite number")
         for bad in (None, "2", True, {}, {"a": "2"}, NAN, {"a": math.inf}, 10**400)
     ),
-    (lambda: mp.Scale({"a": {"b": 1.0}, "a.b": 2.0}), "Scale got two factors by the name 'a.b'; rename a key that"),
     # Samplers and codes.
     *((lambda kind=kind: kind(0, rngs()), f"{kind.__name__}(latent_size=0) is not possible") for kind in BOTTLENECKS),
     *((lambda kind=kind: kind(2, 0), "(rngs=0) is not possible") for kind in BOTTLENECKS),
@@ -82,7 +80,10 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: mp.AR1VariationalBottleneck(2, rngs(), ar1_weight=-1), "(ar1_weight=-1) is not possible"),
     (lambda: mp.VariationalBottleneck(2, rngs(), beta=1.0), "() got an unexpected keyword argument 'beta'. It takes"),
     (lambda: mp.NormalTanhSampler(rngs(), min_std=NAN), "NormalTanhSampler(min_std=nan"),
-    (lambda: mp.NormalSampler(rngs(), std_scale=0.0), "expected min_std of at least 0 and std_scale above 0"),
+    (
+        lambda: mp.NormalSampler(rngs(), std_scale=0.0),
+        "(std_scale=0.0) is not possible: expected a number above 0",
+    ),
     (lambda: mp.NormalSampler(rngs(), initial_std=0.5), "has no effect where the"),
     (lambda: mp.NormalSampler(rngs(), state_dependent_std=False), "state_dependent_std=False) needs action_shape"),
     (
@@ -140,7 +141,6 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: mp.Residual(lambda x: x), "Residual.layers[0] is a function; expected a StatefulModule"),
     (lambda: mp.Parallel(a=dense(), b=lambda x: x), "Parallel.components['b'] is a function"),
     (lambda: mp.Concat({"a.b": None}), "Concat.components['a.b'] is a NoneType"),
-    (lambda: mp.Concat({"a": dense(), 1: dense()}), "Concat got the keys ['a', 1], of several types"),
     *(
         (lambda kind=kind: kind({"a": dense()}, b=dense()), "takes either one dict or keyword arguments, not both")
         for kind in (mp.Parallel, mp.Concat, mp.Map, mp.Merge)
@@ -185,11 +185,13 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: run(mp.Normalizer(3), {"x": zeros(1, 3)}), "Normalizer got a dict with the entries ['x']; expected an ar"),
     (lambda: run(dense(), [1.0, 2.0]), "Dense got a list of 2 entries; expected an array with 1"),
     (lambda: run(dense(), zeros()), "Dense got an input of shape ()"),
-    (lambda: run(mp.Flattener(), {"x": zeros(1), "y": 3}), "Flattener got a int (3) in its input; expected arrays"),
+    (
+        lambda: run(mp.Flattener(), {"x": zeros(1), "y": 3}),
+        "Flattener got a dict with the entries ['x', 'y']; expected",
+    ),
     (lambda: run(mp.Flattener(), {}), "Flattener got a dict with the entries []; expected a tree with"),
     (lambda: run(mp.Flattener(), {"a": np.ones((1, 2)), 1: np.ones((1, 2))}), "The keys ['a', 1] have no common order"),
-    (lambda: run(mp.Flattener(), {"a": zeros(4, 2), "b": zeros(3, 2)}), "arrays of shapes [(4, 2), (3, 2)]"),
-    (lambda: run(mp.Flattener(2), {"a": zeros(2, 3), "b": {"c": zeros(2, 1)}}), "(2, 3) 1 level below"),
+    (lambda: run(mp.Flattener(2), {"a": zeros(2, 3), "b": {"c": zeros(2, 1)}}), "(2, 3) on level 1; expected"),
     (lambda: run(mp.Scale({"a": 2.0}), {"b": zeros(1, 1)}), "Scale got an input with leaves ['b']; expected ['a']"),
     (lambda: run(mp.Filter("goal"), {"a": 1}), "Filter got a dict with the entries ['a']; expected"),
     (lambda: run(mp.Filter(("a", 2)), {"a": (1, 2)}), "Filter got a tuple of 2 entries at ('a',); expected it to have"),
@@ -231,7 +233,7 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (
         lambda: run(mp.CategoricalSampler(rngs()), {"logits": zeros(1, 5), "mask": zeros(1, 4)}),
-        "a mask of shape (1, 4)",
+        "an array of shape (1, 4) as the mask",
     ),
     (
         lambda: mp.NormalSampler(rngs())(mp.NormalSampler(rngs()).initialize_state(2), zeros(2, 4), zeros(2, 3)),

@@ -36,6 +36,9 @@ class ActionSampler(StatefulModule):
     estimates_entropy = False
     """True if the entropy has no closed form, so that its gradient needs noise in replay too."""
 
+    action_shape: tuple[int, ...] | None = None
+    """Shape of an action of several numbers, where it is not one axis of as many as the input says."""
+
     parameter_axes: ClassVar[int | None] = None
     """Axes of the distribution's parameters behind time and batch; None where they are not known."""
 
@@ -138,6 +141,11 @@ class ActionSampler(StatefulModule):
             metrics={"entropy": entropy},
             rollout_extras=raw_action,
         )
+
+    def _shaped(self, action: Any) -> Any:
+        """Numbers ``[..., A]`` in the shape of an action."""
+        shape = self.action_shape
+        return action if shape is None or len(shape) == 1 else self.xp.reshape(action, (*action.shape[:-1], *shape))
 
     def initialize_state(self, batch_size: int) -> RandomState:
         """A key for each environment. It outlives episodes: resets keep it."""

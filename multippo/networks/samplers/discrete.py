@@ -48,7 +48,7 @@ class CategoricalSampler(ActionSampler):
 
     def distribution(self, x: Any) -> Categorical:
         """Log-probabilities ``[..., N]``."""
-        logits, mask = _logits_and_mask("CategoricalSampler", x) if isinstance(x, Mapping) else (x, None)
+        logits, mask = _logits_and_mask("CategoricalSampler", x)
         check_parameters("CategoricalSampler", logits, "an array [B, N] of logits", None)
         masked = logits if mask is None else mask_logits(self.xp, logits, mask)
         return Categorical(log_softmax(self.xp, self.engine, masked))
@@ -116,7 +116,7 @@ class MultiCategoricalSampler(CategoricalSampler):
 
     def distribution(self, x: Any) -> Categorical:
         """Log-probabilities ``[..., K, max(nvec)]`` of K choices; -inf beyond a choice's options."""
-        logits, mask = _logits_and_mask("MultiCategoricalSampler", x) if isinstance(x, Mapping) else (x, None)
+        logits, mask = _logits_and_mask("MultiCategoricalSampler", x)
         total = sum(self.sizes)
         expected = f"{total} logits on the last axis, a block for each of its choices of {list(self.sizes)} options"
         check_parameters("MultiCategoricalSampler", logits, expected, total)
@@ -125,7 +125,7 @@ class MultiCategoricalSampler(CategoricalSampler):
     def num_choices(self, parameters: Categorical) -> Any:
         """As ``nvec`` says."""
         del parameters
-        return np.reshape(self.sizes, self.action_shape)
+        return np.reshape(self.sizes, self.action_shape or ())
 
     def kl_divergence(self, old: Categorical, new: Categorical) -> Any:
         """KL(old || new) ``[...]``: the sum over the choices."""
@@ -154,23 +154,19 @@ class MultiCategoricalSampler(CategoricalSampler):
     def _evaluate(self, parameters: Categorical, raw_action: Any, noise: Any) -> tuple[Any, Any, Any]:
         xp = self.xp
         action, log_likelihood, entropy = super()._evaluate(parameters, raw_action, noise)
-        if len(self.action_shape) != 1:
-            action = xp.reshape(action, (*action.shape[:-1], *self.action_shape))
-        return action, xp.sum(log_likelihood, axis=-1), xp.sum(entropy, axis=-1)
+        return self._shaped(action), xp.sum(log_likelihood, axis=-1), xp.sum(entropy, axis=-1)
 
 
-def _logits_and_mask(kind: str, x: Mapping[str, Any]) -> tuple[Any, Any]:
+def _logits_and_mask(kind: str, x: Any) -> tuple[Any, Any]:
+    if not isinstance(x, Mapping):
+        return x, None
     if set(x) != {"logits", "mask"}:
         raise ValueError(f"{kind} got {describe(x)}; expected logits, or 'logits' and 'mask'.")
     logits, mask = x["logits"], x["mask"]
-    if not (hasattr(logits, "shape") and hasattr(mask, "shape")):
-        raise TypeError(
-            f"{kind} got {describe(logits)} as its logits and {describe(mask)} as the mask; expected two arrays."
-        )
-    if tuple(logits.shape) != tuple(mask.shape):
+    if not hasattr(logits, "shape") or getattr(mask, "shape", None) != logits.shape:
         raise ValueError(
-            f"{kind} got a mask of shape {tuple(mask.shape)} for logits of shape {tuple(logits.shape)}; expected the "
-            "same shape, with 1 for every action that is allowed."
+            f"{kind} got {describe(logits)} as its logits and {describe(mask)} as the mask; expected two arrays of one "
+            "shape, the mask with 1 for every action that is allowed."
         )
     return logits, mask
 
@@ -230,7 +226,8 @@ class BernoulliSampler(ActionSampler):
     def _evaluate(self, parameters: Bernoulli, raw_action: Any, noise: Any) -> tuple[Any, Any, Any]:
         xp, logits = self.xp, parameters.logits
         log_probability = bernoulli_log_probability(xp, parameters, xp.astype(raw_action, logits.dtype))
-        action, shape = raw_action, self.action_shape
-        if shape is not None and len(shape) != 1:
-            action = xp.reshape(action, (*action.shape[:-1], *shape))
-        return action, xp.sum(log_probability, axis=-1), xp.sum(bernoulli_entropy(xp, parameters), axis=-1)
+        return (
+            self._shaped(raw_action),
+            xp.sum(log_probability, axis=-1),
+            xp.sum(bernoulli_entropy(xp, parameters), axis=-1),
+        )

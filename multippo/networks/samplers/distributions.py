@@ -70,7 +70,7 @@ def categorical_entropy(xp: Any, given: Categorical) -> Any:
     """``-sum p log p`` over the last axis; impossible entries add 0."""
     log_p = given.log_probabilities
     # 0 log 0 is 0, for the gradient too.
-    return -xp.sum(xp.exp(log_p) * _where_finite(xp, log_p), axis=-1)
+    return -xp.sum(xp.exp(log_p) * xp.where(xp.isfinite(log_p), log_p, xp.zeros_like(log_p)), axis=-1)
 
 
 def categorical_kl(xp: Any, old: Categorical, new: Categorical) -> Any:
@@ -125,7 +125,3 @@ def mask_logits(xp: Any, logits: Any, mask: Any) -> Any:
     # as the last one of an episode.
     allowed = allowed | ~xp.any(allowed, axis=-1, keepdims=True)
     return xp.where(allowed, logits, xp.full_like(logits, -math.inf))
-
-
-def _where_finite(xp: Any, x: Any) -> Any:
-    return xp.where(xp.isfinite(x), x, xp.zeros_like(x))

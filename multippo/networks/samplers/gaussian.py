@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.arguments import check_flag, check_number, is_number
+from multippo.arguments import check_flag, check_number
 from multippo.networks.activations import softplus
 from multippo.networks.core.binding import Param
 from multippo.networks.samplers.base import ActionSampler, check_action_shape, check_parameters
@@ -37,12 +37,8 @@ class _GaussianSampler(ActionSampler):
     ) -> None:
         super().__init__(rngs, entropy_weight)
         kind = type(self).__name__
-        if not is_number(min_std) or not is_number(std_scale) or min_std < 0 or std_scale <= 0:
-            raise ValueError(
-                f"{kind}(min_std={min_std!r}, std_scale={std_scale!r}) is not possible: expected min_std of at least 0 "
-                "and std_scale above 0."
-            )
-        self.min_std, self.std_scale = float(min_std), float(std_scale)
+        self.min_std = check_number(kind, "min_std", min_std, least=0)
+        self.std_scale = check_number(kind, "std_scale", std_scale, above=0)
         self.action_shape = check_action_shape(kind, action_shape)
 
     parameter_axes = 1
@@ -78,12 +74,6 @@ class _GaussianSampler(ActionSampler):
                 f"{type(self).__name__} got stored samples of shape {tuple(raw_action.shape)}; its input calls for "
                 f"{tuple(parameters.mean.shape)}."
             )
-
-    def _shaped(self, action: Any) -> Any:
-        shape = self.action_shape
-        if shape is None or len(shape) == 1:
-            return action
-        return self.xp.reshape(action, (*action.shape[:-1], *shape))
 
 
 class NormalSampler(_GaussianSampler):
