@@ -269,14 +269,10 @@ _PLAIN = (int, float, bool, str, type(None))
 
 
 def _held(where: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        entries: Iterable[tuple[Any, Any]] = value.items()
-    elif isinstance(value, list | tuple):
-        entries = enumerate(value)
-    else:
+    if not isinstance(value, dict | list | tuple):
         yield where, value
         return
-    for key, item in entries:
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         if type(item) not in _PLAIN:
             yield from _held(f"{where}[{key!r}]", item)
 
@@ -314,9 +310,7 @@ def bound_attributes(engine: Any, neutral: type) -> dict[str, Any]:
         "xp": engine.xp,
         "random": engine.random,
         "__call__": located_call(neutral),
-        "__module__": neutral.__module__,
-        "__doc__": neutral.__doc__,
-        "__qualname__": neutral.__qualname__,
+        **{name: getattr(neutral, name) for name in ("__module__", "__doc__", "__qualname__")},
     }
 
 
