@@ -53,7 +53,7 @@ class RunDirectory:
     def begun(
         self, settings: RunSettings, backend: str, numerics: Mapping[str, str] | None = None, *, is_new: bool = False
     ) -> Generator[None]:
-        """Makes the directory, holds it (see ``held``), and writes the settings.
+        """Makes the directory, holds it (see ``held``), and writes the settings; all or nothing.
 
         Args:
             settings: The run's settings.
@@ -66,6 +66,7 @@ class RunDirectory:
             FileExistsError: If it is there already and must not be.
             OSError: If the disk is full, or the like.
         """
+        missing = [directory for directory in (self.path, *self.path.parents) if not directory.exists()]
         with contextlib.ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=not is_new)
@@ -74,7 +75,12 @@ class RunDirectory:
                 remove_leftovers(self.path)  # of a run that was killed before it began
                 self.write_settings(settings, backend, numerics)
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT) or (is_new and isinstance(error, FileExistsError)):
+                if is_new and isinstance(error, FileExistsError):
+                    raise
+                for directory in missing:
+                    with contextlib.suppress(OSError):  # it was never made, or another process has put something there
+                        directory.rmdir()
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 raise UsageError(
                     f"the run directory {self.path} can't be made: {error.strerror}; name another --run-dir."
