@@ -22,12 +22,15 @@ _MOST_ENVS, _MOST_STEPS = 2**20, 2**24
 """Environments, and steps of a rollout: more would take minutes to make, and memory without end."""
 
 
+_hints = functools.cache(get_type_hints)
+
+
 def check_types(config: Any) -> None:
     """Raises a ValueError unless truth values, choices and settings within settings are of their fields' types.
 
     Makes NumPy's numbers Python's: a size may come from an array's shape or a sweep over ``np.logspace``.
     """
-    for field, hint in get_type_hints(type(config)).items():
+    for field, hint in _hints(type(config)).items():
         value = getattr(config, field)
         if isinstance(value, np.generic):
             value = value.item()
@@ -43,9 +46,10 @@ def check_types(config: Any) -> None:
 
 
 def _check(config: Any, fields: Iterable[str], expected: str, holds: Callable[[Any], bool]) -> None:
-    """Raises a ValueError unless a condition holds of fields; None will do where it is the default."""
+    """Raises a ValueError unless a condition holds of fields; None will do where the field's type has it."""
+    hints = _hints(type(config))
     for field in fields:
-        value, optional = getattr(config, field), getattr(type(config), field) is None
+        value, optional = getattr(config, field), type(None) in get_args(hints[field])
         fits = (optional and value is None) or holds(value)
         require(fits, field, value, f"{expected}, or None" if optional else expected)
 
