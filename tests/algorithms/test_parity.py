@@ -32,21 +32,10 @@ def run(name: str, env_id: str, kind: str) -> tuple[Any, Any]:
     with support.on(name, "float64"):
         env = mp.make_env(env_id, num_envs=NUM_ENVS)
         network = networks(kind, env)
-        done = training.train(
-            env,
-            network,
-            rollout_length=STEPS,
-            num_minibatches=4,
-            num_epochs=2,
-            # Without memory L = 1, with memory 16: one sequence of each environment in a minibatch.
-            learning_rate=0.03,
-            lr_schedule="cosine",
-            gradient_clipping=0.1,
-            value_clip_range=0.2,
-            weight_decay=0.01,
-            iterations=20,
-            config={"checkpoint_every_steps": NUM_ENVS * STEPS},
-        )
+        # Without memory L = 1, with memory 16: one sequence of each environment in a minibatch.
+        sizes = {"iterations": 20, "rollout_length": STEPS, "num_minibatches": 4, "learning_rate": 0.03}
+        options = {"lr_schedule": "cosine", "gradient_clipping": 0.1, "value_clip_range": 0.2, "weight_decay": 0.01}
+        done = training.train(env, network, **sizes, **options)
         env.close()
         return network, done
 
