@@ -184,20 +184,17 @@ class Merge(_Named):
 
     def _route(self, children: Pass, x: Any) -> Any:
         merged: dict[Any, Any] = {}
-        origin: dict[Any, Any] = {}
         for key in self.keys:
             output = children.run(key, x)
             if not isinstance(output, Mapping):
                 raise TypeError(
                     f"Merge.components[{key!r}] yielded {describe(output)}; expected a dict, such as a Splitter makes."
                 )
-            for name in output:
-                if name in origin:
-                    raise ValueError(
-                        f"Merge got the entry {name!r} from both components[{origin[name]!r}] and "
-                        f"components[{key!r}]; rename one, or use Parallel."
-                    )
-                origin[name] = key
+            for name in merged.keys() & output.keys():
+                raise ValueError(
+                    f"Merge got the entry {name!r} from components[{key!r}] and from one before it; rename one, or use "
+                    "Parallel."
+                )
             merged.update(output)
         return merged
 

@@ -77,21 +77,14 @@ class Conv(StatefulModule):
         Raises:
             ValueError: If the input has another number of axes or channels, or the kernel does not fit in.
         """
-        if len(input_shape) != 3 or input_shape[-1] != self.in_channels:
-            raise ValueError(
-                f"Conv got an image of shape {tuple(input_shape)}; expected (height, width, {self.in_channels}). "
-                "If the channels come first, move them to the end."
-            )
         pads = (self.padding,) * 2 if isinstance(self.padding, str) else self.padding
-        height, width = (
-            output_size(*axis) for axis in zip(input_shape[:2], self.kernel_size, self.stride, pads, strict=True)
-        )
-        if height < 1 or width < 1:
+        sizes = [output_size(*axis) for axis in zip(input_shape, self.kernel_size, self.stride, pads, strict=False)]
+        if len(input_shape) != 3 or input_shape[-1] != self.in_channels or min(sizes) < 1:
             raise ValueError(
-                f"Conv got an image of shape {tuple(input_shape)}, smaller than its kernel {self.kernel_size}; "
-                "expected a larger image, or fewer layers. If the channels come first, move them to the end."
+                f"Conv got an image of shape {tuple(input_shape)}; expected (height, width, {self.in_channels}), not "
+                f"smaller than its kernel {self.kernel_size}. If the channels come first, move them to the end."
             )
-        return height, width, self.out_channels
+        return sizes[0], sizes[1], self.out_channels
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, H, W, in]`` to ``[B, H', W', out]``."""

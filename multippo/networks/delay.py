@@ -116,14 +116,15 @@ class Delay(StatefulModule):
         Raises:
             TypeError: If a leaf is of another kind; the error names it.
         """
-        return tree_map(lambda leaf, held: self._cast(leaf, held.dtype), x, state)
 
-    def _cast(self, leaf: Any, dtype: Any) -> Any:
-        if leaf.dtype == dtype:
-            return leaf
-        if not (self.xp.isdtype(leaf.dtype, "real floating") and self.xp.isdtype(dtype, "real floating")):
-            raise TypeError(f"Delay got an input of type {leaf.dtype}; expected {dtype}, as in sample_input.")
-        return self.xp.astype(leaf, dtype)
+        def cast(leaf: Any, held: Any) -> Any:
+            if leaf.dtype == held.dtype:
+                return leaf
+            if not all(self.xp.isdtype(one.dtype, "real floating") for one in (leaf, held)):
+                raise TypeError(f"Delay got an input of type {leaf.dtype}; expected {held.dtype}, as in sample_input.")
+            return self.xp.astype(leaf, held.dtype)
+
+        return tree_map(cast, x, state)
 
     def _check_held(self, state: Any, batch: int) -> None:
         held = tree_leaves(state)

@@ -31,8 +31,8 @@ class Filter(StatefulModule):
         **keywords: The same as a dict, as keyword arguments.
 
     Raises:
-        ValueError: If there is neither or both, or a dict or path is empty.
-        TypeError: If a spec is something else.
+        ValueError: If there is neither or both.
+        TypeError: If a spec is something else, or a dict or path is empty.
     """
 
     def __init__(self, spec: Spec | None = None, /, *more: Any, **keywords: Spec) -> None:
@@ -152,8 +152,9 @@ def _freeze(spec: Any, path: str = "") -> tuple[str, Any]:
         return ("dict", tuple((key, _freeze(value, f"{path}[{key!r}]")) for key, value in spec.items()))
     if callable(spec):
         return ("call", spec)
-    problem = f"Filter{path} was given {spec!r}; expected a key, a path of keys, a function, or a dict of these."
-    raise ValueError(problem) if isinstance(spec, tuple | list | Mapping) and not spec else TypeError(problem)
+    raise TypeError(
+        f"Filter{path} was given {spec!r}; expected a key, a path of keys, a function, or a dict of these; not empty."
+    )
 
 
 def _take(spec: tuple[str, Any], x: Any) -> Any:

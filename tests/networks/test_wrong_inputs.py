@@ -84,7 +84,6 @@ REFUSED: list[tuple[Any, str]] = [
         lambda: mp.NormalSampler(rngs(), std_scale=0.0),
         "(std_scale=0.0) is not possible: expected a number above 0",
     ),
-    (lambda: mp.NormalSampler(rngs(), initial_std=0.5), "has no effect where the"),
     (lambda: mp.NormalSampler(rngs(), state_dependent_std=False), "state_dependent_std=False) needs action_shape"),
     (
         lambda: mp.NormalSampler(rngs(), action_shape=1, state_dependent_std=False, initial_std=0),
@@ -215,14 +214,17 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (
         lambda: run(mp.Merge(left=mp.Splitter(a=1, b=1), right=mp.Splitter(b=2)), zeros(1, 2)),
-        "entry 'b' from both components['left'] and components['right']",
+        "entry 'b' from components['right'] and from one before",
     ),
     (lambda: run(mp.Residual(dense(2)), zeros(1, 1)), "made an array of shape (1, 2); expected the same shape"),
     (lambda: run(mp.Residual(mp.Dense(2, 1, rngs())), zeros(1, 2)), "made an array of shape (1, 1); expected the same"),
     (lambda: run(mp.Residual(mp.Splitter(a=1)), zeros(1, 1)), "its module made a dict"),
     (lambda: run(mp.Residual(mp.Filter("x")), {"x": zeros(1, 1)}), "Residual got a dict with the entries"),
     (lambda: run(mp.Conv(3, 2, 4, rngs()), zeros(1, 3, 8, 8)), "image of shape (3, 8, 8); expected (height, width, 3)"),
-    (lambda: run(mp.Conv(3, 2, 4, rngs()), zeros(1, 3, 8, 3)), "image of shape (3, 8, 3), smaller than its kernel"),
+    (
+        lambda: run(mp.Conv(3, 2, 4, rngs()), zeros(1, 3, 8, 3)),
+        "image of shape (3, 8, 3); expected (height, width, 3), not",
+    ),
     (lambda: run(mp.Delay({"a": np.zeros(2), "b": np.zeros(())}, 1), {"a": zeros(1, 2)}), "leaves ['a']; expected"),
     (lambda: run(mp.Delay({"b": np.zeros(())}, 1), {"b": zeros(1, 1)}), "at 'b' of shape (1, 1)"),
     (lambda: run(mp.Delay(np.zeros(2, np.uint8), 1), zeros(1, 2)), "Delay got an input of type torch.float32"),

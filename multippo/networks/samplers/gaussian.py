@@ -116,11 +116,6 @@ class NormalSampler(_GaussianSampler):
         super().__init__(rngs, entropy_weight, min_std, std_scale, action_shape)
         self.state_dependent_std = check_flag("NormalSampler", "state_dependent_std", state_dependent_std)
         if self.state_dependent_std:
-            if initial_std is not None:
-                raise ValueError(
-                    f"NormalSampler(initial_std={initial_std!r}) has no effect where the standard deviation is part of "
-                    "the input; leave it out, or pass state_dependent_std=False."
-                )
             return
         if self.action_shape is None:
             raise ValueError(
