@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
@@ -208,6 +209,7 @@ def _make_gymnasium(
     wrappers: Sequence[Wrapper] = (),
     action_repeat: int = 1,
     observation_keys: Sequence[str] | None = None,
+    reward_dtype: Any = np.float32,
     worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> GymnasiumEnv:
@@ -233,8 +235,8 @@ def _make_gymnasium(
     limit = kwargs.get("max_episode_steps", spec.max_episode_steps)
     if "max_episode_steps" in kwargs and limit is None:
         kwargs["max_episode_steps"] = -1  # gymnasium takes None for the registered limit
-    vector_env = remake(num_envs)
-    return _adapted(vector_env, limit, action_repeat, id=spec.id, remake=remake, worker_timeout=worker_timeout)
+    options = {"reward_dtype": reward_dtype, "remake": remake, "worker_timeout": worker_timeout}
+    return _adapted(remake(num_envs), limit, action_repeat, id=spec.id, **options)
 
 
 def _make_constructed(

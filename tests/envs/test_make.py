@@ -37,8 +37,9 @@ def test_a_name_without_a_limit():
 
 
 def test_arguments_reach_their_places():
-    env = make_env("Pendulum-v1", num_envs=2, g=3.0)
+    env = make_env("Pendulum-v1", num_envs=2, g=3.0, reward_dtype=np.float64)
     assert [member.unwrapped.g for member in env.vector_env.envs] == [3.0, 3.0]
+    assert env.reset(0).reward.dtype == np.float64
     other = env.similar(1)
     assert other.vector_env.envs[0].unwrapped.g == 3.0
     assert other.max_episode_steps == 200

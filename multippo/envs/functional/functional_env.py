@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import gymnasium
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import DTypeLike
 
 from multippo.arguments import check_size
 from multippo.backends.registry import computes_in_float64
@@ -104,6 +106,7 @@ class FunctionalEnv(Env):
             the usual ones; None if all its ends are terminations.
         observation_space: Space of one observation; by default the environment's, else made from what it returns.
         action_space: Space of one action; by default the environment's, else [-1, 1] in ``action_size`` dimensions.
+        reward_dtype: Type of the rewards.
         content: Where ``env`` was made by name, the key under which it is compiled once for all of that name.
 
     Raises:
@@ -125,6 +128,7 @@ class FunctionalEnv(Env):
         truncation_key: str | None = "auto",
         observation_space: gymnasium.Space[Any] | None = None,
         action_space: gymnasium.Space[Any] | None = None,
+        reward_dtype: DTypeLike = np.float32,
         content: Content | None = None,
     ) -> None:
         self._options: dict[str, Any] = {
@@ -133,18 +137,21 @@ class FunctionalEnv(Env):
             "action_repeat": action_repeat,
             "observation_space": observation_space,
             "action_space": action_space,
+            "reward_dtype": reward_dtype,
         }
         self.id = id or type(env).__name__
         self.env = env
         self.num_envs = num_envs = check_size(self.id, "num_envs", num_envs)
         least_pool = max(num_envs, _MIN_POOL)
         self._pool_size = least_pool if pool_size is None else check_size(self.id, "pool_size", pool_size, num_envs)
-        self._action_repeat = action_repeat = check_size(self.id, "action_repeat", action_repeat)
+        action_repeat = check_size(self.id, "action_repeat", action_repeat)
         if episode_length is not None:
             episode_length = check_size(self.id, "episode_length", episode_length)
-        self._episode_length = episode_length
         self._stride = _stride(num_envs, self._pool_size)
+        self._episode_length, self._action_repeat = episode_length, action_repeat
+        # Without 64-bit mode JAX has no float64.
         self.float64 = computes_in_float64()
+        self._reward_dtype = jax.dtypes.canonicalize_dtype(reward_dtype)
         self.action_space = functional_action_space(env, action_space)
         self._actions = make_action_map(self.action_space, num_envs, jnp)
         arguments = (self._options, num_envs, self._pool_size, truncation_key, self.float64)
@@ -342,7 +349,7 @@ class FunctionalEnv(Env):
     def _with_floats(self, state: Any) -> Any:
         """The state with rewards and metrics as floats, which reset often returns as integer zeros."""
         numbers = {"reward": state.reward, "metrics": getattr(state, "metrics", None)}
-        numbers = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(jnp.float32), numbers)
+        numbers = jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(self._reward_dtype), numbers)
         return _replace(state, **{name: value for name, value in numbers.items() if value is not None})
 
     def _metrics(self, state: Any) -> dict[str, jax.Array]:

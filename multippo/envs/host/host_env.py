@@ -25,6 +25,7 @@ from gymnasium.vector import (
     VectorObservationWrapper,
     VectorWrapper,
 )
+from numpy.typing import DTypeLike
 
 from multippo.arguments import check_number, check_size, describe
 from multippo.envs.actions import make_action_map
@@ -49,6 +50,7 @@ class GymnasiumEnv(Env):
         id: Its name; by default the registered id, else the class name.
         autoreset_mode: The mode in which it resets, where its metadata has none.
         max_episode_steps: Its time limit; by default that of its registration.
+        reward_dtype: Type of the rewards.
         remake: Makes the same environment with another batch size, for ``similar``.
         worker_timeout: Seconds that the slowest worker process may take for a step or a reset.
         observation_keys: The only keys of a Dict observation that are shown; a dot leads into a nested Dict.
@@ -67,6 +69,7 @@ class GymnasiumEnv(Env):
         id: str | None = None,
         autoreset_mode: AutoresetMode | str | None = None,
         max_episode_steps: int | None = None,
+        reward_dtype: DTypeLike = np.float32,
         remake: Callable[[int], VectorEnv[Any, Any, Any]] | None = None,
         worker_timeout: float = WORKER_TIMEOUT_S,
         observation_keys: Sequence[str] | None = None,
@@ -78,6 +81,7 @@ class GymnasiumEnv(Env):
         if max_episode_steps is not None:
             max_episode_steps = check_size(self.id, "max_episode_steps", max_episode_steps, otherwise=", or None")
         worker_timeout = check_number("", "worker_timeout", worker_timeout, above=0.0)
+        self._reward_dtype = np.dtype(reward_dtype)
         if max_episode_steps is None and spec is not None:
             max_episode_steps = spec.kwargs.get("max_episode_steps", spec.max_episode_steps)
         # gymnasium writes "no limit" as -1.
@@ -105,6 +109,7 @@ class GymnasiumEnv(Env):
             id=self.id,
             autoreset_mode=autoreset_mode,
             max_episode_steps=self.max_episode_steps,
+            reward_dtype=reward_dtype,
             remake=remake,
             worker_timeout=worker_timeout,
             observation_keys=observation_keys,
@@ -121,7 +126,7 @@ class GymnasiumEnv(Env):
         obs = self._shown = self._observations(raw_obs, self.num_envs)
         self._skips = np.zeros(self.num_envs, np.bool_)
         self._latest = np.zeros(self.num_envs, np.bool_)
-        reward = np.zeros(self.num_envs, np.float32)
+        reward = np.zeros(self.num_envs, self._reward_dtype)
         return EnvState(obs, reward, self._latest, self._latest.copy(), obs, self._all_valid.copy(), {}, ())
 
     def step(self, env_state: EnvState, action: Any) -> EnvState:
@@ -140,7 +145,7 @@ class GymnasiumEnv(Env):
         raw_obs, raw_reward, raw_terminated, raw_truncated, infos = self.vector_env.step(self._actions(action))
         check_numbers(self.id, rewards=raw_reward, terminations=raw_terminated, truncations=raw_truncated)
         obs = self._shown = self._observations(raw_obs, self.num_envs)
-        reward = np.array(raw_reward, np.float32)
+        reward = np.array(raw_reward, self._reward_dtype)
         terminated = np.array(raw_terminated, np.bool_)
         # Truncated and not terminated.
         truncated = np.greater(np.asarray(raw_truncated, np.bool_), terminated)

@@ -133,12 +133,12 @@ def check_signatures(env):
     stepped = env.step(first, action)
     assert signature(first) == signature(stepped) == signature(env.refresh(stepped, 1))
     assert not any(getattr(leaf, "weak_type", False) for leaf in jax.tree.leaves(first))
-    assert first.reward.dtype == stepped.reward.dtype == np.float32
+    assert first.reward.dtype == stepped.reward.dtype == env._reward_dtype
     assert stepped.terminated.dtype == stepped.truncated.dtype == stepped.valid.dtype == jnp.bool_
     assert stepped.obs.dtype == env.observation_space.dtype
     np.testing.assert_allclose(stepped.reward, 1.5)
     np.testing.assert_allclose(stepped.metrics["distance"], 0.5)
-    assert {leaf.dtype for leaf in stepped.metrics.values()} == {np.dtype(np.float32)}
+    assert {leaf.dtype for leaf in stepped.metrics.values()} == {env._reward_dtype}
 
     stepped = env.step(env.refresh(stepped, 2), action)
     with support.compiling_nothing():
@@ -150,7 +150,7 @@ def check_signatures(env):
 @pytest.mark.parametrize("double", [False, True])
 def test_reset_step_and_refresh_return_one_type(double):
     with jax.enable_x64(double):
-        env = FunctionalEnv(Drifting(), 3)
+        env = FunctionalEnv(Drifting(), 3, reward_dtype=np.float64 if double else np.float32)
         assert env.reset(0).obs.dtype == np.float32
         check_signatures(env)
 

@@ -176,8 +176,8 @@ def test_limit_similar_and_close(clock):
     assert (env.id, env.num_envs, env.max_episode_steps) == ("CartPole-v1", 2, 7)
     with pytest.raises(ValueError, match="eval_env="):
         env.similar(3)
-    env = GymnasiumEnv(SyncVectorEnv([clock] * 2), remake=lambda n: SyncVectorEnv([clock] * n))
+    env = GymnasiumEnv(SyncVectorEnv([clock] * 2), remake=lambda n: SyncVectorEnv([clock] * n), reward_dtype=np.float64)
     other = env.similar(3)
-    assert (other.num_envs, other.similar(1).num_envs, other.reset(0).reward.dtype) == (3, 1, np.float32)
+    assert (other.num_envs, other.similar(1).num_envs, other.reset(0).reward.dtype) == (3, 1, np.float64)
     for _ in range(2):
         env.close()
