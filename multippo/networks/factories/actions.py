@@ -74,6 +74,11 @@ def action_layers(
         raise ValueError(
             f"distribution={options.distribution!r} is unknown; expected 'tanh_normal', 'normal', or None."
         )
+    if path == "action" and options != SamplerOptions(options.entropy_weight) and not _has_numbers(action):
+        raise ValueError(
+            f"distribution, min_std and std_scale have no effect on {action!r}, whose actions have no standard "
+            f"deviation; got {options}. Leave them out."
+        )
     if isinstance(action, spaces.Dict) and action.spaces:
         return _of_dict(action, rngs, options, mask, path)
     if isinstance(action, spaces.Discrete):
@@ -150,6 +155,14 @@ def _of_box(shape: tuple[int, ...], bounded: bool, rngs: Rngs, options: SamplerO
     if (options.distribution or ("tanh_normal" if bounded else "normal")) == "tanh_normal":
         return ActionLayers(2 * size, [NormalTanhSampler(*arguments, action_shape=shape)])
     return ActionLayers(size, [NormalSampler(*arguments, action_shape=shape, state_dependent_std=False)])
+
+
+def _has_numbers(action: Size) -> bool:
+    """True if any part of an action is drawn from a Gaussian, or not supported, which is an error later."""
+    if isinstance(action, spaces.Dict) and action.spaces:
+        return any(_has_numbers(sub) for sub in action.spaces.values())
+    is_choice = isinstance(action, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
+    return not is_choice and not is_integer_box(action)
 
 
 def _is_bounded(space: spaces.Box) -> bool:

@@ -399,3 +399,11 @@ def test_a_network_of_images_trains(engine):
 def test_images_that_do_not_fit_are_refused(torch_engine, observation, options, message):
     with pytest.raises(ValueError, match=message):
         mp.make_cnn_actor_critic(observation, 2, **options)
+
+
+@pytest.mark.parametrize(("name", "value"), [("min_std", -1.0), ("std_scale", 3.0), ("distribution", "normal")])
+def test_what_is_said_of_a_gaussian_needs_one(torch_engine, name, value):
+    choices = spaces.Dict(a=spaces.Discrete(2), b=spaces.Dict(c=spaces.MultiBinary(3), d=spaces.Box(0, 3, (2,), int)))
+    for action in (choices, choices["a"], spaces.MultiDiscrete([2, 2]), choices["b"]["d"]):
+        with pytest.raises(ValueError, match=rf"have no effect on .*{name}={value!r}"):
+            mp.make_mlp_actor_critic(4, action, (), (), **{name: value})
