@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import optree
+
 from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.types import Sequences, Transition
 from multippo.backends.registry import array_kind
@@ -77,8 +79,6 @@ def gather_time(xp: Any, tree: Any, order: Any) -> Any:
 
 def has_memory(network_state: Any) -> bool:
     """True if a carry holds more than random keys, so that the order of steps matters to the network."""
-    import optree
-
     is_random = lambda node: isinstance(node, RandomState)  # noqa: E731
     leaves = optree.tree_leaves(network_state, is_leaf=is_random)
     return any(not is_random(leaf) for leaf in leaves)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import optree
+
 from multippo.algorithms.advantages import linear_recurrence
 from multippo.algorithms.types import Transition
 from multippo.trees import named_leaves, tree_leaves, tree_map, tree_sum
@@ -62,8 +64,6 @@ def scale_rewards(xp: Any, scales: Any, transition: Transition, discount: float)
     Returns:
         The new scales, and the scaled rewards.
     """
-    import optree
-
     rewards, treedef = optree.tree_flatten(transition.rewards)
     olds = optree.tree_leaves(scales, is_leaf=lambda node: isinstance(node, RewardScale))
     pairs = [_scale(xp, old, reward, transition, discount) for old, reward in zip(olds, rewards, strict=True)]
@@ -111,8 +111,6 @@ def divisors(xp: Any, scales: Any, rewards: Any) -> dict[str, Any]:
         scales: From ``scale_rewards``.
         rewards: A tree of rewards, for its names.
     """
-    import optree
-
     of_leaves = optree.tree_leaves(scales, is_leaf=lambda node: isinstance(node, RewardScale))
     return {
         f"reward/scale{f'/{name}' if name else ''}": _divisor(xp, scale)

@@ -311,8 +311,6 @@ def _find(path: Path) -> Path:
         latest = latest_checkpoint(directory)
         if latest is not None:
             return latest
-    if not path.exists():
-        raise FileNotFoundError(f"There is no checkpoint {path}: nothing is there.")
     raise FileNotFoundError(f"There is no checkpoint in {path}: no {MANIFEST}, and no directory step_… that holds one.")
 
 

@@ -26,7 +26,6 @@ _STORED = {
 """Names of NumPy's kinds of numbers by those of safetensors."""
 _KINDS = {"b": "truth values", "i": "integers", "u": "integers", "f": "floats", "V": "floats"}
 """By NumPy's letters; other packages' types of floats have the one for raw bytes."""
-_CHANGED = "Its SHA-256 is not the one noted when it was saved: copy the checkpoint again, or take an earlier one."
 _MOST_SHOWN = 100
 
 
@@ -70,25 +69,17 @@ def read_tensors(
         DamagedCheckpointError: If it is not a safetensors file, not the one written, or has another kind of numbers.
         FileNotFoundError: If it is missing.
     """
-    content = _content(path)
-    changed = sha256 is not None and hashlib.sha256(content).hexdigest() != sha256
-    try:
-        arrays = _arrays(path, content, like, what)
-    except ValueError as error:
-        if not changed:
-            raise
-        raise DamagedCheckpointError(f"{error} {_CHANGED}") from error
-    if changed:
-        raise DamagedCheckpointError(f"{path} is damaged. {_CHANGED}")
-    return arrays
-
-
-def _content(path: Path) -> bytes:
     try:
         with open_to_read(path) as file:
-            return file.read()
+            content = file.read()
     except (UnexpectedFileError, MemoryError) as error:
         raise DamagedCheckpointError(str(error) or f"{path} is larger than the memory.") from error
+    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+        raise DamagedCheckpointError(
+            f"{path} is damaged. Its SHA-256 is not the one noted when it was saved: copy the checkpoint again, or "
+            "take an earlier one."
+        )
+    return _arrays(path, content, like, what)
 
 
 def _arrays(path: Path, content: bytes, like: Mapping[str, Any] | None, what: str) -> dict[str, np.ndarray]:

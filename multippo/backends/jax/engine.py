@@ -101,11 +101,13 @@ class JaxEngine(NativeLayers):
                 variable.set_metadata(**{_FROZEN: frozen})
 
     def children(self, module: Any) -> Iterator[tuple[str, Any]]:
-        for name, value in in_order(vars(module).items()):
+        # Few attributes are modules, and only these need their order.
+        held = ((n, v) for n, v in vars(module).items() if isinstance(v, nnx.Module | nnx.List | ModuleDict))
+        for name, value in in_order(held):
             if isinstance(value, nnx.List | ModuleDict):
                 for key, child in self.children(value):
                     yield f"{unescape(name)}.{key}", child
-            elif isinstance(value, nnx.Module):
+            else:
                 yield unescape(name), value
 
     def copy_module(self, module: Any, child: Callable[[Any], Any], neutral: type | None = None) -> Any:

@@ -279,7 +279,7 @@ def test_the_latest_is_the_highest_step_that_is_complete(tmp_path: Path):
 
 
 def test_where_there_is_none_the_error_says_so(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match="nothing is there"):
+    with pytest.raises(FileNotFoundError, match="There is no checkpoint in"):
         mp.load_checkpoint(tmp_path / "a")
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         mp.load_checkpoint(tmp_path)

@@ -79,12 +79,12 @@ def test_any_bit_that_flips_is_noticed_by_its_sum(tmp_path: Path):
     assert read_tensors(path, shapes)["y"].shape == ()
 
 
-def test_a_file_of_other_arrays_is_told_by_name_and_by_its_sum(tmp_path: Path):
+def test_a_file_of_other_arrays_is_told_by_name_or_by_its_sum(tmp_path: Path):
     digits = write_tensors(tmp_path / "t", {"x": np.zeros(2)})
     with pytest.raises(ValueError, match="missing in it: y; left over in it: x") as caught:
         read_tensors(tmp_path / "t", {"y": None}, sha256=digits)
     assert not isinstance(caught.value, DamagedCheckpointError)  # it is what was saved, only of another network
-    with pytest.raises(DamagedCheckpointError, match=r"missing in it: y; left over in it: x.*SHA-256"):
+    with pytest.raises(DamagedCheckpointError, match="SHA-256"):
         read_tensors(tmp_path / "t", {"y": None}, sha256="0" * 64)
 
 
