@@ -12,8 +12,8 @@ import pytest
 from short_runs import FIVE, checkpoints, contents, iterations, numbers, train
 
 import multippo as mp
+from multippo.algorithms.checkpointing import folder
 from multippo.algorithms.checkpointing.checkpoint import Checkpoint
-from multippo.algorithms.checkpointing.folder import CheckpointFolder
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter
 
 RESUME = ("train", "--run-dir", "run", "--resume", "--progress", "plain")
@@ -167,16 +167,16 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, numbers: 
     """Makes calls fail by their number, counted from 1."""
     original, count = getattr(owner, name), itertools.count(1)
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **keywords: Any) -> Any:
         if next(count) in numbers:
             raise OSError(error, os.strerror(error))
-        return original(*arguments)
+        return original(*arguments, **keywords)
 
     monkeypatch.setattr(owner, name, call)
 
 
 def test_a_run_may_go_on_over_a_full_disk(command: Any, monkeypatch: Any, caplog: pytest.LogCaptureFixture):
-    failing_at(monkeypatch, CheckpointFolder, "_save", {2, 3}, errno.ENOSPC)
+    failing_at(monkeypatch, folder, "save_checkpoint", {2, 3}, errno.ENOSPC)
     for kind in (JsonlWriter, TensorBoardWriter):
         failing_at(monkeypatch, kind, "write", {1, 3, 4}, errno.ENOSPC)
     done = train(command, *FIVE, "--run-dir", "run", "--on-save-error", "continue")
@@ -193,7 +193,7 @@ def test_a_run_may_go_on_over_a_full_disk(command: Any, monkeypatch: Any, caplog
 
 def test_a_run_whose_last_state_could_not_be_saved_has_failed(command: Any, monkeypatch: Any):
     # As in a directory that has become read-only.
-    failing_at(monkeypatch, CheckpointFolder, "_save", {4, 5}, errno.EACCES)
+    failing_at(monkeypatch, folder, "save_checkpoint", {4, 5}, errno.EACCES)
     done = train(command, *FIVE, "--run-dir", "run", "--on-save-error", "continue")
     assert (done.code, done.out) == (1, "")
     last = done.err.splitlines()[-1]
