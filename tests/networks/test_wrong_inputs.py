@@ -84,6 +84,7 @@ REFUSED: list[tuple[Any, str]] = [
         lambda: mp.NormalSampler(rngs(), std_scale=0.0),
         "(std_scale=0.0) is not possible: expected a number above 0",
     ),
+    (lambda: mp.NormalSampler(rngs(), initial_std=0.5), "expected None where the standard deviation is part"),
     (lambda: mp.NormalSampler(rngs(), state_dependent_std=False), "state_dependent_std=False) needs action_shape"),
     (
         lambda: mp.NormalSampler(rngs(), action_shape=1, state_dependent_std=False, initial_std=0),

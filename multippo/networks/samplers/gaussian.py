@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.arguments import check_flag, check_number
+from multippo.arguments import check_flag, check_number, require
 from multippo.networks.activations import softplus
 from multippo.networks.core.binding import Param
 from multippo.networks.samplers.base import ActionSampler, check_action_shape, check_parameters
@@ -116,6 +116,8 @@ class NormalSampler(_GaussianSampler):
         super().__init__(rngs, entropy_weight, min_std, std_scale, action_shape)
         self.state_dependent_std = check_flag("NormalSampler", "state_dependent_std", state_dependent_std)
         if self.state_dependent_std:
+            expected = "None where the standard deviation is part of the input"
+            require(initial_std is None, "initial_std", initial_std, expected, "NormalSampler")
             return
         if self.action_shape is None:
             raise ValueError(
