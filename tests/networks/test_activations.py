@@ -33,7 +33,6 @@ def test_functions_of_another_framework_are_refused(engine):
     "make",
     [
         lambda act: mp.Dense(2, 3, mp.Rngs(0), act),
-        lambda act: mp.RNN(2, 3, mp.Rngs(0), activation=act),
         lambda act: mp.Conv(1, 2, 2, mp.Rngs(0), activation=act),
         lambda act: mp.make_mlp_actor_critic(4, 2, activation=act, rngs=mp.Rngs(0)),
     ],
@@ -64,11 +63,6 @@ def test_an_error_of_the_functions_own_stays(engine):
             lambda x: x[..., :2],
             ValueError,
             r"made an array of shape \(1, 2\) of one of shape \(1, 3\); expected the same",
-        ),
-        (
-            lambda x: x[0],
-            ValueError,
-            r"made an array of shape \(3,\) of one of shape \(1, 3\); expected the same shape",
         ),
         (lambda x: None, ValueError, r"made a NoneType of one of shape \(1, 3\); expected the same shape"),
     ],

@@ -124,14 +124,6 @@ def test_a_new_container_routes_everything_else_by_itself(engine):
     assert [float(module.seen[...]) for module in (net.parts[0], net.parts[1][0])] == [6.0, 6.0]
 
 
-def test_it_adds_the_input(torch_engine):
-    net = mp.Residual(mp.Dense(2, 2, mp.Rngs(0)))
-    mp.load_portable(net, {"layers.0.kernel": np.asarray([[1.0, 2.0], [3.0, 4.0]]), "layers.0.bias": np.ones(2)})
-    out = net(net.initialize_state(1), torch_engine.zeros((1, 2)) + 1)
-    # 1 + (1 + 3 + 1) and 1 + (2 + 4 + 1)
-    assert to_numpy(out.output).tolist() == [[6.0, 8.0]]
-
-
 def test_the_gradient_goes_both_ways(engine):
     # y = x + w2 (x w1 + b): the first layer is seen through both branches.
     net = mp.Sequential([mp.Dense(1, 1, mp.Rngs(0)), mp.Residual(mp.Dense(1, 1, mp.Rngs(1)))])

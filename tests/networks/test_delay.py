@@ -113,11 +113,6 @@ def test_other_floats_and_other_insertion_orders_pass(torch_engine):
     assert to_numpy(delay(state, x).output["b"]).tolist() == [[1.0]] * 3
 
 
-@pytest.mark.usefixtures("float64")
-def test_what_only_double_precision_holds_is_possible_in_it(engine):
-    assert to_numpy(mp.Delay(np.zeros(2), 1, 1e300).initialize_state(1)).tolist() == [[[1e300, 1e300]]]
-
-
 def test_the_gradient_arrives_k_steps_before_and_in_no_other_episode(engine):
     # sum_t w_t y_t with y_t = kernel x_{t-2}: x_0 is seen in step 2, x_1 would be in step 3, in which no input counts.
     net = mp.Sequential([mp.Dense(1, 1, mp.Rngs(0), use_bias=False), mp.Delay(np.zeros(1), 2)])
@@ -131,19 +126,3 @@ def test_the_gradient_arrives_k_steps_before_and_in_no_other_episode(engine):
         loss = lambda n, done=done: n.xp.sum(weights * n.unroll(n.initialize_state(1), xs, done).output)  # noqa: E731
         (grad,) = gradients(net, loss).values()
         np.testing.assert_allclose(grad, [[expected]])
-
-
-def test_leaves_of_one_name_are_two(torch_engine):
-    # "a.b" is the name of both.
-    tree = {"a": {"b": np.zeros(2)}, "a.b": np.zeros(3)}
-    delay = mp.Delay(tree, 1, 0.5)
-    x = {"a": {"b": torch_engine.zeros((1, 2)) + 1.0}, "a.b": torch_engine.zeros((1, 3)) + 2.0}
-    out = delay(delay.initialize_state(1), x)
-    assert to_numpy(out.output["a"]["b"]).tolist() == [[0.5] * 2]
-    assert to_numpy(out.output["a.b"]).tolist() == [[0.5] * 3]
-    later = to_numpy(delay(out.next_state, x).output)
-    assert (later["a"]["b"].tolist(), later["a.b"].tolist()) == ([[1.0] * 2], [[2.0] * 3])
-    with pytest.raises(ValueError, match=r"Delay got an input at 'a.b' of shape \(1, 3\); expected a batch of \(2,\)"):
-        delay(out.next_state, {**x, "a": {"b": x["a.b"]}})
-    with pytest.raises(ValueError, match=r"leaves \['a.b'\]; expected \['a.b', 'a.b'\]"):
-        delay(out.next_state, {"a.b": x["a.b"]})

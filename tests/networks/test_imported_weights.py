@@ -189,28 +189,17 @@ def test_half_precision_and_initial_states(torch_engine):
 LINEAR = {"weight": np.ones((HIDDEN, FEATURES)), "bias": np.zeros(HIDDEN)}
 
 
-CONV1D = torch.nn.Conv1d(3, 4, 2).state_dict()
-UNEVEN = {"weight_ih": np.ones((16, 3)), "weight_hh": np.ones((16, 4)), "bias_ih": np.ones(1), "bias_hh": np.ones(16)}
-
-
 @pytest.mark.parametrize(
     ("layer", "state", "names", "message"),
     [
         ("net", LINEAR, {"layers.2": ""}, "'layers.2' is not a layer of the network"),
-        ("net", LINEAR, {"": ""}, "'' is not a layer of the network"),
         ("net", {f"pi.{k}": v for k, v in LINEAR.items()}, {"layers.0": "po"}, "'po' is not a module of the torch"),
         ("Dense", {"weight": LINEAR["weight"]}, None, "has ['bias', 'kernel']; the torch state gives ['kernel']"),
-        ("Dense", {"bias": LINEAR["bias"]}, None, "has no 'weight'; it has ['bias']"),
-        ("Dense", {**LINEAR, "scale": np.ones(1)}, None, "has ['scale'], which a Dense does not have"),
         ("net", {**LINEAR, "weight": np.ones((2, 2))}, {"layers.0": ""}, "Dense at 'layers.0' has shape (3, 4)"),
         ("net", torch.nn.LSTM(HIDDEN, HIDDEN, 2).state_dict(), {"layers.1": ""}, "'weight_ih_l1'], which a"),
         ("Dense", torch.nn.Linear(3, 4), None, "pass module.state_dict()"),
-        ("Dense", [LINEAR], None, "load_torch_state got a list"),
-        ("Dense", {**LINEAR, "bias": None}, None, "The bias of the torch state holds NoneType"),
         ("Dense", {**LINEAR, "bias": np.ones(4) * 1j}, None, "The bias of the torch state holds complex128"),
-        ("Conv", CONV1D, None, "it has bias (4,), weight (4, 3, 2)"),
         ("LSTM", {"weight_ih": np.ones(16), "weight_hh": np.ones((16, 4))}, None, "does not fit a LSTM: "),
-        ("LSTM", UNEVEN, None, "all input arrays must have the same shape; it has bias_hh (16,), bias_ih (1,)"),
     ],
 )
 def test_what_does_not_fit_is_named_and_changes_nothing(torch_engine, layer, state, names, message):
@@ -227,14 +216,11 @@ def test_what_does_not_fit_is_named_and_changes_nothing(torch_engine, layer, sta
     ("changed", "message"),
     [
         ({"count": float("nan")}, "the count is nan; expected one number from 0 to below 2**60"),
-        ({"count": -5}, "the count is -5"),
         ({"count": 2**60}, "the count is 1152921504606846976"),
-        ({"count": np.array([5, 5])}, "the count is [5 5]; expected one number"),
         (
             {"_var": np.array([1.0, -1.0, 1.0])},
             "are [1. 1. 1.] and [ 1. -1.  1.]; expected finite ones, and variances of 0 or more",
         ),
-        ({"_var": np.array([1.0, np.nan, 1.0])}, "[ 1. nan  1.]; expected finite"),
     ],
 )
 def test_statistics_that_no_inputs_have(torch_engine, changed, message):
@@ -258,12 +244,6 @@ def test_sums_of_half_precision_are_not_rounded_to_it(torch_engine):
     np.testing.assert_array_equal(mp.to_portable(layer)["bias"], 257.0)
 
 
-def test_a_state_may_hold_what_is_no_array_beside(torch_engine):
-    layer = mp.Sequential([mp.Dense(FEATURES, HIDDEN, mp.Rngs(0))])
-    state = {"a.weight": LINEAR["weight"], "a.bias": LINEAR["bias"], "other": object()}
-    assert mp.load_torch_state(layer, state, {"layers.0": "a"}) == ["other"]
-
-
 KERNEL = {"kernel": np.ones((FEATURES, HIDDEN)), "bias": np.arange(HIDDEN)}
 
 
@@ -278,10 +258,8 @@ def test_the_collection_params_needs_no_name(torch_engine, state):
     ("state", "names", "error", "message"),
     [
         (nnx.Linear(3, 4, rngs=nnx.Rngs(0)), None, TypeError, "load_flax_state got a Linear; .* nnx.state(module)"),
-        ([KERNEL], None, TypeError, "load_flax_state got a list"),
         ({"params": KERNEL, "stats": {"n": 1}}, None, ValueError, "no 'kernel'; it has ['params.bias', 'params.kernel"),
         (KERNEL, ["kernel"], TypeError, "names=['kernel'] is not possible: expected a dict"),
-        (KERNEL, {"": 0}, TypeError, "names={'': 0} is not possible: expected a dict"),
     ],
 )
 def test_trees_of_flax_that_are_refused(torch_engine, state, names, error, message):

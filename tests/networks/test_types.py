@@ -177,13 +177,3 @@ def test_an_update_that_writes_a_param_is_refused(name):
             updated(False, run)
             with pytest.raises(TypeError, match=r"in Sequential wrote the Param 'layers\.1\.weight'; it may"):
                 updated(True, run)
-
-
-def test_an_update_that_puts_a_new_param_is_refused(engine):
-    class Replaces(Decays):
-        def update_statistics(self, rollout_extras, valid=None):
-            self.weight = mp.Param(np.zeros(2))
-
-    split, never = engine.split(Replaces(True)), engine.asarray(np.asarray(False))
-    with pytest.raises(TypeError, match=r"update_statistics in Replaces wrote the Param 'weight'; it may"):
-        engine.update_statistics(*split, None, None, never)

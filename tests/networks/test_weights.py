@@ -52,11 +52,9 @@ def test_arrays_go_both_ways_and_come_back(precision, source, target):
             r"layers.1.kernel has shape \(3, 2\) in the weights; the network expects \(2, 3\)",
         ),
         (lambda w: w.update({"layers.1.kernel": np.full((2, 3), "x")}), "layers.1.kernel holds <U1; expected"),
-        (lambda w: w.update({"layers.1.kernel": np.ones((2, 3)) * 1j}), "layers.1.kernel holds complex128"),
-        (lambda w: w.update({7: np.zeros(1)}), r"left over \[7\]"),
         (lambda w: w.update({"layers.2.counter": np.ones(2)}), "layers.2.counter holds float64"),
     ],
-    ids=["missing", "extra", "shape", "words", "complex", "number as name", "counter"],
+    ids=["missing", "extra", "shape", "words", "counter"],
 )
 def test_weights_that_do_not_fit_are_refused_and_nothing_is_written(engine, change, message):
     net = mp.Sequential([mp.Dense(2, 2, mp.Rngs(0)), mp.Dense(2, 3, mp.Rngs(1)), mp.Normalizer(3)])
@@ -122,14 +120,10 @@ VALUES = [0.5, -3.0]  # which every kind of four bits and more of fraction holds
     "value",
     [
         VALUES,
-        np.array(VALUES, np.float16),
         np.array(VALUES, ">f8"),
-        np.array(VALUES, np.longdouble),
         np.array(VALUES, ml_dtypes.bfloat16),
-        np.array(VALUES, ml_dtypes.float8_e4m3fn),
         torch.tensor(VALUES, requires_grad=True),
         torch.tensor(VALUES).bfloat16(),
-        torch.tensor(VALUES).half(),
         torch.tensor(VALUES).to(torch.float8_e4m3fn),
     ],
     ids=lambda value: f"{type(value).__module__}-{getattr(value, 'dtype', 'list')}",
@@ -154,14 +148,9 @@ def quantised() -> torch.Tensor:
     ("value", "message"),
     [
         (None, "bias holds NoneType; expected an array of numbers"),
-        ({"bias": 1}, "bias holds dict; expected"),
-        (["a", "b"], "bias holds <U1; expected"),
         (np.array([None, 1]), "bias holds object; expected"),
-        (np.zeros(2, "M8[s]"), r"bias holds datetime64\[s\]; expected"),
-        (np.zeros(2, "V4"), r"bias holds \|V4; expected"),
         ([1, [2]], r"bias is a list that can't be read as an array of numbers \(setting an array element"),
         (torch.zeros(2).to_sparse(), r"bias is a Tensor that can't be read .*to_dense\(\)"),
-        (torch.zeros(2, device="meta"), "bias is a Tensor that can't be read .*meta tensor; no data"),
         (quantised(), r"bias is a Tensor that can't be read"),
     ],
 )
@@ -174,9 +163,6 @@ def test_what_is_no_array_of_numbers(value: Any, message: str):
     ("value", "own", "error", "message"),
     [
         (np.ones(2), np.zeros(2, np.int32), TypeError, "n holds float64 .* expects int32"),
-        (np.ones(2, bool), np.zeros(2, np.uint32), TypeError, "n holds bool .* expects uint32"),
-        (np.ones(2, int), np.zeros(2, bool), TypeError, "n holds int64 .* expects bool"),
-        (np.ones(2) * 1j, np.zeros(2), TypeError, "n holds complex128 .* expects float64"),
         (
             np.array([-1, 0]),
             np.zeros(2, np.uint32),
@@ -184,7 +170,6 @@ def test_what_is_no_array_of_numbers(value: Any, message: str):
             "n holds integers from -1 to 0 .* from 0 to 4294967295",
         ),
         (np.array([0, 2**31]), np.zeros(2, np.int32), ValueError, "from 0 to 2147483648 .* -2147483648 to 2147483647"),
-        (np.ones(3), np.zeros(2), ValueError, r"n has shape \(3,\) in the weights; the network expects \(2,\)"),
     ],
 )
 def test_what_does_not_fit(value: np.ndarray, own: np.ndarray, error: type[Exception], message: str):

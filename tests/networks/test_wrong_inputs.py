@@ -37,33 +37,19 @@ WITH_SHAPE = (mp.NormalTanhSampler, mp.NormalSampler, mp.BernoulliSampler)
 REFUSED: list[tuple[Any, str]] = [
     # Sizes, flags, numbers, streams of keys.
     (lambda: mp.Dense(2.5, 1, rngs()), "Dense(in_features=2.5) is not possible: expected an integer"),
-    (lambda: mp.Dense(1, True, rngs()), "Dense(out_features=True) is not possible: expected an integer"),
-    (lambda: mp.LayerNorm(0), "LayerNorm(features=0) is not possible"),
-    (lambda: mp.Conv(0, 1, 1, rngs()), "Conv(in_channels=0)"),
-    (lambda: mp.Conv(1, 1, 0, rngs()), "Conv(kernel_size=0) is not possible: expected an integer"),
     (lambda: mp.Conv(1, 1, (1, 2, 3), rngs()), "Conv(kernel_size=(1, 2, 3)) is not possible: expected one integer, or"),
-    (lambda: mp.Conv(1, 1, 1, rngs(), stride=1.5), "Conv(stride=1.5)"),
     (lambda: mp.Conv(1, 1, 1, rngs(), padding="full"), "Conv(padding='full') is not possible: expected an integer"),
-    (lambda: mp.Conv(1, 1, 1, rngs(), padding=-1), "Conv(padding=-1)"),
-    (lambda: mp.Conv(1, 1, 1, rngs(), padding=(1, 2, 3)), "Conv(padding=(1, 2, 3))"),
     (lambda: mp.Dense(3, 2, rngs(), use_bias="no"), "Dense(use_bias='no') is not possible: expected True"),
-    (lambda: mp.Conv(1, 2, 3, rngs(), use_bias=1), "Conv(use_bias=1)"),
-    (lambda: mp.LayerNorm(3, use_scale=None), "LayerNorm(use_scale=None)"),
     (lambda: mp.LayerNorm(1, epsilon=NAN), "LayerNorm(epsilon=nan) is not possible: expected a number above 0"),
     (lambda: mp.Dropout(1.0, rngs()), "Dropout(rate=1.0) is not possible: expected a number of at least 0 and below 1"),
-    (lambda: mp.Dropout("half", rngs()), "Dropout(rate='half') is not possible"),
-    (lambda: mp.Dropout(0.5, 0), "Dropout(rngs=0) is not possible"),
     (lambda: mp.Dense(4, 2, "tanh"), "rngs='tanh') is not possible: expected a stream of keys"),
     (lambda: mp.CategoricalSampler("tanh"), "rngs='tanh') is not possible: expected a stream of keys"),
-    (lambda: mp.MultiCategoricalSampler([2], 3), "MultiCategoricalSampler(rngs=3)"),
     (lambda: mp.Normalizer(3, epsilon=NAN), "Normalizer(epsilon=nan, clip=10.0) is not possible: expected both"),
-    (lambda: mp.Normalizer(1, clip=0), "clip=0"),
     *(
         (lambda bad=bad: mp.Normalizer(bad), "expected an int, a tuple of ints")
         for bad in ("3", 2.0, None, True, {"a": "b"})
     ),
     *((lambda bad=bad: mp.Normalizer(bad), ") is not possible") for bad in (0, (3, 0), {"a": 3, "b": -1}, {})),
-    (lambda: mp.Normalizer({"mask": None}), "expected at least one number in it"),
     (lambda: mp.Splitter(), "Splitter got no size"),
     (lambda: mp.Splitter(a=1.5), "Splitter(a=1.5) is not possible: expected an integer of at least 1"),
     (lambda: mp.Flattener(-1), "Flattener(preserve_levels=-1) is not possible: expected an integer of at least 0"),
@@ -77,21 +63,14 @@ REFUSED: list[tuple[Any, str]] = [
     *((lambda kind=kind: kind(2, rngs(), NAN), f"{kind.__name__}(kl_weight=nan)") for kind in BOTTLENECKS),
     *((lambda kind=kind: kind(2, rngs(), min_std=-1.0), "(min_std=-1.0) is not possible") for kind in BOTTLENECKS),
     (lambda: mp.AR1VariationalBottleneck(2, rngs(), prior_correlation=1.0), "expected less than 1"),
-    (lambda: mp.AR1VariationalBottleneck(2, rngs(), ar1_weight=-1), "(ar1_weight=-1) is not possible"),
     (lambda: mp.VariationalBottleneck(2, rngs(), beta=1.0), "() got an unexpected keyword argument 'beta'. It takes"),
-    (lambda: mp.NormalTanhSampler(rngs(), min_std=NAN), "NormalTanhSampler(min_std=nan"),
     (
         lambda: mp.NormalSampler(rngs(), std_scale=0.0),
         "(std_scale=0.0) is not possible: expected a number above 0",
     ),
     (lambda: mp.NormalSampler(rngs(), initial_std=0.5), "expected None where the standard deviation is part"),
     (lambda: mp.NormalSampler(rngs(), state_dependent_std=False), "state_dependent_std=False) needs action_shape"),
-    (
-        lambda: mp.NormalSampler(rngs(), action_shape=1, state_dependent_std=False, initial_std=0),
-        "initial_std=0) is not possible",
-    ),
     (lambda: mp.CategoricalSampler(rngs(), NAN), "CategoricalSampler(entropy_weight=nan) is not possible"),
-    (lambda: mp.BernoulliSampler(rngs(), -0.1), "BernoulliSampler(entropy_weight=-0.1)"),
     *(
         (
             lambda kind=kind, bad=bad: kind(rngs(), action_shape=bad),
@@ -109,10 +88,6 @@ REFUSED: list[tuple[Any, str]] = [
         lambda: mp.Dense(3, 2, rngs(), kernel_init=lambda rngs, shape: np.ones((2, 3))),
         "made an array of shape (2, 3); expected (3, 2)",
     ),
-    (
-        lambda: mp.Conv(1, 2, 3, rngs(), kernel_init=lambda rngs, shape: np.ones((3, 3, 1, 2))),
-        "shape (3, 3, 1, 2); expected (9, 2)",
-    ),
     (lambda: mp.Dense(3, 2, rngs(), kernel_init=np.ones((3, 2))), "Dense(kernel_init=...) is a ndarray"),
     (
         lambda: mp.Dense(3, 2, rngs(), kernel_init=nnx.initializers.lecun_normal()),
@@ -123,13 +98,9 @@ REFUSED: list[tuple[Any, str]] = [
         "is a function of torch; expected",
     ),
     (lambda: mp.Dense(1, 1, rngs(), "rleu"), "Unknown activation 'rleu'; expected one of elu, gelu"),
-    (lambda: mp.Dense(1, 1, rngs(), 3), "activation=3 is not possible"),
     # Sizes of factories.
     (lambda: mp.make_mlp(3, rngs()), "make_mlp(sizes=3) is not possible: expected a list of sizes"),
-    (lambda: mp.make_mlp([3, 0], rngs()), "make_mlp(sizes[1]=0) is not possible"),
-    (lambda: mp.make_mlp([3], rngs()), "sizes=[3] is not possible"),
     (lambda: mp.make_mlp_actor_critic(3, 2, actor_hidden_sizes=3), "(actor_hidden_sizes=3) is not possible"),
-    (lambda: mp.make_recurrent_actor_critic(3, 2, encoder_sizes=3), "(encoder_sizes=3) is not possible"),
     (lambda: mp.make_recurrent_actor_critic(3, 2, cell="lstmm"), "Unknown recurrent cell 'lstmm'; expected one of"),
     # Children, and their form.
     *(
@@ -137,10 +108,8 @@ REFUSED: list[tuple[Any, str]] = [
         for make in (lambda: mp.Sequential([]), mp.Parallel, mp.Concat, mp.Merge, lambda: mp.Parallel({}))
     ),
     (lambda: mp.Sequential([dense(), 3]), "Sequential.layers[1] is a int; expected a StatefulModule"),
-    (lambda: mp.Sequential([torch.nn.Linear(1, 1)]), "Sequential.layers[0] is a Linear; expected a StatefulModule"),
     (lambda: mp.Residual(lambda x: x), "Residual.layers[0] is a function; expected a StatefulModule"),
     (lambda: mp.Parallel(a=dense(), b=lambda x: x), "Parallel.components['b'] is a function"),
-    (lambda: mp.Concat({"a.b": None}), "Concat.components['a.b'] is a NoneType"),
     *(
         (lambda kind=kind: kind({"a": dense()}, b=dense()), "takes either one dict or keyword arguments, not both")
         for kind in (mp.Parallel, mp.Concat, mp.Map, mp.Merge)
@@ -149,55 +118,30 @@ REFUSED: list[tuple[Any, str]] = [
         lambda: mp.Sequential(dense(), dense()),
         "Sequential got 2 arguments; expected one list: Sequential([first",
     ),
-    (lambda: mp.Sequential(dense()), "Sequential got a Dense; expected one list: Sequential(["),
-    (lambda: mp.Sequential({"a": dense()}), "Sequential got a dict; expected one list"),
     (lambda: mp.Sequential(a=dense(), b=dense()), "Sequential got layers with the names ['a', 'b']; expected one list"),
     (lambda: mp.Parallel([dense()]), "Parallel got 1 arguments without a name; write Parallel(left=..., right=...)"),
-    (lambda: mp.Parallel(dense(), dense()), "Parallel got 2 arguments without a name; write Parallel"),
-    (lambda: mp.Splitter(3), "Splitter got 1 arguments without a name; write Splitter(mean=2, value=1)"),
     (lambda: mp.PPOAdapter(dense(), dense()), "PPOAdapter got 2 arguments without a name; write PPOAdapter(action="),
-    (lambda: mp.PPOAdapter(dense(), action=dense(), value=dense()), "write PPOAdapter(action=..., value=...)"),
     (lambda: mp.PPOAdapter(action=dense()), "PPOAdapter(value=...) is a NoneType; expected a StatefulModule"),
-    (lambda: mp.PPOAdapter(action=dense(), value=np.ones(2)), "PPOAdapter(value=...) is a ndarray; expected a State"),
-    (
-        lambda: mp.PPOAdapter({"action": dense(), "critic": dense()}),
-        "got the ports ['action', 'critic']; expected",
-    ),
     (lambda: mp.Filter("robot", "arm"), "write a path as one tuple, Filter(('robot', 'arm'))"),
-    (lambda: mp.Filter("a", b="c"), "either one spec, such as 'policy', or keyword arguments"),
     (lambda: mp.Filter(), "either one spec, such as 'policy', or keyword arguments"),
     *((lambda bad=bad: mp.Filter(bad), "expected a key, a path of keys") for bad in ({}, (), {"a": ()})),
-    (lambda: mp.Filter({"a": 1.5}), "Filter['a'] was given 1.5; expected a key"),
     # Examples of a Delay.
     (lambda: mp.Delay(np.zeros(1), 1.5), "Delay(k_steps=1.5) is not possible: expected an integer of at least 0"),
-    (lambda: mp.Delay({}, 1), "Delay(sample_input={}) holds no array"),
     (lambda: mp.Delay({"a": 3}, 1), "Delay(sample_input=...) at 'a' is a int; expected an example"),
-    (lambda: mp.Delay({"a": np.zeros(1), "b": np.zeros(1)}, 1, {"a": 0.0}), "another structure than sample_input"),
     *(
         (lambda bad=bad: mp.Delay({"a": np.zeros(1, np.uint8)}, 1, {"a": bad}), "expected finite numbers of type uint8")
         for bad in (-1, 256, 0.5, NAN, "x")
     ),
     (lambda: mp.Delay(np.zeros(2), 1, 1e300), "is 1e+300; expected finite numbers of type float32"),
-    (lambda: mp.Delay(np.zeros(2, np.float16), 1, [0.0, 1e5]), "expected finite numbers of type float16"),
     (lambda: mp.Delay(np.zeros(3), 1, np.zeros(2)), "that broadcast to (3,)"),
     # Inputs. Those of a wrong shape are in test_shapes_told.
-    (lambda: run(mp.Splitter(a=1), {"x": zeros(1, 1)}), "Splitter got a dict with the entries ['x']; expected"),
-    (lambda: run(mp.Normalizer(3), {"x": zeros(1, 3)}), "Normalizer got a dict with the entries ['x']; expected an ar"),
     (lambda: run(dense(), [1.0, 2.0]), "Dense got a list of 2 entries; expected an array with 1"),
-    (lambda: run(dense(), zeros()), "Dense got an input of shape ()"),
-    (
-        lambda: run(mp.Flattener(), {"x": zeros(1), "y": 3}),
-        "Flattener got a dict with the entries ['x', 'y']; expected",
-    ),
-    (lambda: run(mp.Flattener(), {}), "Flattener got a dict with the entries []; expected a tree with"),
     (lambda: run(mp.Flattener(), {"a": np.ones((1, 2)), 1: np.ones((1, 2))}), "The keys ['a', 1] have no common order"),
     (lambda: run(mp.Flattener(2), {"a": zeros(2, 3), "b": {"c": zeros(2, 1)}}), "(2, 3) on level 1; expected"),
     (lambda: run(mp.Scale({"a": 2.0}), {"b": zeros(1, 1)}), "Scale got an input with leaves ['b']; expected ['a']"),
     (lambda: run(mp.Filter("goal"), {"a": 1}), "Filter got a dict with the entries ['a']; expected"),
-    (lambda: run(mp.Filter(("a", 2)), {"a": (1, 2)}), "Filter got a tuple of 2 entries at ('a',); expected it to have"),
     (lambda: run(mp.Filter(("a", "x")), {"a": zeros(1, 2)}), "an array of shape (1, 2) at ('a',); expected"),
     (lambda: run(mp.Normalizer({"a": 1, "b": 2}), {"a": zeros(1, 1), "c": zeros(1, 2)}), "leaves ['a', 'c']; expected"),
-    (lambda: run(mp.Normalizer({"a": 1, "b": 2}), {"a": zeros(1, 1), "b": zeros(1, 3)}), "input['b'] of shape (1, 3)"),
     *(
         (
             lambda kind=kind: run(kind(a=dense(), b=dense()), {"a": zeros(1, 1), "c": zeros(1, 1)}),
@@ -210,26 +154,13 @@ REFUSED: list[tuple[Any, str]] = [
         "Concat.components['b'] yielded an array of shape (1, 1, 1); expected an array that",
     ),
     (
-        lambda: run(mp.Concat(a=mp.Splitter(c=1), b=dense()), {"a": zeros(1, 1), "b": zeros(1, 1)}),
-        "Concat.components['a'] yielded a dict",
-    ),
-    (
         lambda: run(mp.Merge(left=mp.Splitter(a=1, b=1), right=mp.Splitter(b=2)), zeros(1, 2)),
         "entry 'b' from components['right'] and from one before",
     ),
     (lambda: run(mp.Residual(dense(2)), zeros(1, 1)), "made an array of shape (1, 2); expected the same shape"),
-    (lambda: run(mp.Residual(mp.Dense(2, 1, rngs())), zeros(1, 2)), "made an array of shape (1, 1); expected the same"),
-    (lambda: run(mp.Residual(mp.Splitter(a=1)), zeros(1, 1)), "its module made a dict"),
-    (lambda: run(mp.Residual(mp.Filter("x")), {"x": zeros(1, 1)}), "Residual got a dict with the entries"),
     (lambda: run(mp.Conv(3, 2, 4, rngs()), zeros(1, 3, 8, 8)), "image of shape (3, 8, 8); expected (height, width, 3)"),
-    (
-        lambda: run(mp.Conv(3, 2, 4, rngs()), zeros(1, 3, 8, 3)),
-        "image of shape (3, 8, 3); expected (height, width, 3), not",
-    ),
     (lambda: run(mp.Delay({"a": np.zeros(2), "b": np.zeros(())}, 1), {"a": zeros(1, 2)}), "leaves ['a']; expected"),
-    (lambda: run(mp.Delay({"b": np.zeros(())}, 1), {"b": zeros(1, 1)}), "at 'b' of shape (1, 1)"),
     (lambda: run(mp.Delay(np.zeros(2, np.uint8), 1), zeros(1, 2)), "Delay got an input of type torch.float32"),
-    (lambda: run(mp.Delay({"b": np.zeros(())}, 1), {"b": 1}), "Delay got a int at 'b'"),
     (
         lambda: run(mp.CategoricalSampler(rngs()), {"logits": zeros(1, 5), "masks": zeros(1, 5)}),
         "['logits', 'masks']; expected",

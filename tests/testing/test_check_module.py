@@ -1,7 +1,5 @@
 """``check_module``: every rule, broken once, is named; nothing is said of modules that keep them."""
 
-import types
-
 import numpy as np
 import pytest
 from multippo.conformance.specimens import mutant_modules as wrong
@@ -127,11 +125,6 @@ class CountsInTheUpdate(Learns):
         self.mean[...] = 0.5 * self.mean[...] + 0.1
 
 
-class FailsInReplay(Learns):
-    def __call__(self, state, x, rollout_extras=None):
-        return super().__call__(state, x if rollout_extras is None else rollout_extras["x"])
-
-
 def writes_to_its_input(m, state, x):
     x *= 2
     return right(m, state, x * 1)
@@ -179,18 +172,10 @@ ERRORS = {
         changed(lambda m, s, x: Out(s, m.xp.sum(x))),
         r"The output is an array of shape \(\); expected an array \[B, ...\]",
     ),
-    "output is None": (
-        changed(lambda m, s, x: Out(s + x, None)),
-        r"The output is None; expected an array \[B, \.\.\.\], or a tree of them\.$",
-    ),
     "outputs NaN": (changed(lambda m, s, x: Out(s, m.xp.sqrt(-1 - x**2))), "The output holds NaN"),
     "loss of every feature": (
         changed(lambda m, s, x: Out(s, x, x**2)),
         r"regularization_loss is an array of shape \(6, 5\)",
-    ),
-    "emits one row": (
-        changed(lambda m, s, x: Out(s, x, rollout_extras=x[0])),
-        r"The rollout_extras is an array of shape \(5,\)",
     ),
     "mean loss": (
         changed(lambda m, s, x: right(m, s, x, regularization_loss=m.xp.mean(x**2))),
@@ -198,33 +183,19 @@ ERRORS = {
     ),
     "fails": (changed(fails), "A call failed: KeyError: 'count'"),
     "fails in the update": (changed(base=Learns, update_statistics=fails), "update_statistics failed: KeyError: 'cou"),
-    "fails in the reset": (changed(reset_state=fails), "reset_state failed: KeyError: 'count'$"),
-    "fails in replay": (FailsInReplay, "A call with rollout_extras failed: |^A replay by unroll failed"),
     "takes two": (TakesTwo, r"TakesTwo\.__call__ can't be given three arguments; it must take \(self, state, x, rollo"),
     "starts at random": (
         changed(initialize_state=random_start),
         "initialize_state gives another carry each time: off by .* at env=",
     ),
-    "carry is a number": (
-        changed(initialize_state=lambda m, batch_size: {"sum": 0.0}),
-        "initialize_state returned a leaf 'sum' that is not an array",
-    ),
-    "carry without batch axis": (wrong.CarryWithoutBatchAxis, "no leading batch axis"),
     "carry changes type": (
         changed(lambda m, s, x: Out(m.xp.astype(s, m.xp.int32), x)),
         "The call changed the kind of the carry: .*int32",
     ),
-    "resets to another shape": (lstm("ResetsToAnotherShape"), "reset_state changed the kind"),
-    "writes in the call": (lstm("WritesInTheCall"), WRITES),
     "counts in the update": (CountsInTheUpdate, f"{ONLY} the attribute updates, no Variable"),
-    "forgets its children": (
-        lambda: wrong.ForgetsItsChildren([mp.Normalizer(F)]),
-        r"update_statistics never moves the statistics of layers\.0, such as layers\.0\.M2",
-    ),
     "counts invalid entries": (lambda: wrong.CountsInvalidEntries(F), "lets entries count where valid is False"),
     "draws on the host": (lstm("DrawsOnTheHost"), "Two calls with equal arguments differ"),
     "unroll ignores resets": (lstm("IgnoresResets"), UNROLL),
-    "unroll stops the gradient": (lstm("StopsTheGradient"), "unroll has another gradient"),
     "stores the squashed sample": (
         lambda: wrong.StoresTheSquashedSample(mp.Rngs(0)),
         "Given the rollout_extras that it emitted, the module gives another output",
@@ -317,17 +288,12 @@ class Ring(mp.StatefulModule):
 
 
 RIGHT = {
-    "own keys": (lambda: OwnKeys(mp.Rngs(0)), X),
     "mean": (Mean, X),
     "custom": (lambda: mp.Sequential([NoisyGain(F, mp.Rngs(1)), MovingAverage(F, 3), CentredTrace(F)]), X),
     "sampler": (lambda: mp.NormalTanhSampler(mp.Rngs(0), 0.1), np.zeros(6)),
     "delay of bytes": (lambda: mp.Delay(np.zeros((2, 2), np.uint8), 2), np.asarray([[0, 255], [3, 9]], np.uint8)),
-    "delay of zero integers": (lambda: mp.Delay(np.zeros(3, np.int32), 2), np.zeros(3, np.int32)),
-    "code": (lambda: mp.AR1VariationalBottleneck(2, mp.Rngs(0), 0.1), np.zeros(4)),
-    "network": (lambda: mp.make_recurrent_actor_critic(3, 2, rngs=mp.Rngs(0)), np.zeros(3)),
     "learns": (Learns, X),
     "scalar metric": (type("ScalarMetric", (mp.StatefulModule,), {"__call__": lambda *a: scalar_metric(*a[:3])}), X),
-    "a ring of 2": (lambda: Ring(2), X),
     "a ring of 4": (lambda: Ring(4), X),
 }
 
@@ -352,13 +318,7 @@ def test_nothing_is_wrong_with_what_is_right(engine, precision, which):
 # The attribute, what it is at first, and how the call writes it.
 WRITTEN = {
     "an int": ("count", lambda m: 0, lambda m, x: setattr(m, "count", m.count + 1)),
-    "an array": ("total", lambda m: m.zeros(()), lambda m, x: setattr(m, "total", m.xp.sum(x))),
     "a list": ("seen", lambda m: [], lambda m, x: m.seen.append(1)),
-    "an object": (
-        "tally",
-        lambda m: types.SimpleNamespace(calls={"x": [0]}),
-        lambda m, x: m.tally.calls["x"].append(1),
-    ),
     "a dict": ("named", lambda m: {"n": 0}, lambda m, x: m.named.update(n=m.named["n"] + 1)),
     "NumPy's memory": ("sum", lambda m: np.zeros(2), lambda m, x: np.add(m.sum, 1, out=m.sum)),
 }
@@ -377,10 +337,8 @@ def test_an_attribute_that_a_call_writes_is_named(engine, which):
     ("module", "sample", "received"),
     [
         (3, X, "a int; expected a StatefulModule"),
-        (..., "abc", "the sample_input 'abc'; expected an array of numbers"),
         (..., None, "the sample_input None; expected an array of numbers"),
         (..., {"a": X, "b": "x"}, "the sample_input 'x' at 'b'; expected an array of numbers"),
-        (..., {}, "the sample_input {}; expected an array of numbers"),
     ],
 )
 def test_what_is_no_module_and_no_tree_of_numbers_is_refused(torch_engine, module, sample, received):

@@ -50,11 +50,6 @@ def test_an_instance_is_of_the_neutral_and_of_the_native_class(engine):
     assert type(net).__name__ == "Sequential"
 
 
-def test_one_neutral_class_is_bound_once(engine):
-    assert type(mp.Dense(1, 1, mp.Rngs(0))) is type(mp.Dense(2, 2, mp.Rngs(0)))
-    assert type(mp.Dense(1, 1, mp.Rngs(0))) is not mp.Dense
-
-
 def test_a_users_class_computes_what_it_says(engine):
     net = Integrator(2, mp.Rngs(0), leak=0.5)
     state = net.initialize_state(1)
@@ -83,17 +78,6 @@ def test_a_constructor_may_but_need_not_call_its_parents(engine):
     assert sorted(mp.to_portable(Bare())) == ["layer.bias", "layer.kernel"]
     assert len(mp.to_portable(Polite())) == 4
     assert Polite()((), engine.zeros((2, 1))).output.shape == (2, 1)
-
-
-def test_super_reaches_the_parents_call(engine):
-    class Shifted(mp.Dense):
-        def __call__(self, state, x, rollout_extras=None):
-            out = super().__call__(state, x, rollout_extras)
-            return out._replace(output=out.output + 1)
-
-    plain, shifted = mp.Dense(2, 2, mp.Rngs(0)), Shifted(2, 2, mp.Rngs(0))
-    x = engine.asarray(np.ones((1, 2), np.float32))
-    np.testing.assert_allclose(to_numpy(shifted((), x).output), to_numpy(plain((), x).output) + 1)
 
 
 def test_a_class_that_does_not_say_how_to_call_it_is_refused(engine):
@@ -147,13 +131,6 @@ def test_every_public_name_of_the_frameworks_modules_is_known():
     for native in (torch.nn.Module, nnx.Module):
         public = {name for name in dir(native) if not name.startswith("_")}
         assert public - {"extra_repr"} <= set(RESERVED_NAMES), native
-
-
-def test_modes_are_no_names_of_that_kind(engine):
-    net = mp.Dense(1, 1, mp.Rngs(0))
-    net.training = False
-    net.eval()
-    assert net.train() is not False
 
 
 def test_copies_are_independent(engine):
@@ -278,13 +255,9 @@ def test_arithmetic_on_one_says_how_to_read_it(name, kind):
         weight, x = kind(np.ones(3)), engine.asarray(np.ones((2, 3)))
         for run in (
             lambda: x * weight,
-            lambda: weight * x,
-            lambda: x + weight,
             lambda: 1.0 - weight,
             lambda: x @ weight,
-            lambda: x / weight,
             lambda: -weight,
-            lambda: weight > 0,
         ):
             with pytest.raises(TypeError, match=rf"got a {kind.__name__} itself; read its value first: self.weight\["):
                 run()
@@ -302,12 +275,10 @@ def test_a_param_of_integers_is_one_of_numbers_that_can_be_trained(name):
 
 def test_layers_given_arrays_of_numpy(torch_engine):
     x, rngs = np.ones((2, 3), np.float64), mp.Rngs(0)
-    lstm, gru = mp.LSTM(3, 2, rngs), mp.GRU(3, 2, rngs)
+    lstm = mp.LSTM(3, 2, rngs)
     for run in (
         lambda: mp.Dense(3, 2, rngs)((), x),
         lambda: lstm(lstm.initialize_state(2), x),
-        lambda: gru(gru.initialize_state(2), x),
-        lambda: mp.LayerNorm(3)((), x),
         lambda: mp.Scale(2.0)((), x),
     ):
         with pytest.raises(TypeError, match=r"got a numpy.ndarray; expected .* such as network.engine.asarray\(x\)"):
@@ -318,7 +289,6 @@ def test_layers_given_arrays_of_numpy(torch_engine):
 def test_functions_of_torch_say_how_to_read_it(torch_engine, kind):
     xp, weight = torch_engine.xp, kind(np.ones(3))
     for name, run in (
-        ("exp", lambda: xp.exp(weight)),
         ("sum", lambda: xp.sum(weight)),
         ("matmul", lambda: xp.matmul(torch_engine.zeros((2, 3)), weight)),
         ("stack", lambda: xp.stack([weight[...], weight])),
@@ -334,12 +304,8 @@ def test_what_is_no_array_of_numbers(name):
     with mp.use_backend(name):
         for kind, given, received in (
             (mp.Param, "abc", "a str of <U3;"),
-            (mp.Variable, None, "a NoneType of object;"),
-            (mp.Param, [1, "a"], "a list of <U21;"),
-            (mp.Variable, np.asarray(["a"]), "a ndarray of <U1;"),
             (mp.Param, [[1.0, 2.0], [3.0]], "a list, not an array of numbers: setting an array"),
             (mp.Param, mp.Variable(np.ones(2)), "a Variable itself; read its value first: Param(other[...])"),
-            (mp.Variable, mp.Param(np.ones(2)), "a Param itself; read its value first: Variable(other[...])"),
             (mp.Param, [1.0, 2j], "numbers of type complex128; expected real ones"),
         ):
             with pytest.raises(TypeError, match=re.escape(f"{kind.__name__} got {received}")):

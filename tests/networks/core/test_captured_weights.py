@@ -46,17 +46,6 @@ def run(layer: Any, x: Any) -> Any:
     return layer((), x).output
 
 
-def nested(layer: Any) -> Any:
-    def inner(x: Any) -> Any:
-        return next(run(layer, part) for part in (x,))
-
-    return lambda x: inner(x)
-
-
-def with_default(layer: Any) -> Any:
-    return lambda x, layer=layer: run(layer, x)
-
-
 def of_namespace(layer: Any) -> Any:
     held = types.SimpleNamespace(layer=layer, size=SIZE)
     return lambda x: run(held.layer, x)
@@ -64,9 +53,7 @@ def of_namespace(layer: Any) -> Any:
 
 HIDING = {
     "lambda": lambda layer: lambda x: run(layer, x),
-    "nested": nested,
     "partial": lambda layer: functools.partial(run, layer),
-    "default": with_default,
     "method of the layer": lambda layer: layer.initialize_state,
     "object": Calls,
     "attribute of an object": of_namespace,

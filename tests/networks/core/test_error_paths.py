@@ -71,29 +71,6 @@ def test_under_a_transformation(engine):
     assert refusal(lambda: engine.shapes(lambda s, x: network(s, x).output, state, x)).startswith(f"{PATH}: {SAID}")
 
 
-def test_a_graph_and_its_loop(torch_engine):
-    rngs = mp.Rngs(0)
-
-    class Picky(mp.StatefulModule):
-        def __init__(self) -> None:
-            self.inner = mp.Sequential([mp.Dense(2, 2, rngs)])
-            self.fails = False
-
-        def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
-            return self.inner([()], x[..., :1] if self.fails else x)
-
-    graph = mp.PopulationGraph(rngs)
-    graph.add_population("a", input_size=2, output_size=2, compute=Picky(), input_from="obs")
-    graph.connect("a", "a", delay=1)
-    graph.add_output("y", source="a")
-    graph.finalize()
-    graph.populations["a"].compute.fails = True
-    said = "PopulationGraph.populations['a'].compute.inner.layers[0]: Dense got an input of shape (2, 1)"
-    state, done = graph.initialize_state(2), torch_engine.asarray(np.zeros((3, 2), np.bool_))
-    assert refusal(lambda: graph(state, inputs(torch_engine, 2, 2))).startswith(said)
-    assert refusal(lambda: graph.unroll(state, inputs(torch_engine, 3, 2, 2), done)).startswith(said)
-
-
 def test_a_module_in_two_places_is_named_by_the_one_that_failed(torch_engine):
     rngs, x = mp.Rngs(0), inputs(torch_engine, 2, 4)
     shared, narrow = mp.Dense(4, 4, rngs), mp.Dense(4, 3, rngs)

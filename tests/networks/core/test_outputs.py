@@ -45,20 +45,13 @@ WRONG = {
         loss(lambda net, x: x[:, :1]),
         "regularization_loss is an array of shape (2, 1); expected a number, or an array [B], here (2,)." + MEND,
     ),
-    "loss [B, F]": (
-        loss(lambda net, x: x),
-        "regularization_loss is an array of shape (2, 4); expected a number, or an array [B]",
-    ),
-    "loss [1]": (loss(lambda net, x: net.zeros((1,))), "regularization_loss is an array of shape (1,); expected"),
     "metric [B, 1]": (
         metric(lambda net, x: {"in": {"m": x[:, :1]}}),
         "The metric 'in/m' is an array of shape (2, 1); expected a number, or an array [B], here (2,)." + MEND,
     ),
-    "metric [B, F]": (metric(lambda net, x: {"m": x}), "The metric 'm' is an array of shape (2, 4); expected a number"),
     "metric of text": (metric(lambda net, x: {"m": "x"}), "The metric 'm' is a str ('x'); expected a number"),
     "metrics a number": (metric(lambda net, x: 0.3), "metrics is a float (0.3); expected a dict of arrays."),
     "a tuple": (lambda net, state, x: (state, x), f"Returns returned a tuple of 2 entries; {OTHER}"),
-    "an array": (lambda net, state, x: x, f"Returns returned an array of shape (2, 4); {OTHER}"),
 }
 WHERE = "failed on the environment's first observation {'obs': (2, 4)} at Sequential.layers[0].components['a']: "
 

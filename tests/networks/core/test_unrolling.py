@@ -12,7 +12,7 @@ import multippo as mp
 from multippo import programmes
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.testing import Clock
-from multippo.trees import tree_leaves, tree_map
+from multippo.trees import tree_map
 
 
 class Leaky(StatefulModule):
@@ -159,15 +159,12 @@ def test_inputs_of_other_steps_or_rows_than_done(torch_engine, name):
     ("make", "state", "said"),
     [
         (MODULES["lstm"][0], lambda: (), r"LSTM got an empty tuple as its state; expected a dict of h, c"),
-        (MODULES["lstm"][0], lambda: {"c": 1}, r"LSTM got a dict with the entries .* as its state; expected a dict"),
         (MODULES["lstm"][0], lambda: mp.LSTM(F, 2, mp.Rngs(0)).initialize_state(B), r"LSTM got a carry 'h'.*\(4, 2\)"),
-        (MODULES["dropout"][0], lambda: (), r"Dropout got an empty tuple as its state; expected a RandomState"),
         (
             MODULES["ar1"][0],
             lambda: None,
             r"AR1VariationalBottleneck got a NoneType as its state; expected a CodeState",
         ),
-        (MODULES["delay"][0], lambda: (), r"Delay got an empty tuple as its state"),
         (
             Count,
             lambda: Count().initialize_state(1),
@@ -257,11 +254,3 @@ def test_what_is_no_number_of_environments(torch_engine, number):
         said = re.escape(f"{kind}.initialize_state({number!r}) is not possible: expected a number of environments, an")
         with pytest.raises(ValueError, match=f"^{said}"):
             module.initialize_state(number)
-
-
-def test_no_environment(torch_engine):
-    shapes = {"lstm": [(0, 5), (0, 5)], "delay": [(0, 2, F)]}
-    for name, expected in shapes.items():
-        state = MODULES[name][0]().initialize_state(0)
-        assert [tuple(leaf.shape) for leaf in tree_leaves(state)] == expected
-    assert len(mp.Delay(np.zeros(F), 2, np.arange(4.0)).initialize_state(np.int64(0))) == 0

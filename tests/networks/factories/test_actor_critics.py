@@ -101,21 +101,17 @@ OBSERVATIONS = {
     "scalar": spaces.Box(-1, 1, ()),
     "matrix": spaces.Box(-1, 1, (2, 3)),
     "unbounded": spaces.Box(np.float32([-INF, 0, -INF]), np.float32([INF, INF, 1])),
-    "integers": spaces.Box(-5, 5, (2, 2), np.int32),
-    "doubles": spaces.Box(-1, 1, (3,), np.float64),
     "image": IMAGE,
     "codes": spaces.Box(0, 255, (7, 7, 3), np.uint8),
     "discrete": spaces.Discrete(4, start=2),
-    "one value": spaces.Discrete(1),
     "multi-discrete": spaces.MultiDiscrete([[2], [3]], start=[[1], [-1]]),
     "multi-binary": spaces.MultiBinary((2, 2)),
     "tuple": spaces.Tuple([BOX, spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, ())])]),
     "dict": spaces.Dict(z=BOX, a=spaces.Dict(image=IMAGE, flag=spaces.MultiBinary(2)), empty=spaces.Box(-1, 1, (0,))),
-    "images": spaces.Tuple([IMAGE, IMAGE]),
 }
 FEATURES = {
-    "scalar": 1, "matrix": 6, "unbounded": 3, "integers": 4, "doubles": 3, "image": 256, "codes": 147, "discrete": 4,
-    "one value": 1, "multi-discrete": 5, "multi-binary": 4, "tuple": 6, "dict": 261, "images": 512,
+    "scalar": 1, "matrix": 6, "unbounded": 3, "image": 256, "codes": 147, "discrete": 4, "multi-discrete": 5,
+    "multi-binary": 4, "tuple": 6, "dict": 261,
 }  # fmt: skip
 """By hand."""
 
@@ -255,16 +251,13 @@ def test_the_mask_can_be_an_observation_like_any_other_or_have_another_name(torc
     ("observation", "action", "message"),
     [
         (MASKED["discrete"][0], BOX, r"mask for the action Box.*only Discrete and MultiDiscrete actions and"),
-        (MASKED["discrete"][0], spaces.MultiBinary(3), "only Discrete and MultiDiscrete"),
         (MASKED["discrete"][0], spaces.Discrete(4), r"mask for the action Discrete\(4\).*, 3; expected.* of 4 numbers"),
         (masked(spaces.Discrete(3)), spaces.Discrete(3), r"Discrete\(3\), no mask; expected a Box or MultiBinary of 3"),
-        (masked(spaces.MultiBinary(2)), spaces.Dict(a=spaces.Discrete(2)), r"expected a Dict with some of .*\['a'\]"),
         (
             masked(spaces.Dict(b=spaces.MultiBinary(2))),
             spaces.Dict(a=spaces.Discrete(2)),
             r"expected a Dict with some of the keys \['a'\]. Pass mask_key=None",
         ),
-        (spaces.Dict(action_mask=spaces.MultiBinary(2)), spaces.Discrete(2), "Dict.* holds no number"),
     ],
 )
 def test_a_mask_that_does_not_fit_is_refused(torch_engine, observation, action, message):
@@ -277,13 +270,8 @@ def test_a_mask_that_does_not_fit_is_refused(torch_engine, observation, action, 
     ("space", "message"),
     [
         (0, "observation 0 of type int"),
-        (True, "observation True of type bool"),
-        (None, "of type NoneType"),
-        (spaces.Text(3), r"observation Text.* of type Text; supported are Box, Discrete"),
         (spaces.Dict(a=BOX, b=spaces.Tuple([BOX, spaces.Text(3)])), r"observation\['b'\]\[1\] Text"),
-        (spaces.Dict(), r"observation space Dict\(\) is empty.*at least one entry in every Dict and Tuple"),
         (spaces.Dict(a=spaces.Tuple([]), b=BOX), r"observation\['a'\] space Tuple\(\) is empty"),
-        (spaces.Dict({"": BOX, "x": BOX}), r"space has the keys \['', 'x'\]; expected strings that are not empty"),
         (spaces.Dict(a=spaces.Dict({1: BOX, "x": BOX})), r"observation\['a'\] space has the keys \[1, 'x'\]"),
         (spaces.Box(0, 1, (2, 0)), "holds no number; expected at least one feature"),
     ],
@@ -297,14 +285,10 @@ def test_an_observation_it_cannot_take_is_refused(torch_engine, space, message):
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (0, "action 0 of type int"),
         (spaces.Box(0, 1024, (2,), int), r"action = Box.*1025 integers.*at most 1024.*Declare it as a Box of floats"),
         (spaces.Dict(a=spaces.Box(-INF, INF, (2,), int)), r"action\['a'\] = Box.* not bounded.*a Box of floats"),
-        (spaces.Box(0, 9, (0,), int), "of type Box; supported are Box .*, none of them empty"),
         (spaces.Box(0, 1, (0,)), "of type Box; supported are Box .*, none of them empty"),
         (spaces.Tuple([BOX]), r"action Tuple.* of type Tuple; supported are Box .of floats.*Discrete, MultiDiscrete"),
-        (spaces.Sequence(BOX), "of type Sequence"),
-        (spaces.Dict(), "of type Dict.*none of them empty"),
         (spaces.Dict(a=BOX, b=spaces.Dict(c=spaces.Text(3))), r"action\['b'\]\['c'\] Text"),
     ],
 )
@@ -356,16 +340,6 @@ def test_the_layers_of_mnih_et_al(torch_engine):
     }
 
 
-def test_the_smallest_image_of_the_default(torch_engine):
-    # 36 -> (36 - 8) / 4 + 1 = 8 -> (8 - 4) / 2 + 1 = 3 -> 1.
-    net = mp.make_cnn_actor_critic(image(36, 36, 1), 2)
-    assert mp.to_portable(net)["layers.5.kernel"].shape == (64, 512)
-    with pytest.raises(
-        ValueError, match=r"image of shape \(2, 3, 64\); expected .* not smaller than its kernel \(3, 3\)"
-    ):
-        mp.make_cnn_actor_critic(image(35 - 4, 36, 1), 2)
-
-
 @pytest.mark.nightly_if("jax")
 def test_bytes_are_divided_by_255_and_floats_are_not(engine):
     bytes_net = mp.make_cnn_actor_critic(image(6, 7, 3), 2, mp.Rngs(0), **SMALL)
@@ -389,11 +363,8 @@ def test_a_network_of_images_trains(engine):
     ("observation", "options", "message"),
     [
         (spaces.Box(-1, 1, (3,)), {}, "expected a Box of shape"),
-        (spaces.Dict(camera=image(36, 36, 3)), {}, "expected a Box of shape"),
         (image(3, 84, 84), {}, "channels come first"),
         (image(84, 84, 3), {"channels": (8, 8)}, "expected one entry for each convolution"),
-        (image(84, 84, 3), {"channels": (), "kernel_sizes": (), "strides": ()}, "at least one convolution"),
-        (image(84, 84, 3), {"hidden_features": 0}, r"Dense\(out_features=0\)"),
     ],
 )
 def test_images_that_do_not_fit_are_refused(torch_engine, observation, options, message):

@@ -208,9 +208,7 @@ def test_a_call_before_finalize_and_a_change_after_it_are_refused(torch_engine):
     graph.finalize()
     changes = {
         "add_population": lambda: graph.add_population("b", 1),
-        "add_population ": lambda: graph.add_input("b", 1),
         "add_output": lambda: graph.add_output("b", source="a"),
-        "connect": lambda: graph.connect("a", "a", delay=1),
         "finalize": graph.finalize,
     }
     for what, change in changes.items():
