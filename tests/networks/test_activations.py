@@ -42,11 +42,6 @@ def test_every_layer_asks(torch_engine, make):
         make(np.tanh)
 
 
-def test_a_class(torch_engine):
-    with pytest.raises(TypeError, match=r"activation=Tanh is not possible.*; an instance, if it is of a class\."):
-        mp.Dense(2, 3, mp.Rngs(0), torch.nn.Tanh)
-
-
 def test_an_error_of_the_functions_own_stays(engine):
     def fails(x):
         raise ZeroDivisionError("mine")

@@ -5,7 +5,7 @@ import pytest
 from support import fill_randomly, to_numpy
 
 import multippo as mp
-from multippo.networks.convolution import output_size, pad_sizes
+from multippo.networks.convolution import output_size
 
 PADDINGS = ("valid", "same", 1, (2, 0))
 
@@ -55,13 +55,6 @@ def test_by_hand(engine):
     image = engine.asarray(np.asarray([[5, 1, 4]], np.uint8).reshape(1, 1, 3, 1))
     # 5 - 2 * 1 + 0.5 = 3.5; 1 - 2 * 4 + 0.5 = -6.5, which relu makes 0. Bytes are numbers from 0 to 255.
     assert to_numpy(conv((), image).output).ravel().tolist() == [3.5, 0.0]
-
-
-def test_same_puts_the_odd_zero_at_the_end():
-    assert pad_sizes(4, 2, 1, "same") == (0, 1)
-    assert pad_sizes(5, 4, 2, "same") == (1, 2)  # three positions: 2 * 2 + 4 = 8 = 5 + 3
-    assert pad_sizes(5, 1, 3, "same") == (0, 0)
-    assert pad_sizes(5, 3, 1, "valid") == (0, 0) and pad_sizes(5, 3, 1, 2) == (2, 2)
 
 
 def test_sizes_by_hand():

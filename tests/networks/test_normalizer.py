@@ -89,16 +89,6 @@ def test_tuples_and_leaves_left_alone(torch_engine):
         np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_bytes_are_normalised_too(torch_engine):
-    normalizer = mp.Normalizer((2,))
-    x = np.asarray([[[0, 255]], [[4, 255]]], np.uint8)
-    update(normalizer, x)
-    # Means 2 and 255; variances 4 and 0.
-    assert to_numpy(normalizer.mean[...]).tolist() == [2.0, 255.0]
-    out = to_numpy(normalizer((), torch_engine.asarray(x[0])).output)
-    assert out.tolist() == [[-1.0, 0.0]] and out.dtype == np.float32
-
-
 def test_a_number_whose_square_is_none_leaves_its_features_moments_alone(torch_engine):
     normalizer = mp.Normalizer(2)
     first = np.asarray([[[1.0, 1.0], [3.0, 5.0]]], np.float32)

@@ -87,23 +87,6 @@ class CountsOn(mp.StatefulModule):
         return Out(state + 1, x + self.xp.sin(state)[:, None])
 
 
-class OwnKeys(mp.StatefulModule):
-    """Draws from keys of its own, which go on after a reset: as often as steps were taken."""
-
-    def __init__(self, rngs):
-        self.key = mp.Variable(rngs.key())
-
-    def initialize_state(self, batch_size):
-        keys = self.random.split(self.key[...], batch_size)
-        return {"key": keys, "count": self.xp.zeros_like(keys[:, 0])}
-
-    def __call__(self, state, x, rollout_extras=None):
-        noise = self.random.normal(self.random.fold_in(state["key"], state["count"]), x.shape[1:])
-        noise = noise if rollout_extras is None else rollout_extras
-        moved = {"key": self.random.fold_in(state["key"], state["count"]), "count": state["count"] + 1}
-        return Out(moved, x + noise, rollout_extras=noise)
-
-
 class WritesAParam(mp.StatefulModule):
     """Decays a Param where statistics are updated."""
 

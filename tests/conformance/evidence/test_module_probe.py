@@ -136,10 +136,3 @@ def test_nothing_is_said_of_a_container_that_hands_everything_on(engine, which):
 class CallsUnroll(Holder):
     def unroll(self, state, xs, done, rollout_extras=None):
         return self.inner.unroll(state, xs, done, rollout_extras)
-
-
-@pytest.mark.parametrize("engine", ["jax"], indirect=True)
-@pytest.mark.nightly_if("jax")
-def test_nothing_is_said_on_jax(engine):
-    inner = mp.Sequential([mp.Normalizer(3), mp.Dropout(0.4, mp.Rngs(1))])
-    assert str(check_module(CallsUnroll(inner), X)) == "Nothing is wrong with it."

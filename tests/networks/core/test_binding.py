@@ -240,14 +240,6 @@ def test_an_optimiser_step_does_not_change_what_was_read(engine):
     assert to_numpy(net.offset[...]).tolist() == [1.0, 1.0]
 
 
-@KINDS
-def test_arrays_of_numpy_can_be_written(engine, kind):
-    variable = kind(np.zeros((2, 2)))
-    variable[...] = np.asarray([[1.0, 2.0], [3.0, 4.0]])
-    variable[1] = np.asarray([5, 6])
-    assert to_numpy(variable[...]).tolist() == [[1.0, 2.0], [5.0, 6.0]]
-
-
 @pytest.mark.parametrize("name", ["torch", "numpy"])  # JAX's own does arithmetic
 @KINDS
 def test_arithmetic_on_one_says_how_to_read_it(name, kind):

@@ -8,24 +8,6 @@ import multippo as mp
 from multippo.networks.core.random_state import RandomState, forget_drawn, map_random_states, reseed
 from multippo.trees import select, tree_map
 
-
-def graph():
-    rngs = mp.Rngs(4)
-    graph = mp.PopulationGraph(rngs)
-    graph.add_input("x", 4)
-    graph.add_population("noisy", input_size=4, output_size=2, compute=mp.VariationalBottleneck(2, rngs, 0.1))
-    graph.connect("x", "noisy", transform="identity", delay=1)
-    graph.connect("noisy", "noisy", delay=1, transform=mp.Sequential([mp.Dropout(0.5, rngs), mp.Dense(2, 4, rngs)]))
-    graph.add_output("params", source="noisy", head=mp.NormalTanhSampler(rngs, 0.1))
-    graph.finalize()
-    return graph
-
-
-def containers():
-    samplers = mp.Parallel(a=SAMPLERS["normal_tanh"](), b=SAMPLERS["categorical"]())
-    return mp.Sequential([mp.Residual(mp.Dropout(0.5, mp.Rngs(1))), mp.Dense(4, 4, mp.Rngs(0)), samplers])
-
-
 SAMPLERS = {
     "normal_tanh": lambda: mp.NormalTanhSampler(mp.Rngs(0)),
     "normal_tanh_entropy": lambda: mp.NormalTanhSampler(mp.Rngs(0), 0.1),
@@ -36,8 +18,6 @@ NOISY = {
     "dropout": lambda: mp.Dropout(0.5, mp.Rngs(0)),
     "bottleneck": lambda: mp.VariationalBottleneck(2, mp.Rngs(0), 0.5),
     "ar1": lambda: mp.AR1VariationalBottleneck(2, mp.Rngs(0), 0.5, 0.1, 3.0),
-    "containers": containers,
-    "graph": graph,
 }
 B, T = 3, 5
 INPUTS = np.random.default_rng(0).normal(size=(T, B, 4)).astype(np.float32)
@@ -66,7 +46,6 @@ def tapes(state):
 
 
 @pytest.mark.parametrize("name", NOISY)
-@pytest.mark.nightly_if("jax-graph", "jax-containers")
 def test_the_same_noise_with_and_without_a_tape(engine, name):
     module, xs = NOISY[name](), engine.asarray(INPUTS)
     _, state = rollout(module, module.initialize_state(B))  # counts that differ

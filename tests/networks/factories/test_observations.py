@@ -14,13 +14,10 @@ from multippo.networks.factories.observations import is_image
         ((210, 160, 3), True),
         ((3, 64, 64), True),  # channels first
         ((4, 84, 84), True),  # grey frames, stacked
-        ((4, 84, 84, 3), True),
         ((84, 84, 3, 4), True),
         ((7, 7, 3), False),  # MiniGrid
-        ((15, 64, 3), False),
         ((84, 84), False),
         ((128,), False),  # Atari's memory
-        ((), False),
         ((2, 4, 84, 84, 3), False),
     ],
 )
