@@ -126,15 +126,3 @@ def test_what_a_lifted_module_was_given(torch_engine):
     for kind in (mp.Lift, mp.Filter):
         missing = f"{PATH}: {kind.__name__}(<lambda>) failed on {of_leaves}: no entry 'c'."
         assert told(kind(lambda x: x["c"]), given) == missing
-
-
-def test_an_error_of_another_kind_stays_what_it_is(torch_engine):
-    class OutOfStockError(RuntimeError):
-        pass
-
-    def function(x: Any) -> Any:
-        raise OutOfStockError("no more")
-
-    for kind in (mp.Lift, mp.Filter):
-        with pytest.raises(OutOfStockError, match="no more"):
-            kind(function)((), torch_engine.zeros((5, 7)))

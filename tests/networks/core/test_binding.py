@@ -86,8 +86,6 @@ def test_a_class_that_does_not_say_how_to_call_it_is_refused(engine):
 
     with pytest.raises(TypeError, match="Silent is abstract: it must define __call__"):
         Silent()
-    with pytest.raises(TypeError, match="StatefulModule is abstract"):
-        mp.StatefulModule()
 
 
 def test_a_class_that_overrides_call_alone_gets_the_default_unroll():
@@ -114,14 +112,6 @@ def test_a_class_that_overrides_call_alone_gets_the_default_unroll():
 def test_names_that_binding_sets_are_refused_where_the_class_is_written(name):
     with pytest.raises(TypeError, match=f"Greedy.{name} is not possible: multippo sets that name"):
         type(mp.StatefulModule)("Greedy", (StatefulModule,), {name: 3, "__qualname__": "Greedy"})
-
-
-def test_torchs_own_hook_for_printing_may_be_defined(torch_engine):
-    class Printed(mp.Dense):
-        def extra_repr(self):
-            return "so wide"
-
-    assert "so wide" in repr(Printed(1, 1, mp.Rngs(0)))
 
 
 def test_every_public_name_of_the_frameworks_modules_is_known():

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import training
-from support import actor_critic, to_numpy
+from support import actor_critic
 
 import multippo as mp
-from multippo.networks.core.outputs import per_environment
 from multippo.testing import Clock, Spy
 
 
@@ -85,12 +84,3 @@ def test_numbers_are_every_environments(engine, carries):
     assert found == {"a": [0.5], "in/b": [3.0], "in/c": [0.25], "d": [2.0]}
     assert run.column("losses/regularization") == [0.75]
     assert run.column("ratio/first_max_dev")[0] <= 1e-6
-
-
-def test_an_array_like_another(torch_engine):
-    like = torch_engine.zeros((3,))
-    assert to_numpy(per_environment("loss", 2, like)).tolist() == [2.0, 2.0, 2.0]
-    assert to_numpy(per_environment("loss", torch_engine.zeros(()) + 2, like)).tolist() == [2.0, 2.0, 2.0]
-    assert to_numpy(per_environment("loss", like + 1, like)).tolist() == [1.0, 1.0, 1.0]
-    with pytest.raises(ValueError, match=re.escape("loss is an array of shape (3, 1); expected one number for each")):
-        per_environment("loss", torch_engine.zeros((3, 1)), like)

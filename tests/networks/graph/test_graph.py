@@ -196,24 +196,15 @@ def test_a_call_before_finalize_and_a_change_after_it_are_refused(torch_engine):
     graph = mp.PopulationGraph(mp.Rngs(0))
     graph.add_input("a", 1)
     graph.add_output("a", source="a")
-    for call in (
-        lambda: graph((), {}),
-        lambda: graph.initialize_state(1),
-        lambda: graph.unroll((), {}, None),
-        graph.plot,
-    ):
+    for call in (lambda: graph((), {}), lambda: graph.initialize_state(1), lambda: graph.unroll((), {}, None)):
         with pytest.raises(RuntimeError, match=r"not finished; call finalize\(\) once"):
             call()
     assert "not finalized" in repr(graph)
     graph.finalize()
-    changes = {
-        "add_population": lambda: graph.add_population("b", 1),
-        "add_output": lambda: graph.add_output("b", source="a"),
-        "finalize": graph.finalize,
-    }
-    for what, change in changes.items():
-        with pytest.raises(RuntimeError, match=rf"PopulationGraph.{what.strip()} was called after finalize\(\)"):
-            change()
+    with pytest.raises(RuntimeError, match=r"PopulationGraph.add_population was called after finalize\(\)"):
+        graph.add_population("b", 1)
+    with pytest.raises(RuntimeError, match=r"PopulationGraph.finalize was called after finalize\(\)"):
+        graph.finalize()
 
 
 def test_wrong_observations_are_refused_by_name(torch_engine):
