@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -89,10 +90,8 @@ def _play(flags: _Flags, run_dir: Path) -> tuple[dict[str, float], dict[str, Any
     with settings.engine(choose_backend(flags.backend, stored.get("backend")), flags.device) as engine:
         count = flags.num_envs or evaluation_envs(settings, flags.episodes)
         loaded = load_run(directory.path, flags.checkpoint, count)
-        try:
-            found = evaluate(settings, loaded.env, loaded.network, flags.episodes, flags.seed, not flags.stochastic)
-        finally:
-            loaded.env.close()
+        with contextlib.closing(loaded.env) as env:
+            found = evaluate(settings, env, loaded.network, flags.episodes, flags.seed, not flags.stochastic)
         checkpoint = loaded.checkpoint
         return found, {
             "env": settings.env_id,

@@ -114,11 +114,6 @@ def at_paths(tree: Any, paths: list[list[str]]) -> Any:
     return spaces.Dict(parts) if isinstance(tree, spaces.Dict) else parts
 
 
-def take_rows(batch: Any, rows: np.ndarray) -> Any:
-    """The given rows (indices) of every leaf of a converted batch."""
-    return tree_map(lambda leaf: leaf[rows], batch)
-
-
 def put_rows(target: Any, rows: np.ndarray, source: Any) -> Any:
     """A copy of a converted batch ``target`` in which ``rows`` (indices) are those of the smaller ``source``."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -18,7 +18,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers import TransformObservation
 
-from multippo.arguments import check_size
+from multippo.arguments import check_number, check_size
 from multippo.envs.api import Env, EnvState
 from multippo.envs.observations import at_paths, key_paths, split_step
 from multippo.trees import select, tree_map
@@ -97,9 +97,8 @@ class ScaleReward(EnvWrapper):
 
     def __init__(self, env: Env, scale: float | Mapping[str, float]) -> None:
         super().__init__(env, scale=scale)
-        scales = list(scale.values()) if isinstance(scale, Mapping) else [scale]
-        if not all(isinstance(value, int | float | np.number) and np.isfinite(value) for value in scales):
-            raise ValueError(f"ScaleReward(scale={scale!r}) is not possible: expected finite numbers.")
+        for value in scale.values() if isinstance(scale, Mapping) else [scale]:
+            check_number("ScaleReward", "scale", value)
         self._scale = scale
 
     def _changed(self, env_state: EnvState) -> EnvState:
@@ -271,10 +270,14 @@ def report_wrapper_statistics(name: str, vector_env: VectorEnv[Any, Any, Any]) -
 
 
 def _has(vector_env: VectorEnv[Any, Any, Any], attribute: str) -> bool:
+    *wrappers, base = layers_of(vector_env)
+    inside = base.call("has_wrapper_attr", attribute) if isinstance(base, SyncVectorEnv | AsyncVectorEnv) else ()
+    return any(attribute in vars(wrapper) for wrapper in wrappers) or any(inside)
+
+
+def layers_of(vector_env: VectorEnv[Any, Any, Any]) -> Iterator[VectorEnv[Any, Any, Any]]:
+    """Yields the wrappers around a vector environment, from the outermost on, and then itself."""
     while isinstance(vector_env, VectorWrapper):
-        if attribute in vars(vector_env):
-            return True
+        yield vector_env
         vector_env = vector_env.env
-    if isinstance(vector_env, SyncVectorEnv | AsyncVectorEnv):
-        return any(vector_env.call("has_wrapper_attr", attribute))
-    return False
+    yield vector_env

@@ -17,14 +17,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import (
-    AsyncVectorEnv,
-    AutoresetMode,
-    SyncVectorEnv,
-    VectorEnv,
-    VectorObservationWrapper,
-    VectorWrapper,
-)
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorObservationWrapper
 from numpy.typing import DTypeLike
 
 from multippo.arguments import check_number, check_size, describe
@@ -33,8 +26,9 @@ from multippo.envs.api import Env, EnvState
 from multippo.envs.host.vector_forms import Member
 from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, watch
 from multippo.envs.keys import host_seed
-from multippo.envs.observations import ObservationMap, check_numbers, make_observation_map, put_rows, take_rows
-from multippo.trees import tree_leaves, tree_map
+from multippo.envs.observations import ObservationMap, check_numbers, make_observation_map, put_rows
+from multippo.envs.wrappers import layers_of
+from multippo.trees import select, tree_leaves, tree_map
 
 
 class GymnasiumEnv(Env):
@@ -94,12 +88,13 @@ class GymnasiumEnv(Env):
         self.may_skip, self._same_step = mode is AutoresetMode.NEXT_STEP, mode is AutoresetMode.SAME_STEP
         base = vector_env.unwrapped
         if isinstance(base, SyncVectorEnv):
-            self._refuse_one_for_many(base)
+            _refuse_one_for_many(self.id, base)
             if self._same_step and not all(isinstance(env, Member) for env in base.envs):
                 keep_final_observations(base)
         # Of a subclass are those whose workers the user has started.
         self._may_overwrite = not isinstance(base, SyncVectorEnv) and type(base) is not WatchedVectorEnv
-        self._changes_observations = _changes_observations(vector_env)
+        # The same observation may then look different later.
+        self._changes_observations = any(isinstance(layer, VectorObservationWrapper) for layer in layers_of(vector_env))
         self.restarts = mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         if isinstance(base, AsyncVectorEnv):
             watch(base, worker_timeout)
@@ -118,7 +113,6 @@ class GymnasiumEnv(Env):
         self._latest: np.ndarray | None = None
         self._shown: Any = None
         self._skips = np.zeros(self.num_envs, np.bool_)
-        self._all_valid = np.ones(self.num_envs, np.bool_)
 
     def reset(self, key: Any) -> EnvState:
         """See ``Env.reset``. Seeds every environment from the key; later episodes continue their random streams."""
@@ -127,7 +121,7 @@ class GymnasiumEnv(Env):
         self._skips = np.zeros(self.num_envs, np.bool_)
         self._latest = np.zeros(self.num_envs, np.bool_)
         reward = np.zeros(self.num_envs, self._reward_dtype)
-        return EnvState(obs, reward, self._latest, self._latest.copy(), obs, self._all_valid.copy(), {}, ())
+        return EnvState(obs, reward, self._latest, self._latest.copy(), obs, np.ones(self.num_envs, np.bool_), {}, ())
 
     def step(self, env_state: EnvState, action: Any) -> EnvState:
         """See ``Env.step``.
@@ -155,20 +149,18 @@ class GymnasiumEnv(Env):
                 f"{terminated.shape}, expected ({self.num_envs},) for both: one number and one flag per environment."
             )
         self._latest = terminated
-        ended = terminated | truncated
-        return self._finish(
-            EnvState(obs, reward, terminated, truncated, obs, self._all_valid.copy(), {}, ()), ended, infos
-        )
+        valid = np.ones(self.num_envs, np.bool_)
+        return self._finish(EnvState(obs, reward, terminated, truncated, obs, valid, {}, ()), infos)
 
     def restart(self, env_state: EnvState, which: np.ndarray) -> EnvState | None:
         """See ``Env.restart``. Possible where gymnasium can reset single environments."""
         if not self.restarts:
             return None
-        rows, fresh = self._reset_some(which)
+        obs = self._reset_some(env_state.obs, which)
         self._skips = self._skips & ~which
         # In place, since the latest state is recognised by this array.
         env_state.terminated[which] = False
-        return env_state._replace(obs=put_rows(env_state.obs, rows, fresh), truncated=env_state.truncated | which)
+        return env_state._replace(obs=obs, truncated=env_state.truncated | which)
 
     def render(self) -> Any:
         """Returns the frames of the vector environment: one per environment in render mode ``"rgb_array"``."""
@@ -187,20 +179,9 @@ class GymnasiumEnv(Env):
         """See ``Env.close``."""
         self.vector_env.close()
 
-    def _refuse_one_for_many(self, base: SyncVectorEnv) -> None:
-        """Raises if one object is several of the environments, and would be stepped several times a step."""
-        places: dict[int, int] = {}
-        for place, env in enumerate(base.envs):
-            first = places.setdefault(id(env.unwrapped), place)
-            if first != place:
-                raise ValueError(
-                    f"Environments {first} and {place} of {self.id} are one and the same object, which can't be in two "
-                    "episodes at once: each function must make an environment of its own, as lambda: "
-                    f"{type(env.unwrapped).__name__}(...) does, and lambda: env does not."
-                )
-
-    def _finish(self, state: EnvState, ended: np.ndarray, infos: Any) -> EnvState:
+    def _finish(self, state: EnvState, infos: Any) -> EnvState:
         """The step as its autoreset mode leaves it: with last observations, and what begins after them."""
+        ended = state.terminated | state.truncated
         if self.may_skip:
             if np.count_nonzero(self._skips):
                 state = self._without_resets(state, ended)
@@ -209,8 +190,7 @@ class GymnasiumEnv(Env):
         if not np.count_nonzero(ended):
             return state
         if not self._same_step:
-            rows, fresh = self._reset_some(ended)
-            return state._replace(obs=put_rows(state.obs, rows, fresh))
+            return state._replace(obs=self._reset_some(state.obs, ended))
         final = final_observations(self._observations, infos, ended, state.obs)
         if self._may_overwrite:
             self._may_overwrite = False
@@ -228,24 +208,25 @@ class GymnasiumEnv(Env):
         state.reward[self._skips] = 0
         return state._replace(valid=~self._skips)
 
-    def _reset_some(self, which: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Resets environments where ``which`` holds; returns their numbers and first observations."""
+    def _reset_some(self, latest: Any, which: np.ndarray) -> Any:
+        """Resets environments where ``which`` holds; returns their first observations, and of the others ``latest``."""
         # A copy: gymnasium takes the mask out of the options and hands it on.
         raw_obs, _ = self.vector_env.reset(options={"reset_mask": which.copy()})
-        obs, rows = self._observations(raw_obs, self.num_envs), np.flatnonzero(which)
+        obs = self._observations(raw_obs, self.num_envs)
         if not self._changes_observations:
             refuse_ignored_mask(self.id, which, self._shown, obs)
         self._shown = obs
-        return rows, take_rows(obs, rows)
+        return select(np, which, obs, latest)
 
 
-def _changes_observations(vector_env: VectorEnv[Any, Any, Any]) -> bool:
-    """True if a wrapper of gymnasium's changes observations, so that the same one may look different later."""
-    while isinstance(vector_env, VectorWrapper):
-        if isinstance(vector_env, VectorObservationWrapper):
-            return True
-        vector_env = vector_env.env
-    return False
+def _refuse_one_for_many(name: str, base: SyncVectorEnv) -> None:
+    """Raises if one object is several of the environments, and would be stepped several times a step."""
+    if len({id(env.unwrapped) for env in base.envs}) < len(base.envs):
+        raise ValueError(
+            f"Environments of {name} are one and the same object, which can't be in two episodes at once: each "
+            f"function must make an environment of its own, as lambda: {type(base.envs[0].unwrapped).__name__}(...) "
+            "does, and lambda: env does not."
+        )
 
 
 _LOG = logging.getLogger("multippo")
@@ -309,7 +290,7 @@ def final_observations(observations: ObservationMap, infos: Any, done: np.ndarra
     if is_single:
         singles = [observations(raw[row], None) for row in rows]  # pyright: ignore[reportOptionalSubscript]
         return put_rows(obs, rows, tree_map(lambda *leaves: np.concatenate(leaves), *singles))
-    return put_rows(obs, rows, take_rows(observations(_without_masks(raw), size), rows))
+    return select(np, done, observations(_without_masks(raw), size), obs)
 
 
 def refuse_ignored_mask(name: str, which: np.ndarray, before: Any, after: Any) -> None:
@@ -348,16 +329,15 @@ def report_overwritten(name: str, done: np.ndarray, final: Any, obs: Any) -> Non
         final: Converted final observations.
         obs: Converted observations, the next episode's first where one has ended.
     """
-    rows = np.flatnonzero(done)
-    pairs = zip(tree_leaves(take_rows(final, rows)), tree_leaves(take_rows(obs, rows)), strict=True)
-    if all(last.tobytes() == first.tobytes() for last, first in pairs):
+    pairs = zip(tree_leaves(final), tree_leaves(obs), strict=True)
+    if all(last[done].tobytes() == first[done].tobytes() for last, first in pairs):
         _LOG.warning(
             "%s reports as the last observation of its environments %s exactly the first one of the next episode. If "
             "episodes do not end as they begin, the environment returns one array again and again and its reset has "
             "overwritten the observation: return copies from reset and step, or pass make_env the functions that make "
             "the environments, with vectorization='async' for worker processes.",
             name,
-            rows.tolist(),
+            np.flatnonzero(done).tolist(),
         )
 
 
