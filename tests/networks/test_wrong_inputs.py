@@ -31,8 +31,6 @@ def run(module: Any, x: Any) -> Any:
 
 
 BOTTLENECKS = (mp.VariationalBottleneck, mp.AR1VariationalBottleneck)
-WITH_SHAPE = (mp.NormalTanhSampler, mp.NormalSampler, mp.BernoulliSampler)
-
 # What is done, and a part of what is said.
 REFUSED: list[tuple[Any, str]] = [
     # Sizes, flags, numbers, streams of keys.
@@ -71,18 +69,8 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: mp.NormalSampler(rngs(), initial_std=0.5), "expected None where the standard deviation is part"),
     (lambda: mp.NormalSampler(rngs(), state_dependent_std=False), "state_dependent_std=False) needs action_shape"),
     (lambda: mp.CategoricalSampler(rngs(), NAN), "CategoricalSampler(entropy_weight=nan) is not possible"),
-    *(
-        (
-            lambda kind=kind, bad=bad: kind(rngs(), action_shape=bad),
-            ") is not possible: expected integers of at least 1",
-        )
-        for kind in WITH_SHAPE
-        for bad in (0, (2, 0), (1.5,), True, "3")
-    ),
-    *(
-        (lambda bad=bad: mp.MultiCategoricalSampler(bad, rngs()), ") is not possible: expected integers of at least 1")
-        for bad in ([], [2, 0], [1.5], "23")
-    ),
+    (lambda: mp.BernoulliSampler(rngs(), action_shape=(1.5,)), ") is not possible: expected integers of at least 1"),
+    (lambda: mp.MultiCategoricalSampler([2, 0], rngs()), ") is not possible: expected integers of at least 1"),
     # Initialisers and activations.
     (
         lambda: mp.Dense(3, 2, rngs(), kernel_init=lambda rngs, shape: np.ones((2, 3))),
@@ -108,16 +96,8 @@ REFUSED: list[tuple[Any, str]] = [
         for make in (lambda: mp.Sequential([]), mp.Parallel, mp.Concat, mp.Merge, lambda: mp.Parallel({}))
     ),
     (lambda: mp.Sequential([dense(), 3]), "Sequential.layers[1] is a int; expected a StatefulModule"),
-    (lambda: mp.Residual(lambda x: x), "Residual.layers[0] is a function; expected a StatefulModule"),
     (lambda: mp.Parallel(a=dense(), b=lambda x: x), "Parallel.components['b'] is a function"),
-    *(
-        (lambda kind=kind: kind({"a": dense()}, b=dense()), "takes either one dict or keyword arguments, not both")
-        for kind in (mp.Parallel, mp.Concat, mp.Map, mp.Merge)
-    ),
-    (
-        lambda: mp.Sequential(dense(), dense()),
-        "Sequential got 2 arguments; expected one list: Sequential([first",
-    ),
+    (lambda: mp.Parallel({"a": dense()}, b=dense()), "takes either one dict or keyword arguments, not both"),
     (lambda: mp.Sequential(a=dense(), b=dense()), "Sequential got layers with the names ['a', 'b']; expected one list"),
     (lambda: mp.Parallel([dense()]), "Parallel got 1 arguments without a name; write Parallel(left=..., right=...)"),
     (lambda: mp.PPOAdapter(dense(), dense()), "PPOAdapter got 2 arguments without a name; write PPOAdapter(action="),
@@ -128,27 +108,13 @@ REFUSED: list[tuple[Any, str]] = [
     # Examples of a Delay.
     (lambda: mp.Delay(np.zeros(1), 1.5), "Delay(k_steps=1.5) is not possible: expected an integer of at least 0"),
     (lambda: mp.Delay({"a": 3}, 1), "Delay(sample_input=...) at 'a' is a int; expected an example"),
-    *(
-        (lambda bad=bad: mp.Delay({"a": np.zeros(1, np.uint8)}, 1, {"a": bad}), "expected finite numbers of type uint8")
-        for bad in (-1, 256, 0.5, NAN, "x")
-    ),
-    (lambda: mp.Delay(np.zeros(2), 1, 1e300), "is 1e+300; expected finite numbers of type float32"),
+    (lambda: mp.Delay({"a": np.zeros(1, np.uint8)}, 1, {"a": 256}), "expected finite numbers of type uint8"),
     (lambda: mp.Delay(np.zeros(3), 1, np.zeros(2)), "that broadcast to (3,)"),
     # Inputs. Those of a wrong shape are in test_shapes_told.
     (lambda: run(dense(), [1.0, 2.0]), "Dense got a list of 2 entries; expected an array with 1"),
     (lambda: run(mp.Flattener(), {"a": np.ones((1, 2)), 1: np.ones((1, 2))}), "The keys ['a', 1] have no common order"),
-    (lambda: run(mp.Flattener(2), {"a": zeros(2, 3), "b": {"c": zeros(2, 1)}}), "(2, 3) on level 1; expected"),
-    (lambda: run(mp.Scale({"a": 2.0}), {"b": zeros(1, 1)}), "Scale got an input with leaves ['b']; expected ['a']"),
-    (lambda: run(mp.Filter("goal"), {"a": 1}), "Filter got a dict with the entries ['a']; expected"),
     (lambda: run(mp.Filter(("a", "x")), {"a": zeros(1, 2)}), "an array of shape (1, 2) at ('a',); expected"),
     (lambda: run(mp.Normalizer({"a": 1, "b": 2}), {"a": zeros(1, 1), "c": zeros(1, 2)}), "leaves ['a', 'c']; expected"),
-    *(
-        (
-            lambda kind=kind: run(kind(a=dense(), b=dense()), {"a": zeros(1, 1), "c": zeros(1, 1)}),
-            f"{kind.__name__} got a dict with the entries ['a', 'c']; expected ['a', 'b']",
-        )
-        for kind in (mp.Concat, mp.Map)
-    ),
     (
         lambda: run(mp.Concat(a=dense(), b=mp.Lift(lambda x: x[:, None])), {"a": zeros(1, 1), "b": zeros(1, 1)}),
         "Concat.components['b'] yielded an array of shape (1, 1, 1); expected an array that",
@@ -157,7 +123,6 @@ REFUSED: list[tuple[Any, str]] = [
         lambda: run(mp.Merge(left=mp.Splitter(a=1, b=1), right=mp.Splitter(b=2)), zeros(1, 2)),
         "entry 'b' from components['right'] and from one before",
     ),
-    (lambda: run(mp.Residual(dense(2)), zeros(1, 1)), "made an array of shape (1, 2); expected the same shape"),
     (lambda: run(mp.Conv(3, 2, 4, rngs()), zeros(1, 3, 8, 8)), "image of shape (3, 8, 8); expected (height, width, 3)"),
     (lambda: run(mp.Delay({"a": np.zeros(2), "b": np.zeros(())}, 1), {"a": zeros(1, 2)}), "leaves ['a']; expected"),
     (lambda: run(mp.Delay(np.zeros(2, np.uint8), 1), zeros(1, 2)), "Delay got an input of type torch.float32"),

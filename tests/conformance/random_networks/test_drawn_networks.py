@@ -1,7 +1,5 @@
 """Random networks: every module is met, one prints as what makes it again, and a planted fault is found and cut out."""
 
-import dataclasses
-
 import pytest
 from multippo.conformance import composition as compositions
 from multippo.conformance.evidence.module_evidence import ModuleEvidence
@@ -17,7 +15,6 @@ from multippo.conformance.random_networks.drawn_networks import (
 )
 
 import multippo as mp
-from multippo.backends.torch.engine import TorchEngine
 
 WRONG = ("ResetsOneStepLate", "MixesEnvironments")
 CHECKS = {check.name: check for check in ALONE}
@@ -113,15 +110,3 @@ def test_a_late_reset_is_seen_where_an_episode_ends_and_nowhere_else(script: tup
     result = examine(network, CHECKS["unroll/step_by_step"], ("torch",), "float64")
     assert result.passed is (where is None)
     assert (where or "") in result.where
-
-
-def test_programmes_of_networks_gone_by_are_let_go_of_every_now_and_then(monkeypatch):
-    cleared: list[str] = []
-    monkeypatch.setattr(TorchEngine, "clear_caches", lambda self: cleared.append(self.name))
-    (network,) = random_networks(1)
-    evidence = Evidence()
-    for number in range(60):
-        for precision in ("float32", "float64"):
-            evidence.of(lambda *_: None, dataclasses.replace(network, name=str(number)), "torch", precision)
-    assert cleared == ["torch"] * 2
-    assert [index[1] for index in evidence._held] == ["59"] * 2

@@ -165,13 +165,6 @@ KINDS = pytest.mark.parametrize("kind", [mp.Param, mp.Variable])
 
 
 @KINDS
-def test_an_instance_is_of_its_kind_alone(engine, kind):
-    variable = kind(np.ones(2))
-    assert isinstance(variable, kind)
-    assert not isinstance(variable, ({mp.Param, mp.Variable} - {kind}).pop())
-
-
-@KINDS
 def test_a_value_read_is_not_changed_by_a_later_write(engine, kind):
     variable = kind(np.asarray([1.0, 2.0]))
     whole, part = variable[...], variable[0]
