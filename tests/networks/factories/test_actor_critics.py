@@ -162,11 +162,9 @@ ACTIONS = {
     "matrix": (spaces.Box(-1, 2, (2, 3)), (2, 3)),
     "zero width": (spaces.Box(np.float32([1, -1]), np.float32([1, 1])), (2,)),
     "discrete": (spaces.Discrete(3, start=-1), ()),
-    "one choice": (spaces.Discrete(1, start=2), ()),
     "multi-discrete": (spaces.MultiDiscrete([[2], [5]], start=[[1], [-3]]), (2, 1)),
     "multi-binary": (spaces.MultiBinary((2, 2)), (2, 2)),
     "integers": (spaces.Box(np.array([[-3, 0]]), np.array([[5, 0]]), dtype=np.int16), (1, 2)),
-    "one integer": (spaces.Box(-1, 1, (), np.int32), ()),
     "bytes": (spaces.Box(0, 255, (2,), np.uint8), (2,)),
     "dict": (
         spaces.Dict(

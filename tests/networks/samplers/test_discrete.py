@@ -11,6 +11,10 @@ import multippo as mp
 
 RNG = np.random.default_rng(0)
 MASKS = np.asarray([[1, 0, 0, 0, 0], [0, 1, 0, 0, 1], [0, 0, 0, 1, 0], [1, 1, 1, 1, 1], [0, 1, 1, 1, 0]], np.int8)
+OF_FIVE_LOGITS = {
+    "categorical": lambda: mp.CategoricalSampler(mp.Rngs(0), 0.1),
+    "multi": lambda: mp.MultiCategoricalSampler([2, 3], mp.Rngs(0), 0.1),
+}
 
 
 def blocks(sizes, x):
@@ -119,13 +123,9 @@ def test_masked_actions_are_impossible(torch_engine, number):
     assert (probability[MASKS == 0] == 0).all() and (probability[MASKS == 1] > 0).all()
 
 
-@pytest.mark.parametrize("kind", ["categorical", "multi"])
+@pytest.mark.parametrize("kind", OF_FIVE_LOGITS)
 def test_no_gradient_reaches_a_masked_logit(engine, precision, kind):
-    sampler = (
-        mp.CategoricalSampler(mp.Rngs(0), 0.1)
-        if kind == "categorical"
-        else mp.MultiCategoricalSampler([2, 3], mp.Rngs(0), 0.1)
-    )
+    sampler = OF_FIVE_LOGITS[kind]()
     logits = (RNG.normal(size=(5, 5)) * 3).astype(precision)
     masks = MASKS.copy()
     masks[:, [0, 4]] |= kind == "multi"  # at least one of each choice
@@ -163,13 +163,9 @@ def test_a_row_that_allows_nothing_allows_everything(engine, precision):
     np.testing.assert_allclose(entropy, [np.log(2)], rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["categorical", "multi"])
+@pytest.mark.parametrize("kind", OF_FIVE_LOGITS)
 def test_extremes_stay_finite_with_their_gradients(engine, precision, kind):
-    sampler = (
-        mp.CategoricalSampler(mp.Rngs(0), 0.1)
-        if kind == "categorical"
-        else mp.MultiCategoricalSampler([2, 3], mp.Rngs(0), 0.1)
-    )
+    sampler = OF_FIVE_LOGITS[kind]()
     rows = [[1e4, -1e4, 0, 1e4, -1e4], [-1e4] * 5, [1e4] * 5, [0, 0, -1e4, 1e4, 1.0], [-1e4, 1e4, 1e4, 1e4, -1e4]]
     logits = np.asarray(rows, precision)
     unlikely = (
