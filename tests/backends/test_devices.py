@@ -36,8 +36,6 @@ def fresh_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("auto", "cuda:0"),
         ("cuda", "cuda:0"),
-        ("cuda:1", "cuda:1"),
-        ("gpu", "cuda:0"),
         ("gpu:1", "cuda:1"),
         ("cpu", "cpu:0"),
     ],
@@ -128,11 +126,6 @@ def test_nothing_a_network_computes_is_on_another_device(elsewhere: Any, name: s
     everything = [step, network(drawn, x), network.unroll(state, xs, done), network.reset_state(step.next_state)]
     found = {leaf.device.type for leaf in tree_leaves(everything) if isinstance(leaf, torch.Tensor)}
     assert found == {"meta"}
-
-
-def test_nothing_an_image_network_computes_is_on_another_device(elsewhere: Any):
-    network = mp.Sequential([mp.Conv(3, 2, 2, mp.Rngs(0)), mp.Flattener(), mp.LayerNorm(18)])
-    assert network(network.initialize_state(2), elsewhere.asarray(np.ones((2, 4, 4, 3), np.uint8))).output.is_meta
 
 
 def test_nothing_in_a_loss_is_on_another_device(elsewhere: Any):

@@ -88,26 +88,6 @@ def test_statistics_are_left_alone_where_skip_holds(engine, skip):
     assert net.count == (0 if skip else 1)
 
 
-class SelectsByIndex(mp.StatefulModule):
-    def __init__(self):
-        self.mean = mp.Variable(np.zeros(1))
-
-    def __call__(self, state, x, rollout_extras=None):
-        return mp.StatefulModuleOutput(state, x - self.mean[...], rollout_extras=x)
-
-    def update_statistics(self, rollout_extras, valid=None):
-        self.mean[...] = self.xp.mean(rollout_extras[valid], axis=0)
-
-
-def test_an_update_with_a_boolean_index_is_refused_in_words_where_it_is_compiled(jax_engine):
-    definition, params, variables = jax_engine.split(mp.Sequential([SelectsByIndex()]))
-    never, valid = (jax_engine.asarray(np.asarray(value)) for value in (False, [[True], [False]]))
-    extras = [array(jax_engine, 3.0, 5.0)[:, None, None]]
-    update = jax_engine.jit(lambda *arrays: jax_engine.update_statistics(definition, *arrays, never))
-    with pytest.raises(TypeError, match=r"in Sequential selects entries by a boolean index.*Select with self\.xp\.whe"):
-        update(params, variables, extras, valid)
-
-
 def test_a_draft_computes_what_the_function_does(engine):
     x = array(engine, 1.0, 2.0)
     drafted = engine.draft(lambda x: {"y": x * x + 1})

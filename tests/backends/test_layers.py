@@ -57,16 +57,6 @@ def test_values_and_gradients_are_the_same_on_every_engine(name):
     np.testing.assert_allclose(x.grad.numpy(), slopes, rtol=1e-12, atol=1e-12)
 
 
-def test_a_linear_core_holds_what_it_was_given(engine, precision):
-    kernel, bias = np.asarray([[1.0, 2.0], [3.0, 4.0]]), np.asarray([10.0, 20.0])
-    core = engine.linear(kernel, bias)
-    x = engine.zeros((1, 2)) + 1
-    # [1 1] @ [[1 2] [3 4]] = [4 6]
-    assert engine.to_numpy(core(x)).tolist() == [[14.0, 26.0]]
-    assert engine.to_numpy(engine.linear(kernel, None)(x)).tolist() == [[4.0, 6.0]]
-    assert precision in str(core(x).dtype)
-
-
 def test_the_second_bias_of_torchs_cell_is_zero_and_not_trained(torch_engine):
     core = mp.LSTM(2, 3, mp.Rngs(0)).core
     assert not core.bias_ih.any() and not core.bias_ih.requires_grad

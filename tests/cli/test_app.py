@@ -36,11 +36,8 @@ def test_help_and_version(command: Any):
     ("arguments", "message"),
     [
         (("trian",), "unknown command 'trian'. Did you mean 'train'?"),
-        (("--backend", "jax"), "unknown flag '--backend'"),
         (("train",), "an environment is missing: multippo train CartPole-v1"),
         (("backends", "--jsn"), "unknown flag --jsn. Did you mean '--json'?"),
-        (("envs", "all"), "unexpected 'all'"),
-        (("conformance", "--backend", "foo"), "foo"),
         (("eval", "r" * 300), "File name too long"),
     ],
 )
@@ -48,14 +45,6 @@ def test_mistakes(command: Any, arguments: tuple[str, ...], message: str):
     done = command(*arguments)
     done.assert_refused(message)
     assert done.err.startswith("multippo: ")
-
-
-def test_an_engine_that_does_not_exist_or_is_not_installed(command: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("multippo.backends.registry._missing_packages", lambda name: ["torch"])
-    monkeypatch.setattr("multippo.backends.registry._engines", {})
-    command("train", "CartPole-v1", "--backend", "torch").assert_refused("pip install 'multippo[torch]'")
-    monkeypatch.setenv("MULTIPPO_BACKEND", "foo")
-    command("train", "CartPole-v1").assert_refused("Unknown backend 'foo'; known backends: jax, ")
 
 
 def test_backends(command: Any, monkeypatch: pytest.MonkeyPatch):

@@ -64,18 +64,6 @@ def test_resume_skips_what_is_damaged_and_says_why(command: Any, run: Path, tmp_
     assert len(list((run / "checkpoints").glob("damaged_*"))) == 5
 
 
-def test_a_directory_of_checkpoints_behind_a_link_is_refused_and_left_as_it_is(command: Any, run: Path, tmp_path: Path):
-    (run / "checkpoints").rename(tmp_path / "disk")
-    (run / "checkpoints").symlink_to(tmp_path / "disk")
-    for arguments in (RESUME, ("eval", run), ("compare", run, run)):
-        command(*arguments).assert_refused("checkpoints is a symbolic link, and none is followed inside a run")
-    # The run itself may be reached by one.
-    (run / "checkpoints").unlink()
-    (tmp_path / "disk").rename(run / "checkpoints")
-    (tmp_path / "link").symlink_to(run)
-    assert command("eval", tmp_path / "link", "--episodes", 1).code == 0
-
-
 def test_a_checkpoint_that_is_taken_away_while_it_is_read_is_no_damage(
     command: Any, run: Path, monkeypatch: pytest.MonkeyPatch
 ):

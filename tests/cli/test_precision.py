@@ -5,13 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors.numpy import load_file
 from short_runs import checkpoints, numbers, train
-
-import multippo as mp
-from multippo.backends.torch import products
-from multippo.runs.settings import RunSettings
 
 RESUME = ("train", "--resume", "--run-dir", "run", "--final-eval-episodes", 2)
 
@@ -71,14 +66,3 @@ def test_a_run_of_an_earlier_version_is_of_single_precision(command: Any, run: P
     (run / "config.json").write_text(json.dumps(content))
     command(*RESUME, "--precision", "bfloat16").assert_refused("began with float32")
     assert command("eval", "run", "--episodes", 1).code == 0
-
-
-def test_the_engine_of_a_run(torch_engine: Any):
-    settings = RunSettings.of({"env": "CartPole-v1", "precision": "bfloat16", "matmul_precision": "high"})
-    before = torch.get_float32_matmul_precision()
-    with settings.engine("torch", None) as engine:
-        assert engine.product() is products.product_bfloat16
-        assert torch.get_float32_matmul_precision() == "high"
-        assert mp.Dense(2, 2, mp.Rngs(0)).core.bfloat16_operands
-    assert torch.get_float32_matmul_precision() == before
-    assert not mp.Dense(2, 2, mp.Rngs(0)).core.bfloat16_operands

@@ -46,8 +46,6 @@ def test_a_finished_run_goes_on_to_more_steps(command: Any, run: Path):
     ("arguments", "message"),
     [
         (("--num-envs", 8), "num_envs can't become 8 in a run that began with 4"),
-        (("--network", "lstm"), "network can't become lstm"),
-        (("Pendulum-v1",), "env can't become Pendulum-v1"),
         (("--actor-hidden-sizes", 4), "actor_hidden_sizes can't become 4 in a run that began with 8"),
     ],
 )

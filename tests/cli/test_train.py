@@ -76,19 +76,6 @@ def test_a_run_evaluates_where_neither_framework_is_installed_and_none_is_traine
     assert "pip install 'multippo[jax]'" in done.stderr
 
 
-@pytest.mark.nightly
-def test_a_gru_is_trained_on_one_engine_and_goes_on_on_the_other(command: Any):
-    options = ("--network", "gru", "--hidden-features", 4, "--encoder-sizes", 4)
-    done = train(command, "--run-dir", "run", "--final-eval-episodes", 0, *options)
-    assert done.code == 0, done.err
-    more = ("--resume", "--run-dir", "run", "--total-steps", 96, "--final-eval-episodes", 0)
-    done = command("train", *more, "--backend", "jax", "--progress", "plain")
-    assert done.code == 0, done.err
-    logged = numbers(Path("run"))
-    assert [record["iteration"] for record in logged] == [1, 2, 3]
-    assert max(record["ratio/first_max_dev"] for record in logged) <= 1e-5
-
-
 def test_runs_begun_in_one_second_get_directories_of_their_own(command: Any, monkeypatch: pytest.MonkeyPatch):
     choose, chosen = train_module.default_run_directory, []
 

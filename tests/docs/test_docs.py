@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark.expression import Expression
-from pages import NOT_CODE, ROOT, Block, blocks, run_page
+from pages import NOT_CODE, ROOT, blocks, run_page
 
 from multippo.backends import registry
 from multippo.backends.api import Engine
@@ -78,21 +78,6 @@ def page(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "page.md"
     path.write_text(text)
     return path
-
-
-def test_the_reader_of_blocks(tmp_path):
-    text = "# T\n\n```python\na = 1\n\nb = 2\n```\n\n<!-- not run: needs a robot -->\n\n"
-    text += "    ```python\n    c = 3\n    ```\n"
-    text += '\nnext\n\n```text title="Output"\nd\n```\n'
-    assert blocks(page(tmp_path, text)) == [
-        Block("python", "", "a = 1\n\nb = 2", 4, {}),
-        Block("python", "", "c = 3", 12, {"not run": "needs a robot"}),
-        Block("text", 'title="Output"', "d", 18, {}),
-    ]
-    (snippet,) = blocks(page(tmp_path, '```python\n--8<-- "examples/moving_average.py"\n```\n'))
-    assert snippet.code.strip() == (ROOT / "examples" / "moving_average.py").read_text("utf-8").strip()
-    with pytest.raises(AssertionError, match="not closed"):
-        blocks(page(tmp_path, "```python\n1\n"))
 
 
 def test_the_runner_of_blocks(tmp_path):

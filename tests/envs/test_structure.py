@@ -5,7 +5,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import pytest
 
 import multippo as mp
 from multippo.envs.structure import contents, stepped_structure, structure
@@ -48,16 +47,6 @@ def test_what_an_environment_counts_while_it_is_traced_does_not():
     env.step(state, np.zeros(2, np.int32))
     assert env.env.count > 0
     assert (structure(env), structure(env.similar(3))) == before
-
-
-def test_environments_made_by_name():
-    pytest.importorskip("brax")
-    one, two = (mp.make_env("brax/inverted_pendulum", num_envs=2, backend="spring") for _ in range(2))
-    assert structure(one) == structure(two)
-    assert structure(one.similar(2)) == structure(one) != structure(one.similar(3))
-    # A simulator's model that somebody has put in is another.
-    two.env.sys = two.env.sys.replace(dof=two.env.sys.dof.replace(damping=two.env.sys.dof.damping + 1))
-    assert structure(one) != structure(two)
 
 
 def test_host_environments_by_their_spaces():

@@ -72,13 +72,6 @@ def test_scaled_rewards_by_key():
         play(ScaleReward(Keyed(3), {"c": 1.0}), 1)
 
 
-def test_scaled_rewards_inside_a_compiled_rollout(engine):
-    env = mp.make_env(FunctionalClock(3), num_envs=2, reward_scale=3.0)
-    network = mp.testing.TableNet([0.0] * 4)
-    _, _, transition = mp.unroll_env(env, env.reset(0), network, network.initialize_state(2), 5, engine.random.key(0))
-    np.testing.assert_array_equal(engine.to_numpy(transition.rewards), np.full((5, 2), 3.0))
-
-
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_shown_keys(mode):
     vector_env = SyncVectorEnv([Sensors, lambda: Sensors(4)], autoreset_mode=mode)
@@ -121,17 +114,11 @@ def test_keys_that_are_hidden_may_be_of_any_space(form):
     env.close()
 
 
-def test_the_refusal_of_a_space_names_the_way_to_leave_it_out():
-    with pytest.raises(ValueError, match=r"observation\['text'\] = .*of type Text.*observation_keys=\[...\]"):
-        mp.make_env(Talking)
-
-
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
         ([], "expected a list of at least one key"),
         (["b.z"], r"no key 'z' that could be shown; it has the keys \['x', 'y'\]"),
-        (["a.z"], "no key 'z' that could be shown; it has no keys: Box"),
     ],
 )
 def test_keys_that_there_are_not(keys, message):
@@ -173,14 +160,6 @@ def test_limits_that_are_not_possible():
     with pytest.raises(ValueError, match="can't restart single environments"):
         mp.make_env(gymnasium.make_vec("CartPole-v1", 2), max_episode_steps=3)
 
-    class Silent(Clock):  # as whoever does not say whether it restarts
-        def restart(self, env_state, which):
-            return None
-
-    env = EpisodeLimit(Silent(9), 3)
-    play(env, 2)
-    with pytest.raises(ValueError, match="Silent can't restart single environments"):
-        play(env, 3)
     # Not below its own limit: nothing to wrap.
     assert not isinstance(mp.make_env(gymnasium.make_vec("CartPole-v1", 2), max_episode_steps=500), EpisodeLimit)
 

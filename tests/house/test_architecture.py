@@ -23,11 +23,6 @@ def folders_in_tree(text: str) -> set[str]:
     return folders
 
 
-def test_the_reader_of_trees():
-    text = "# A\n\n```\na/\n  b/   what b is\n    file.py other.py\n  c/\nd/\n```\n\n```\nnot_read/\n```\n"
-    assert folders_in_tree(text) == {"a", "a/b", "a/c", "d"}
-
-
 def test_every_folder_named_exists():
     named = folders_in_tree((ROOT / "ARCHITECTURE.md").read_text("utf-8"))
     assert sorted(folder for folder in named if not (ROOT / folder).is_dir()) == []

@@ -81,8 +81,6 @@ def test_a_run_is_loaded_in_the_active_precision(five: Path):
         ("none", {}, "nothing is there"),
         (".", {"checkpoint": "best"}, "keep-best"),
         (".", {"checkpoint": 7}, r"no checkpoint '.*/step_000000000007'.* holds step_"),
-        (".", {"num_envs": 0}, "num_envs=0"),
-        (".", {"checkpoint": -1}, "checkpoint=-1 is not possible"),
     ],
 )
 def test_what_is_not_there_is_told(five: Path, where: str, options: dict[str, Any], message: str):

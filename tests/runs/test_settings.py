@@ -110,9 +110,7 @@ def test_a_network_for_images():
         ({}, "an environment is missing"),
         ({"env": "CartPole-v1", "desired_kl": 0.02}, r"desired_kl=0\.02 has no effect with lr_schedule='linear'"),
         ({"env": "CartPole-v1", "hidden_features": 4}, "--hidden-features is an option of --network lstm"),
-        ({"env": "CartPole-v1", "env_backend": "mjx"}, "--env-backend is for brax"),
         ({"env": "brax/ant", "vectorization": "sync"}, "--vectorization is for gymnasium"),
-        ({"env": "CartPole-v1", "final_eval_episodes": -1}, "final_eval_episodes=-1"),
         ({"env": "CartPole-v1", "eval_max_episode_steps": 0}, "^eval_max_episode_steps=0 is not possible"),
     ],
 )
@@ -195,12 +193,9 @@ def test_the_same_settings_in_every_arrangement(text: str, tmp_path: Path):
     ("name", "text", "message"),
     [
         ("c.yaml", "learning_rat: 1", "unknown key 'learning_rat' in .*c.yaml. Did you mean 'learning_rate'"),
-        ("c.yaml", "ppo: {every_steps: 1}", "unknown key 'every_steps'"),
-        ("c.yaml", "resume: true", "unknown key 'resume'"),
         ("c.yaml", "ppo: [1, 2]", "ppo is a section and has .1, 2.; expected names with values"),
         ("c.yaml", "learning_rate: fast", "c.yaml: learning_rate='fast' is not a finite number"),
         ("c.yaml", "a: [", "not YAML"),
-        ("c.yaml", "", "no names with values"),
         ("c.json", "{'a': 1}", "not JSON: .*line 1"),
         ("c.json", '{"total_steps": 1' + "0" * 30 + "}", "64 bits"),
         ("c.yaml", "ppo:\n  clip_range: 0.1\nclip-range: 0.2", "names 'clip_range' twice"),
@@ -255,14 +250,9 @@ def test_values(value: Any, hint: Any, expected: Any):
 @pytest.mark.parametrize(
     ("value", "hint", "message"),
     [
-        ("maybe", bool, "not true or false"),
-        (None, bool, "not true or false"),
-        ("1.5", int, "not a whole number"),
         ("1e400", int, "not a whole number"),
         (True, int, "not a whole number"),
-        (None, int, "not a whole number"),
         ("nan", float, "not a finite number"),
-        (True, float, "not a finite number"),
         ("larg", Size, "small, large. Did you mean 'large'"),
         (["x"], str, "not text"),
         ("1e19", int, "at most 64 bits"),

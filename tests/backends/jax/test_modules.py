@@ -45,19 +45,3 @@ def test_split_by_kind_and_merge(jax_engine):
     assert isinstance(merged, mp.Sequential) and merged.keys == (0, 1)
     x = jnp.ones((3, 2))
     np.testing.assert_array_equal(merged([(), ()], x).output, net([(), ()], x).output)
-
-
-def test_statistics_may_move_inside_nnx_jit(jax_engine):
-    net = mp.Normalizer(1)
-    nnx.jit(lambda net, xs: net.update_statistics(xs))(net, jnp.asarray([[[1.0]], [[3.0]]]))
-    # Mean (1 + 3) / 2; M2 = 1 + 1.
-    assert net.count == 2 and float(net.mean[...][0]) == 2.0 and float(net.M2[...][0]) == 2.0
-
-
-def test_clone_and_eval_mode(jax_engine):
-    net = mp.Sequential([mp.NormalTanhSampler(mp.Rngs(0))])
-    twin = nnx.clone(net)
-    net.eval()
-    assert net[0].deterministic and not twin[0].deterministic
-    net.train()
-    assert not net[0].deterministic

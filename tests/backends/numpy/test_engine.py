@@ -59,19 +59,6 @@ def test_a_linear_layer_takes_any_number_type(engine):
     assert engine.linear(kernel, None)(np.ones((3, 1, 2))).tolist() == [[[4.0, 6.0]]] * 3
 
 
-def test_a_layer_of_the_users_own_is_lifted(engine):
-    class Gain(Module):
-        def __init__(self):
-            self.gain = mp.Param(np.asarray([2.0]))
-
-        def __call__(self, x):
-            return x * self.gain[...]
-
-    net = mp.Sequential([mp.Lift(Gain())])
-    assert net([()], np.ones((1, 1))).output.tolist() == [[2.0]]
-    assert list(mp.to_portable(net)) == ["layers.0.gain"]
-
-
 def test_what_is_no_layer_or_keeps_a_state_is_not_lifted(engine):
     class Counting(Module):
         def __init__(self):
@@ -85,7 +72,6 @@ class Held(mp.StatefulModule):
     def __init__(self):
         self.listed = [mp.Dense(2, 2, mp.Rngs(seed)) for seed in range(3)]
         self.shared = self.listed[1]
-        self.sampler = mp.NormalSampler(mp.Rngs(0), action_shape=2)
 
     def __call__(self, state, x, rollout_extras=None):
         return mp.StatefulModuleOutput(state, self.listed[2]((), x).output)
@@ -107,12 +93,6 @@ def test_a_list_of_children_is_a_list():
     listed.insert(0, last)
     del listed[1]
     assert list(listed) == [last, second, fresh] and "listed.2.kernel" in mp.to_portable(net)
-
-
-def test_eval_and_train_reach_every_sampler():
-    net = Held()
-    assert net.eval() is net and net.sampler.deterministic
-    assert not net.train().sampler.deterministic
 
 
 def test_a_copy_has_arrays_of_its_own(engine):

@@ -95,17 +95,6 @@ def test_an_early_torch_is_refused(torch_engine: Any, monkeypatch: pytest.Monkey
         torch_engine.kernel(lambda x: x, "reduce-overhead")
 
 
-def test_a_gradient_goes_through_the_copy(torch_engine: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch, "compile", overwriting)
-    kernel = torch_engine.kernel(lambda params, x: (params["w"] * x, {"seen": x.detach() + 0}), "reduce-overhead")
-    graded = torch_engine.value_and_grad(kernel)
-    weight = {"w": torch.tensor(2.0, requires_grad=True)}
-    first = graded(weight, torch.tensor(3.0))
-    graded(weight, torch.tensor(5.0))
-    (value, aux), grads = first
-    assert (float(value), float(aux["seen"]), float(grads["w"])) == (6.0, 3.0, 3.0)
-
-
 @pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="this torch has no mark for it")
 def test_operators_that_wait_for_the_host_are_marked():
     for cell in segments._COMPILED:

@@ -59,9 +59,7 @@ def test_clock(jax_clock, end, dict_obs):
 @pytest.mark.parametrize(
     ("length", "end", "limit", "terminated", "truncated"),
     [
-        (9, "terminated", 3, [], [3, 6, 9]),
         (9, "truncated", 3, [], [3, 6, 9]),
-        (2, "terminated", 3, [2, 4, 6, 8], []),
         # An end in the very step of the limit is a termination.
         (3, "terminated", 3, [3, 6, 9], []),
         # The environment's own time limit in the very step of the adapter's is a truncation.
@@ -85,9 +83,6 @@ def test_each_episode_has_its_own_start(num_envs):
     # No environment sees a goal twice, and no two environments see one at the same time.
     for axis, count in ((0, 6), (1, num_envs)):
         assert (np.diff(np.sort(goals, axis), axis=axis) > 0).all(), f"repeated along axis {axis} of {count}"
-    if num_envs <= 3:
-        # 6 episodes fit into the pool of 64 without any repetition.
-        assert len(np.unique(goals)) == 6 * num_envs
 
 
 def test_refresh_brings_new_starts_and_lets_episodes_run_on():
@@ -190,10 +185,6 @@ def test_action_repeat(jax_clock):
     assert [float(state.reward[0]) for state in states] == [10, 50, 40, 10]
     assert [bool(state.terminated[0]) for state in states] == [False, False, True, False]
     assert [int(state.final_obs[0].argmax()) for state in states] == [2, 4, 5, 2]
-    # The limit counts the environment's own steps: 4 of them are two actions.
-    env = FunctionalEnv(jax_clock(9, "terminated"), 1, action_repeat=2, episode_length=4)
-    assert [bool(state.truncated[0]) for state in run(env, 4)[1:]] == [False, True, False, True]
-    assert env.max_episode_steps == 2
 
 
 @pytest.mark.parametrize("truncation_key", [None, "truncation"])
@@ -222,16 +213,6 @@ def test_similar_and_arguments():
     assert other.reset(0).obs.shape == (7, 1)
     with pytest.raises(ValueError, match=r"FunctionalGoal\(.*pool_size=2.*not possible: expected an integer"):
         FunctionalEnv(FunctionalGoal(), 3, pool_size=2)
-
-
-class Batched(FunctionalGoal):
-    def reset(self, key):
-        return super().reset(key)._replace(done=jnp.zeros(4))
-
-
-def test_a_batched_environment_is_refused():
-    with pytest.raises(ValueError, match=r"shape \(4,\) for \['done'\], expected one number"):
-        FunctionalEnv(Batched(), 1)
 
 
 @jax.tree_util.register_dataclass
@@ -329,13 +310,3 @@ def test_every_engine_sees_the_same_numbers(precision):
         np.testing.assert_array_equal(shown, found["jax"])
     # A third of double precision, not one of single precision: the steps are computed in it, too.
     np.testing.assert_allclose(found["jax"][2] - found["jax"][0], 2 / 3, atol=1e-6 if precision == "float32" else 1e-15)
-
-
-def test_an_engine_that_knows_double_precision_alone_plays_what_others_do():
-    np.testing.assert_array_equal(rolled("numpy", "float64"), rolled("jax", "float32"))
-
-
-def test_the_users_own_mode_stays():
-    with jax.enable_x64(True):
-        env = FunctionalEnv(Draws(), 2, truncation_key=None)
-        assert env.reset(np.array([0, 7], np.uint32)).internal.simulator.obs.dtype == np.float64

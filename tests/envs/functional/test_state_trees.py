@@ -4,11 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import training
 
-import multippo as mp
 from multippo.envs.functional.functional_env import FunctionalEnv
-from multippo.testing import FunctionalClock, TableNet
+from multippo.testing import FunctionalClock
 
 
 class Changed(FunctionalClock):
@@ -50,12 +48,6 @@ def test_what_went_wrong_and_where(which):
     with pytest.raises(TypeError, match=f"^reset {MESSAGE}") as raised:
         FunctionalEnv(Changed(in_reset=change), 2)
     assert isinstance(raised.value.__cause__, cause)
-
-
-def test_training_says_so(torch_engine):
-    run = training.train(mp.make_env(Changed(branches), num_envs=2), TableNet([0.0] * 4), catch=(TypeError,))
-    assert str(run.error).startswith("step of Changed needs the value of an array (test_state_trees.py")
-    assert isinstance(run.error.__cause__, jax.errors.TracerBoolConversionError)
 
 
 def test_errors_of_its_own_stay():

@@ -89,10 +89,8 @@ def test_batches_of_final_observations_in_dicts_with_masks_and_in_tuples():
 @pytest.mark.parametrize(
     ("infos", "message"),
     [
-        ({"final_obs": SEVEN[None]}, "received 1 rows, expected 2, one for each"),
         ({"final_obs": (None, None)}, r"environments \[1\] ended, but the step's infos hold no 'final_obs'"),
         ([{}], "received a list of 1 entries"),
-        (None, "received a NoneType"),
     ],
 )
 def test_infos_that_do_not_tell(infos, message):
@@ -160,8 +158,6 @@ def test_only_the_latest_state_can_be_stepped(clock):
         ({"obs": (0, 0, 0)}, ValueError, "received 3 rows, expected 2, one for each environment"),
         ({"reward": np.zeros((2, 3))}, ValueError, r"rewards of shape \(2, 3\).*expected \(2,\)"),
         ({"reward": {"walk": np.ones(2)}}, TypeError, r"the keys \['walk'\]; expected a number"),
-        ({"reward": (1.0, None)}, TypeError, "Scripted returned rewards of type object; expected an array of numbers"),
-        ({"terminated": ("False", "False")}, TypeError, "terminations of type str"),
     ],
 )
 def test_what_a_step_can_not_return(changed, error, message):

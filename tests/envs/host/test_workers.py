@@ -1,6 +1,5 @@
 """Worker processes. Environments are local classes, which travel to a worker by value."""
 
-import math
 import multiprocessing
 import os
 import signal
@@ -92,21 +91,6 @@ def test_a_worker_that_dies_or_hangs_is_named(make, fault, message):
     assert not is_alive(base)
 
 
-def test_a_worker_that_hangs_in_a_reset_is_named():
-    class Stuck(make_class()):
-        def reset(self, *, seed=None, options=None):
-            time.sleep(60)
-
-    env = GymnasiumEnv(vectorize([make_class(), Stuck], "async"), worker_timeout=1.0)
-    with pytest.raises(RuntimeError, match=r"In reset of.*environments \[1\] gave no answer within 1 s"):
-        env.reset(0)
-
-
-def test_a_worker_is_named_and_gone_within_30_s_unless_another_limit_is_set():
-    # The wait for an answer; then for an announced exception, or the end of one that died; then the others are ended.
-    assert workers.WORKER_TIMEOUT_S + workers.NOTICE_S + workers.CLOSE_S <= 30
-
-
 def failing(fault):
     """A constructor that fails in a worker, though not in this process."""
 
@@ -139,12 +123,6 @@ def test_an_exception_of_a_constructor_is_named_with_its_place():
         make_env([make_class(), failing(no_licence)], vectorization="async")
     (note,) = caught.value.__notes__
     assert "environment 1" in note and "in no_licence" in note
-
-
-@pytest.mark.parametrize("environment", [[make_class()] * 2, "CartPole-v1"])
-def test_a_limit_that_is_no_time_is_refused_before_a_worker_is_started(environment):
-    with pytest.raises(ValueError, match="worker_timeout=inf is not possible: expected a number above 0"):
-        make_env(environment, num_envs=2, vectorization="async", worker_timeout=math.inf)
 
 
 def test_a_worker_that_does_not_close_is_ended(caplog):
