@@ -105,14 +105,6 @@ def test_no_delay_is_the_identity(torch_engine):
     assert_trees_close(delay.unroll((), xs, done).output, xs, 0.0)
 
 
-def test_other_floats_and_other_insertion_orders_pass(torch_engine):
-    delay = mp.Delay({"a": np.zeros(2, np.float64), "b": np.zeros(1)}, 1)
-    x = {"b": torch_engine.zeros((3, 1)) + 1, "a": torch_engine.asarray(np.ones((3, 2), np.float16))}
-    state = delay(delay.initialize_state(3), x).next_state
-    assert to_numpy(state["a"]).dtype == np.float32 and to_numpy(state["a"]).tolist() == [[[1.0, 1.0]]] * 3
-    assert to_numpy(delay(state, x).output["b"]).tolist() == [[1.0]] * 3
-
-
 def test_the_gradient_arrives_k_steps_before_and_in_no_other_episode(engine):
     # sum_t w_t y_t with y_t = kernel x_{t-2}: x_0 is seen in step 2, x_1 would be in step 3, in which no input counts.
     net = mp.Sequential([mp.Dense(1, 1, mp.Rngs(0), use_bias=False), mp.Delay(np.zeros(1), 2)])

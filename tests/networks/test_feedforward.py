@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
-from support import each_engine, fill_randomly, gradients, to_numpy
+from support import fill_randomly, gradients, to_numpy
 
 import multippo as mp
 
@@ -17,11 +17,6 @@ def test_it_is_the_product_plus_the_bias_under_the_activation(engine):
     # [1 1]: 1+3+.5 = 4.5, 2-4 = -2 -> 0; [0 2]: 6+.5 = 6.5, -8 -> 0.
     assert to_numpy(out.output).tolist() == [[4.5, 0.0], [6.5, 0.0]]
     assert out.next_state == () and out.rollout_extras is None and out.regularization_loss == 0.0
-
-
-def test_the_bias_can_be_left_out():
-    layers = each_engine(lambda: mp.Dense(2, 3, mp.Rngs(0), use_bias=False))
-    assert [list(mp.to_portable(layer)) for layer in layers.values()] == [["kernel"], ["kernel"]]
 
 
 def test_the_default_kernel_has_variance_one_over_in(torch_engine):

@@ -135,11 +135,10 @@ def test_copies_are_independent(engine):
 
 
 @pytest.mark.parametrize("name", ["engine", "parameters", "forward", "half", "sow"])
-@pytest.mark.parametrize("value", [3, np.ones(2), mp.Dense], ids=["a number", "an array", "a module"])
-def test_an_attribute_may_not_hide_what_binding_or_either_framework_needs(torch_engine, name, value):
+def test_an_attribute_may_not_hide_what_binding_or_either_framework_needs(torch_engine, name):
     class Hiding(StatefulModule):
         def __init__(self):
-            setattr(self, name, value(1, 1, mp.Rngs(0)) if value is mp.Dense else value)
+            setattr(self, name, 3)
 
         def __call__(self, state, x, rollout_extras=None): ...
 

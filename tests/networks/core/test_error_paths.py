@@ -55,14 +55,6 @@ def test_a_direct_call(torch_engine):
     assert refusal(lambda: mp.Dense(3, 2, mp.Rngs(0))((), x)) == SAID
 
 
-def test_many_steps(torch_engine):
-    network, done = nested(3), torch_engine.asarray(np.zeros((5, 2), np.bool_))
-    # A module without a carry sees all steps at once, folded.
-    folded = SAID.replace("(2, 4)", "(10, 4)")
-    run = lambda: network.unroll(network.initialize_state(2), inputs(torch_engine, 5, 2, 4), done)  # noqa: E731
-    assert refusal(run) == f"{PATH}: {folded}"
-
-
 def test_under_a_transformation(engine):
     network = nested(3)
     state, x = network.initialize_state(2), inputs(engine, 2, 4)

@@ -105,12 +105,9 @@ def looped() -> Any:
 MODULES = {
     "lstm": (lambda: mp.LSTM(F, 5, mp.Rngs(0)), "LSTM"),
     "gru": (lambda: mp.GRU(F, 5, mp.Rngs(0)), "GRU"),
-    "rnn": (lambda: mp.RNN(F, 5, mp.Rngs(0)), "RNN"),
     "delay": (lambda: mp.Delay(np.zeros(F, np.float32), 2), "Delay"),
     "sampler": (lambda: mp.NormalTanhSampler(mp.Rngs(0)), "NormalTanhSampler"),
-    "choices": (lambda: mp.MultiCategoricalSampler([2, 2], mp.Rngs(0)), "MultiCategoricalSampler"),
     "dropout": (lambda: mp.Dropout(0.5, mp.Rngs(0)), "Dropout"),
-    "bottleneck": (lambda: mp.VariationalBottleneck(2, mp.Rngs(0)), "VariationalBottleneck"),
     "ar1": (lambda: mp.AR1VariationalBottleneck(2, mp.Rngs(0)), "AR1VariationalBottleneck"),
     "graph": (looped, "Population 'a'|PopulationGraph"),
 }

@@ -87,12 +87,3 @@ def test_what_is_refused(graph, change, message):
     with pytest.raises((TypeError, ValueError)) as refused:
         change(graph)
     assert message in str(refused.value)
-
-
-def test_nothing_is_left_of_what_was_refused(graph):
-    with pytest.raises(ValueError, match="no transform"):
-        graph.connect("a", "b", transform="identity")
-    graph.connect("a", "b")
-    graph.add_output("y", source="b")
-    graph.finalize()
-    assert list(graph.connections) == ["a->b"]
