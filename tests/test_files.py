@@ -1,7 +1,6 @@
 """Files and directories are there whole or not at all; only regular ones are opened, and no link is followed."""
 
 import os
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,23 +29,6 @@ def test_directories_are_on_the_disk_when_what_is_in_them_is(tmp_path: Path, mon
     with files.replace_directory(tmp_path / "a/b/c") as directory:
         (directory / "file").write_text("y")
     assert synced == ["file", directory.name, "b"]
-
-
-def test_a_removed_directory_is_gone_before_its_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    seen: list[list[str]] = []
-    rmtree = shutil.rmtree
-
-    def watched(path: Path, **options: bool) -> None:
-        seen.append([entry.name for entry in tmp_path.iterdir()])
-        rmtree(path, **options)
-
-    with files.replace_directory(tmp_path / "a") as directory:
-        (directory / "file").write_text("x")
-    monkeypatch.setattr(files.shutil, "rmtree", watched)
-    files.remove_directory(tmp_path / "a")
-    ((name,),) = seen
-    assert name.startswith(".a.") and name.endswith(".tmp")  # what remove_leftovers would finish
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("exchange", [True, False])

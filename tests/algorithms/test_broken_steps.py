@@ -11,7 +11,7 @@ import training
 
 import multippo as mp
 from multippo.errors import NonFiniteError
-from multippo.testing import Clock, CountNet, Goal, Spy, TableNet
+from multippo.testing import Clock, CountNet, Spy, TableNet
 
 # Conformance and the cases have JAX by day.
 pytestmark = pytest.mark.nightly_if("jax")
@@ -133,25 +133,3 @@ def test_an_evaluation_counts_them(torch_engine):
     assert found["eval/nonfinite_episodes"] == 1
     assert found["eval/episodes"] == 4
     assert np.isfinite(found["eval/episode_reward/mean"])
-
-
-def test_a_simulator_that_refuses_what_comes_of_a_nan_is_told_with_its_cause(torch_engine):
-    class Touchy(Goal):
-        """Can't be restarted; shows NaN once, and takes no action that is NaN."""
-
-        count = 0
-
-        def restart(self, env_state: Any, which: Any) -> None:
-            return None
-
-        def step(self, env_state: Any, action: Any) -> Any:
-            if not np.isfinite(action).all():
-                raise RuntimeError("the control is not finite")
-            state, self.count = super().step(env_state, action), self.count + 1
-            return state._replace(obs=np.full_like(state.obs, np.nan)) if self.count == 5 else state
-
-    network = mp.make_mlp_actor_critic(1, 1, (4,), (4,), mp.Rngs(0))
-    run = training.train(Touchy(2), network, rollout_length=16, num_minibatches=1, catch=(RuntimeError,))
-    assert str(run.error) == "the control is not finite"
-    (note,) = run.error.__notes__
-    assert note.startswith("Actions of step 5 of the rollout are not finite. An observation before it was not")

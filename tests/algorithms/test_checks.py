@@ -128,11 +128,6 @@ def test_a_network_that_does_not_fit(backend, what):
     assert [word for word in words if word not in message] == [], message
 
 
-def test_a_config_of_another_kind(torch_engine):
-    with pytest.raises(TypeError, match="needs a TrainConfig; got a PPOConfig"):
-        mp.train_ppo(Clock(3), CountNet(), mp.PPOConfig())
-
-
 def acting(features: int, layers: Any) -> Any:
     """A network of 3 features whose action port ends with ``layers``, behind a dense layer."""
     rngs = mp.Rngs(0)

@@ -11,7 +11,6 @@ from gymnasium import spaces
 from support import assert_trees_close, to_numpy
 
 import multippo as mp
-from multippo.algorithms.evaluation import as_key
 from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableNet
 
 # Conformance and the cases have JAX by day.
@@ -161,33 +160,6 @@ def test_an_environment_by_name_and_an_integer_for_a_key(torch_engine):
     env.close()
 
 
-def test_a_network_in_the_place_of_the_environment(torch_engine):
-    network, env = TableNet([0.0] * 4), Clock(3, num_envs=2)
-    with pytest.raises(TypeError, match=r"^eval_rollout got a Clock .* The environment comes first: eval_rollout"):
-        play(network, env)
-
-
-@pytest.mark.parametrize("key", ["a", 1.5, [1, 2, 3], object()])
-def test_what_is_no_key(engine, key):
-    with pytest.raises(ValueError, match=r"^eval_rollout\(key=.*\) is not possible: expected an integer"):
-        play(Clock(3, num_envs=2), TableNet([0.0] * 4), key=key)
-
-
-def test_keys_of_every_kind_are_one(engine):
-    words = np.asarray([0, 3], np.uint32)
-    expected = engine.to_numpy(engine.random.key(3))
-    for key in (3, np.int64(3), words, engine.random.key(3)):
-        np.testing.assert_array_equal(engine.to_numpy(as_key("f", engine, key)), expected)
-    np.testing.assert_array_equal(engine.to_numpy(as_key("f", engine, None)), engine.to_numpy(engine.random.key(0)))
-
-
-def test_a_network_without_actions(torch_engine):
-    network = mp.Sequential([mp.Lift(lambda x: {"logits": x})])
-    said = r"The network's output is a dict with the entries \['logits'\]; acting in an environment needs a PPONetworkO"
-    with pytest.raises(TypeError, match=said):
-        mp.eval_rollout(Clock(3, num_envs=2), network)
-
-
 def network(obs_size, rngs):
     trunk = [mp.Delay(np.zeros(obs_size), 1), mp.Dense(obs_size, 4, rngs, "tanh")]
     actor = mp.Sequential([*trunk, mp.Dense(4, 2, rngs), mp.CategoricalSampler(rngs)])
@@ -230,12 +202,3 @@ def test_what_was_done_in_each_step(engine, kind):
     assert_trees_close(mp.to_portable(net), arrays, 0.0)
     again = mp.record_activations_rollout(env, net, 8, 1)
     assert_trees_close(again, found, 0.0)
-
-
-def test_sampled_actions_and_environments_by_name(engine):
-    net = network(4, mp.Rngs(0))
-    found = mp.record_activations_rollout("CartPole-v1", net, 20, num_envs=3, deterministic=False)
-    actions = to_numpy(found.activations["action"][3]["action"])
-    logits = to_numpy(found.activations["action"][2])
-    assert actions.shape == (20, 3)
-    assert (actions != logits.argmax(-1)).any() and (actions == logits.argmax(-1)).any()

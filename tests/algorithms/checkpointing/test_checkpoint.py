@@ -88,13 +88,6 @@ def test_a_description_that_is_wrong_is_refused_in_one_line(change: Any, message
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", '{"step": 1, "step": 2}', "[" * 100_000])
-def test_a_description_that_is_no_json_is_refused(text: str, tmp_path: Path):
-    (tmp_path / "checkpoint.json").write_text(text)
-    with pytest.raises(ValueError, match=r"checkpoint\.json"):
-        mp.load_checkpoint(tmp_path)
-
-
 ARRAYS = [f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")]
 
 
@@ -114,13 +107,6 @@ def test_a_bit_that_flipped_is_told_with_the_file_and_changes_nothing(name: str,
     with pytest.raises(DamagedCheckpointError, match=name):
         checkpoint.arrays()
     support.assert_trees_close(mp.to_portable(network), before, 0.0)
-
-
-def test_a_checkpoint_without_sums_is_read_as_before(path: Path):
-    manifest = json.loads((path / "checkpoint.json").read_text())
-    del manifest["sha256"]
-    (path / "checkpoint.json").write_text(json.dumps(manifest))
-    assert mp.load_checkpoint(path, table_net(1), env=clock()).step == 32
 
 
 # -- writing
@@ -218,16 +204,6 @@ def test_a_carry_of_bfloat16_survives(engine: Any, tmp_path: Path):
     restored = mp.load_checkpoint(tmp_path / "a", LowCarry([0.0] * 4)).network_state["low"]
     assert restored.dtype == state.network_state["low"].dtype == network.xp.bfloat16
     assert bool((restored == state.network_state["low"]).all())
-
-
-NOT_JSON = [{"x": float("nan")}, {"x": "y" * 2**25}, {1: "a", "1": "b"}]
-
-
-@pytest.mark.parametrize("extra", NOT_JSON)
-def test_what_json_can_not_hold_is_refused_before_anything_is_written(extra: dict[str, Any], tmp_path: Path):
-    with mp.use_backend("torch"), pytest.raises(TypeError, match="extra"):
-        saved(tmp_path / "a", extra=extra)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_arguments_that_are_swapped_are_named(torch_engine: Any, tmp_path: Path):

@@ -96,27 +96,6 @@ def test_what_is_no_checkpoint_of_this_format_is_left_alone(tmp_path: Path):
     assert sorted(os.listdir(tmp_path)) == ["notes.txt", "step_000000000144", "step_1", "step_2", "step_3"]
 
 
-def test_another_run_of_the_same_length_takes_the_place_of_the_first(tmp_path: Path):
-    folder = folder_at(tmp_path)
-    for eval_return in (1.0, 2.0):
-        save(folder, 3, eval_return)
-        assert folder.saved == tmp_path / "step_000000000048"
-        assert mp.load_checkpoint(tmp_path).manifest.eval_return == eval_return
-    assert iterations(tmp_path) == [3]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"keep_last": 0}, r"keep_last=0\) is not possible.*at least 1, or None"),
-        ({"on_save_error": "ignore"}, "on_save_error='ignore'.*'stop' or 'continue'"),
-    ],
-)
-def test_what_can_not_be_asked_for(tmp_path: Path, options: Any, message: str):
-    with pytest.raises(ValueError, match=message):
-        folder_at(tmp_path, **options)
-
-
 # -- with the training
 
 
