@@ -120,14 +120,10 @@ COUNT = Annotated[int, Limit(range(2**31).__contains__, "an integer in [0, 2**31
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        b"\xff\xfe\xfd",
         '{"a": 1, "a": 1}',
         "NaN",
-        "1e999",
         str(2**64),
         "[" * 101 + "]" * 101,
-        "[" * 500_000,
         f'{{"{"a" * 500_000}": 1, "{"a" * 500_000}": 1}}',
     ],
 )

@@ -51,18 +51,11 @@ ADAPTIVE = {"lr_schedule": "adaptive_kl", "min_learning_rate": 1e-3, "max_learni
     ("fields", "message"),
     [
         ({**ADAPTIVE, "learning_rate": 0.1}, r"learning_rate=0\.1 .* min_learning_rate=0\.001 and 0\.01"),
-        ({"entropy_schedule": "linear"}, "entropy_schedule='linear' needs an entropy_weight"),
         ({"rollout_length": 12, "sequence_length": 5}, "sequence_length=5 does not divide rollout_length=12"),
         # 6 environments x (12 / 12) sequences = 6, which 4 does not divide.
         (
             {"num_envs": 6, "rollout_length": 12, "sequence_length": 12, "num_minibatches": 4},
             r"num_envs=6 .* 6 sequences .* num_minibatches=4.*shorter",
-        ),
-        # 1 x 3 steps in 2 parts.
-        ({"num_envs": 1, "rollout_length": 3, "num_minibatches": 2}, "num_minibatches=2"),
-        (
-            {"normalize_advantages": False, "advantage_normalization": "batch"},
-            "advantage_normalization='batch' has no effect with normalize_advantages=Fal",
         ),
         (
             {"desired_kl": 0.02},
@@ -121,15 +114,7 @@ def test_saying_how_to_evaluate_asks_for_evaluations(fields):
     assert pickle.loads(pickle.dumps(off)) == off
 
 
-@pytest.mark.parametrize(
-    ("make", "wrong", "meant"),
-    [
-        (PPOConfig, "gamma", "discounting_factor"),
-        (TrainConfig, "sed", "seed"),
-        (mp.DistillationTrainConfig, "distilation", "distillation"),
-    ],
-)
-def test_an_unknown_field_is_answered_with_the_nearest(make, wrong, meant):
-    expected = f"{make.__name__}() got an unexpected keyword argument '{wrong}'. Did you mean '{meant}'?"
+def test_an_unknown_field_is_answered_with_the_nearest():
+    expected = "PPOConfig() got an unexpected keyword argument 'gamma'. Did you mean 'discounting_factor'?"
     with pytest.raises(TypeError, match=re.escape(expected)):
-        make(**{wrong: 1})
+        PPOConfig(gamma=0.9)

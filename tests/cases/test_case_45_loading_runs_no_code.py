@@ -122,12 +122,9 @@ MODULE = "a_module_of_the_attacker"
     ("place", "value"),
     [
         ("env.id", f"{MODULE}:Env-v0"),
-        ("env.id", f"{MODULE}.Env"),
         ("network.kind", f"{MODULE}.Network"),
-        ("network.options.activation", f"{MODULE}.run"),
         ("train.ppo.lr_schedule", f"{MODULE}.run"),
         ("backend", MODULE),
-        ("env.kwargs.entry_point", f"{MODULE}:run"),
         ("train.ppo.learning_rate", f"!!python/object/apply:{MODULE}.run []"),
     ],
 )

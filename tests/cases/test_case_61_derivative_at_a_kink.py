@@ -5,25 +5,22 @@ Seen in multippo: on JAX the standard deviations of Gaussians, and all of a Bern
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import support
 
 import multippo as mp
 
-SPACES = gymnasium.spaces
-BOX, LINE = SPACES.Box(-1.0, 1.0, (1,), np.float32), SPACES.Box(-np.inf, np.inf, (1,), np.float32)
-# Name -> features of the input, the module, and the action space of a sampler.
+# Name -> features of the input, and the module.
 DRAWS: dict[str, Any] = {
-    "tanh": (2, lambda: mp.NormalTanhSampler(mp.Rngs(0), 0.1), BOX),
-    "plain": (2, lambda: mp.NormalSampler(mp.Rngs(0), 0.1), LINE),
-    "alone": (1, lambda: mp.NormalSampler(mp.Rngs(0), 0.1, action_shape=1, state_dependent_std=False), LINE),
-    "one_of": (3, lambda: mp.CategoricalSampler(mp.Rngs(0), 0.1), SPACES.Discrete(3)),
-    "grid": (5, lambda: mp.MultiCategoricalSampler([2, 3], mp.Rngs(0), 0.1), SPACES.MultiDiscrete([2, 3])),
-    "switches": (2, lambda: mp.BernoulliSampler(mp.Rngs(0), 0.1), SPACES.MultiBinary(2)),
-    "code": (2, lambda: mp.VariationalBottleneck(1, mp.Rngs(0), 0.3), None),
-    "ar1": (2, lambda: mp.AR1VariationalBottleneck(1, mp.Rngs(0), 0.3, prior_correlation=0.5), None),
+    "tanh": (2, lambda: mp.NormalTanhSampler(mp.Rngs(0), 0.1)),
+    "plain": (2, lambda: mp.NormalSampler(mp.Rngs(0), 0.1)),
+    "alone": (1, lambda: mp.NormalSampler(mp.Rngs(0), 0.1, action_shape=1, state_dependent_std=False)),
+    "one_of": (3, lambda: mp.CategoricalSampler(mp.Rngs(0), 0.1)),
+    "grid": (5, lambda: mp.MultiCategoricalSampler([2, 3], mp.Rngs(0), 0.1)),
+    "switches": (2, lambda: mp.BernoulliSampler(mp.Rngs(0), 0.1)),
+    "code": (2, lambda: mp.VariationalBottleneck(1, mp.Rngs(0), 0.3)),
+    "ar1": (2, lambda: mp.AR1VariationalBottleneck(1, mp.Rngs(0), 0.3, prior_correlation=0.5)),
 }
 
 
