@@ -30,14 +30,6 @@ def test_an_unknown_keyword_is_answered_with_the_nearest_or_with_all():
         scaled(3, zzz=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong", "meant"),
-    [
-        ("make_mlp_actor_critic", "actor_hidden_size", "actor_hidden_sizes"),
-        ("make_mlp", "activations", "activation"),
-    ],
-)
-def test_the_factories_know_their_keywords(name, wrong, meant):
-    with pytest.raises(TypeError, match=re.escape(f"{name}() got an unexpected keyword argument '{wrong}'.")) as caught:
-        getattr(mp, name)(4, 2, **{wrong: 8})
-    assert f"Did you mean '{meant}'?" in str(caught.value)
+def test_the_factories_know_their_keywords():
+    with pytest.raises(TypeError, match=r"'activations'\. Did you mean 'activation'\?"):
+        mp.make_mlp(4, 2, activations="tanh")

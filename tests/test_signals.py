@@ -65,17 +65,14 @@ def test_a_handler_of_the_callers_is_left_alone():
 
 
 def test_other_threads_can_train_too():
-    failures: list[BaseException] = []
+    finished: list[bool] = []
 
     def work() -> None:
-        try:
-            with DeferredInterrupt() as interrupt:
-                interrupt.raise_if_requested()
-        except BaseException as error:
-            failures.append(error)
+        with DeferredInterrupt() as interrupt:
+            finished.append(not interrupt.requested)
 
     in_another_thread(work)
-    assert failures == []
+    assert finished == [True]
 
 
 class Twins(TableNet):
@@ -144,19 +141,6 @@ def test_a_slow_rollout_is_given_up(torch_engine, presses, monkeypatch):
     support.assert_trees_close(mp.to_portable(network), mp.to_portable(expected), 0.0)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-
-
-def test_a_slow_evaluation_is_given_up(torch_engine, monkeypatch):
-    monkeypatch.setattr(DeferredInterrupt.__init__, "__defaults__", (None, 0.2))
-    network, slow = TableNet([0.0] * 4), Slow(1)
-    slow.count = 8
-    config = {"eval": mp.EvalConfig(enabled=True, every_steps=8, num_episodes=2)}
-    run = training.train(
-        Clock(3, num_envs=2), network, iterations=5, config=config, eval_env=slow, catch=(KeyboardInterrupt,)
-    )
-    assert isinstance(run.error, KeyboardInterrupt)
-    assert [(state.iteration, state.eval_due) for state, _ in run.checkpoints] == [(1, True)]
-    assert not network.sampler.deterministic
 
 
 @pytest.mark.parametrize("iterations", [2, 4])
@@ -296,7 +280,6 @@ for number in (signal.SIGINT, signal.SIGTERM):
 
 def last_words():
     open(sys.argv[1], "w").write("saved")
-    {fault}
     return "Saved: it."
 
 with Deadline(last_words, 0.3):
@@ -326,17 +309,16 @@ def nightly(*values: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("number", "fault", "sleep", "expected"),
+    ("number", "sleep", "expected"),
     [
-        (signal.SIGINT, "pass", 60.0, (130, "", "multippo: interrupted. Saved: it.")),
-        nightly(signal.SIGTERM, "pass", 60.0, (143, "", "multippo: terminated. Saved: it.")),
-        # A failure to save does not keep it alive; whoever ends by himself is left alone.
-        nightly(signal.SIGINT, "raise OSError('full')", 60.0, (130, "", "multippo: interrupted.")),
-        nightly(signal.SIGTERM, "pass", 0.05, (0, "by itself\n", "")),
+        (signal.SIGINT, 60.0, (130, "", "multippo: interrupted. Saved: it.")),
+        nightly(signal.SIGTERM, 60.0, (143, "", "multippo: terminated. Saved: it.")),
+        # Whoever ends by himself is left alone.
+        nightly(signal.SIGTERM, 0.05, (0, "by itself\n", "")),
     ],
 )
-def test_a_main_thread_that_hears_nothing(tmp_path, number, fault, sleep, expected):
-    assert ended(DEAF.format(fault=fault, sleep=sleep), tmp_path / "saved", number) == expected
+def test_a_main_thread_that_hears_nothing(tmp_path, number, sleep, expected):
+    assert ended(DEAF.format(sleep=sleep), tmp_path / "saved", number) == expected
     assert (tmp_path / "saved").exists() == (sleep == 60.0)
 
 

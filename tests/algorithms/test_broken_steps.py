@@ -86,24 +86,19 @@ def test_an_environment_that_cannot_be_restarted_stops_the_run(torch_engine):
 def explosive_makers() -> list[Any]:
     """Two environments; local, so that they travel to a worker process by value."""
 
-    class Explosive(gymnasium.Env[Any, Any]):
+    class Explosive(probing.Small):
         """Ends after 6 steps; number 1 of the batch blows up in the third step of its first episode."""
 
-        observation_space = gymnasium.spaces.Box(-10, 10, (1,), np.float32)
-        action_space = gymnasium.spaces.Discrete(2)
-
         def __init__(self, explodes: bool) -> None:
-            self.fuse, self.time = 3 if explodes else -1, 0
+            self.explodes = explodes
 
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            super().reset(seed=seed)
-            self.time = 0
-            return np.zeros(1, np.float32), {}
+        def observe(self) -> Any:
+            blown = self.explodes and self.time == 3
+            self.explodes = self.explodes and not blown
+            return np.full(1, np.nan if blown else self.time, np.float32)
 
-        def step(self, action: Any) -> Any:
-            self.time, self.fuse = self.time + 1, self.fuse - 1
-            value = np.nan if self.fuse == 0 else self.time
-            return np.full(1, value, np.float32), 1.0, self.time == 6, False, {}
+        def outcome(self) -> Any:
+            return 1.0, self.time == 6, False
 
     return [lambda explodes=explodes: Explosive(explodes) for explodes in (False, True)]
 

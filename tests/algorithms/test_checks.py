@@ -173,45 +173,16 @@ class Halved(mp.StatefulModule):
         return mp.StatefulModuleOutput(state, {**x, "action": x["action"] // 2})
 
 
-def masked(logits: Any) -> dict[str, Any]:
-    import torch
-
-    return {"logits": logits, "mask": torch.arange(4).expand(logits.shape) < 2}
-
-
 def test_choices_that_fit_and_those_nobody_knows(torch_engine):
     for space, network in (
         (ARMS, acting(6, two_arms(arm=2, leg=4))),
         (spaces.MultiDiscrete([2, 2]), acting(2, lambda r: [mp.BernoulliSampler(r)])),
-        # What a module of the user's makes of an action is its own affair; so is a mask.
+        # What a module of the user's makes of an action is its own affair.
         (spaces.Discrete(2), acting(4, lambda r: [mp.CategoricalSampler(r), Halved()])),
-        (spaces.Discrete(2), acting(4, lambda r: [mp.Lift(masked), mp.CategoricalSampler(r)])),
     ):
         env = mp.make_env(lambda space=space: Spaces(spaces.Box(-1, 1, (3,)), space), num_envs=2)
         run = training.train(env, network, iterations=1)
         assert max(run.column("ratio/first_max_dev")) <= 1e-6
-
-
-class TwoRewards(Clock):
-    """Pays twice."""
-
-    def reset(self, key: Any) -> Any:
-        state = super().reset(key)
-        return state._replace(reward={"a": state.reward, "b": state.reward})
-
-    def step(self, env_state: Any, action: Any) -> Any:
-        state = super().step(env_state, action)
-        return state._replace(reward={"a": state.reward, "b": 2 * state.reward})
-
-
-def test_trees_of_rewards_train_and_separate_advantages_need_the_same_keys(torch_engine):
-    env = TwoRewards(3, num_envs=2)
-    two_values = Odd(lambda net, memory, value: (memory, {"a": value, "b": 2 * value}))
-    run = training.train(env, two_values, combine_advantages="mean")
-    assert run.column("rollout/episode_reward/mean")[-1] == 9.0
-    assert max(run.column("ratio/first_max_dev")) <= 1e-6
-    message = refusal(TableNet([0.0] * 4), combine_advantages="separate", env=TwoRewards(3, num_envs=2))
-    assert "['']" in message and "['a', 'b']" in message
 
 
 def test_states_to_go_on_from(torch_engine):

@@ -68,13 +68,6 @@ def test_fields_that_do_not_go_together(fields, message):
         PPOConfig(**fields)
 
 
-def test_none_fits_the_fields_whose_type_has_it():
-    for config in CONFIGS:
-        for field in dataclasses.fields(config):
-            if "None" in str(field.type):
-                assert getattr(config(**{field.name: None}), field.name) is None
-
-
 def test_fields_that_go_together():
     for rate in (1e-3, 1e-2):
         assert PPOConfig(**ADAPTIVE, learning_rate=rate)

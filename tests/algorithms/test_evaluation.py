@@ -107,36 +107,12 @@ def test_a_key_decides_everything(torch_engine):
 # -- no trace
 
 
-class Single(probing.Small):
-    """Episodes of one step."""
-
-    observation_space = gymnasium.spaces.Box(0, 1, (4,), np.float32)
-
-    def observe(self) -> Any:
-        return np.zeros(4, np.float32)
-
-    def outcome(self) -> Any:
-        return 1.0, True, False
-
-
-def evaluating(env: Any, eval_env: Any) -> Any:
-    """A run of 8 steps with an evaluation."""
-    ppo = mp.PPOConfig(total_steps=8, rollout_length=4, num_minibatches=1)
-    config = mp.TrainConfig(ppo=ppo, eval=mp.EvalConfig(enabled=True))
-    return mp.train_ppo(env, TableNet([0.0] * 4), config, eval_env=eval_env)
-
-
-def test_a_vector_environment_has_its_own_number(torch_engine):
-    env, other = (gymnasium.vector.SyncVectorEnv([Single] * count) for count in (2, 3))
-    assert evaluating(env, other).eval_history[-1]["eval/episode_reward/mean"] == 1.0
-
-
-def test_nor_is_another_adapter_of_what_it_steps(torch_engine):
-    vector, single = gymnasium.vector.SyncVectorEnv([Single]), Single()
+def test_the_training_environment_or_another_adapter_of_it_is_refused(torch_engine):
+    vector, single = gymnasium.vector.SyncVectorEnv([probing.Small]), probing.Small()
     limited = mp.make_env(lambda: gymnasium.wrappers.TimeLimit(single, 3), num_envs=1)
     for env, eval_env in ((vector, vector), (mp.make_env(single), limited)):
         with pytest.raises(ValueError, match="eval_env is the training environment itself, or holds what that steps"):
-            evaluating(env, eval_env)
+            training.train(env, TableNet([0.0]), eval_env=eval_env, config={"eval": mp.EvalConfig(enabled=True)})
 
 
 def test_when_it_is_due(torch_engine):

@@ -34,8 +34,6 @@ def test_epochs_and_keys_shuffle_differently(engine):
         (8, 128, 4, 128),
         # 6 do not; 12 halves do.
         (6, 128, 4, 64),
-        # 2 in 4: halves.
-        (2, 128, 4, 64),
         # One environment, 2048 steps, 32 minibatches: 32 sequences of 64.
         (1, 2048, 32, 64),
         # 3 x 10 steps in 6: 30 / 6 = 5 steps each.

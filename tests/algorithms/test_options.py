@@ -102,20 +102,16 @@ def continuous(weight: float) -> Any:
 def test_a_weight_of_all_samplers_is_that_of_each(engine, float64):
     # The squashed Gaussian's entropy is an estimate: the same noise must have been drawn both ways.
     found = {}
-    cases: dict[str, Any] = {"own": (0.05, {}), "all": (0.0, {"entropy_weight": 0.05}), "none": (0.0, {})}
+    cases: dict[str, Any] = {"own": (0.05, {}), "all": (0.0, {"entropy_weight": 0.05})}
     for kind, (weight, fields) in cases.items():
-        if kind == "none" and engine.name == "jax":
-            continue  # one compilation less
         network = continuous(weight)
         run = training.train(Goal(num_envs=4), network, iterations=2, rollout_length=4, **fields)
         found[kind] = mp.to_portable(network), run
     support.assert_trees_close(found["all"][0], found["own"][0], 1e-12)
-    if "none" in found:
-        difference = found["all"][0]["action.layers.0.bias"] - found["none"][0]["action.layers.0.bias"]
-        assert np.abs(difference).max() > 1e-4
     own, every = found["own"][1], found["all"][1]
     for column in ("losses/total", "entropy/mean", "losses/actor"):
         np.testing.assert_allclose(every.column(column), own.column(column), rtol=1e-10)
+    assert np.abs(every.column("losses/entropy")).min() > 1e-3
     np.testing.assert_allclose(every.column("losses/entropy"), own.column("losses/regularization"), rtol=1e-10)
     assert every.column("losses/regularization") == [0.0] * 2
     assert every.column("entropy/weight") == [0.05] * 2
@@ -147,13 +143,3 @@ def test_with_nothing_learnt_targets_anew_are_the_old_ones(engine):
         assert min(found[0][1]) > 0.1
         if engine.name == "jax":
             break
-
-
-def test_targets_anew_are_other_ones_when_something_is_learnt(torch_engine):
-    found = {}
-    for anew in (False, True):
-        network = TableNet([0.0] * 4)
-        fields = {"num_epochs": 3, "learning_rate": 0.1, "recompute_advantages": anew}
-        training.train(Clock(3, num_envs=2), network, iterations=1, rollout_length=8, **fields)
-        found[anew] = mp.to_portable(network)["values"]
-    assert np.abs(found[True] - found[False]).max() > 1e-3

@@ -15,8 +15,6 @@ from multippo.testing import Clock, CountNet, FunctionalGoal, Goal, Spy, TableNe
 pytestmark = pytest.mark.nightly_if("jax")
 
 ITERATIONS = 4
-# 2 environments x 4 steps.
-STEPS = 8
 
 
 def goal_net() -> Any:

@@ -33,7 +33,7 @@ def test_returns_and_lengths_of_episodes_across_rollouts(engine):
     put = engine.asarray
     column = lambda values, dtype: put(np.asarray(values, dtype)[:, None])  # noqa: E731
     transition = mp.Transition(*[()] * 10)._replace(
-        rewards=column([1, 2, 3, 4], np.float32),
+        rewards={"a": column([1, 1, 2, 3], np.float32), "b": column([0, 1, 1, 1], np.float32)},
         done=column([False, True, False, False], bool),
         valid=column([True] * 4, bool),
     )

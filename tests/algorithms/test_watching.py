@@ -89,15 +89,6 @@ class Breaking(Clock):
         return super().step(env_state, action)
 
 
-def test_an_environment_that_fails_leaves_the_last_finished_iteration(engine: Any):
-    network = table_net()
-    run = training.train(Breaking(3, "truncated", num_envs=4), network, iterations=4, catch=(OSError,))
-    assert str(run.error) == "the simulator is gone"
-    ((state, step),) = run.checkpoints
-    assert (state.iteration, step) == (2, 32)
-    np.testing.assert_array_equal(weights(network), portable_split(network, state.params, state.variables)["values"])
-
-
 def test_a_failing_checkpoint_function_is_asked_once_and_told_of_beside_the_reason_of_the_end(torch_engine: Any):
     calls: list[int] = []
 

@@ -55,7 +55,6 @@ def test_every_sample_is_used_once_an_epoch(engine: Any, kind: Any, num_envs: in
 
 REFUSED = [
     (6, {"sequence_length": 4}),
-    (6, {"rollout_length": 3}),
     (2, {"rollout_length": 1}),
     (7, {"rollout_length": 5}),  # would leave a sample over
 ]

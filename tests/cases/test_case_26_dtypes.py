@@ -141,14 +141,7 @@ def test_a_functional_environment_whose_reset_and_step_disagree(bits: None):
     np.testing.assert_array_equal(transition.metrics["metric"][:, 0], [1.5, 3.0, 4.5, 1.5])
 
 
-@pytest.mark.parametrize(
-    ("first_obs", "message"),
-    [
-        (jnp.zeros(SIZE, jnp.int32), r"float32\[1, 6\] for state.obs, where reset returned int32\[1, 6\]"),
-        (jnp.zeros(SIZE + 1), r"float32\[1, 6\] for state.obs, where reset returned float32\[1, 7\]"),
-    ],
-)
-def test_what_can_not_be_reconciled_is_named(first_obs: Any, message: str):
-    env = mp.make_env(Loose(first_obs), num_envs=1)
-    with pytest.raises(TypeError, match=message):
+def test_what_can_not_be_reconciled_is_named():
+    env = mp.make_env(Loose(jnp.zeros(SIZE, jnp.int32)), num_envs=1)
+    with pytest.raises(TypeError, match=r"float32\[1, 6\] for state.obs, where reset returned int32\[1, 6\]"):
         env.step(env.reset(0), jnp.zeros(1, jnp.int32))

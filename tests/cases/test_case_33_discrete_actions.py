@@ -90,7 +90,6 @@ def test_an_offset_changes_no_likelihood(engine: Any, plain: str, offset: str):
         spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]),
         spaces.Text(5),
         spaces.Box(0, 1024, (2,), np.int32),
-        spaces.Dict(a=spaces.Text(5)),
     ],
     ids=str,
 )

@@ -76,16 +76,6 @@ def assert_distinct(stored: Any) -> None:
             assert not np.array_equal(values[earlier], values[later]), (earlier, later)
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.nightly_if("jax")
-def test_stored_outputs_of_the_steps_are_distinct(engine: Any, cell: str):
-    network = mp.make_recurrent_actor_critic(4, 2, 5, mp.Rngs(0), cell=cell.lower(), encoder_sizes=(4,))
-    support.fill_randomly(network)
-    output = support.roll(probing.Continuous(), network, 6).network_output
-    for leaf in (output.actions, output.value_estimates):
-        assert_distinct(leaf)
-
-
 def has_gpu() -> bool:
     import torch
 

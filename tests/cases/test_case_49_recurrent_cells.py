@@ -11,7 +11,6 @@ import support
 
 import multippo as mp
 
-CELLS = ("LSTM", "GRU")
 FEATURES, HIDDEN, BATCH, STEPS = 4, 5, 3, 20
 OTHER = {"jax": "torch", "torch": "jax"}
 

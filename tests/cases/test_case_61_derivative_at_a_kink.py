@@ -5,23 +5,28 @@ Seen in multippo: on JAX the standard deviations of Gaussians, and all of a Bern
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import support
+from multippo.conformance.specimens.scripted_environment import ScriptedEnv
 
 import multippo as mp
 
-# Name -> features of the input, and the module.
+SPACES = gymnasium.spaces
+BOX, LINE = SPACES.Box(-1.0, 1.0, (1,), np.float32), SPACES.Box(-np.inf, np.inf, (1,), np.float32)
+# Name -> features of the input, the module, and the action space of a sampler.
 DRAWS: dict[str, Any] = {
-    "tanh": (2, lambda: mp.NormalTanhSampler(mp.Rngs(0), 0.1)),
-    "plain": (2, lambda: mp.NormalSampler(mp.Rngs(0), 0.1)),
-    "alone": (1, lambda: mp.NormalSampler(mp.Rngs(0), 0.1, action_shape=1, state_dependent_std=False)),
-    "one_of": (3, lambda: mp.CategoricalSampler(mp.Rngs(0), 0.1)),
-    "grid": (5, lambda: mp.MultiCategoricalSampler([2, 3], mp.Rngs(0), 0.1)),
-    "switches": (2, lambda: mp.BernoulliSampler(mp.Rngs(0), 0.1)),
-    "code": (2, lambda: mp.VariationalBottleneck(1, mp.Rngs(0), 0.3)),
-    "ar1": (2, lambda: mp.AR1VariationalBottleneck(1, mp.Rngs(0), 0.3, prior_correlation=0.5)),
+    "tanh": (2, lambda: mp.NormalTanhSampler(mp.Rngs(0), 0.1), BOX),
+    "plain": (2, lambda: mp.NormalSampler(mp.Rngs(0), 0.1), LINE),
+    "alone": (1, lambda: mp.NormalSampler(mp.Rngs(0), 0.1, action_shape=1, state_dependent_std=False), LINE),
+    "one_of": (3, lambda: mp.CategoricalSampler(mp.Rngs(0), 0.1), SPACES.Discrete(3)),
+    "grid": (5, lambda: mp.MultiCategoricalSampler([2, 3], mp.Rngs(0), 0.1), SPACES.MultiDiscrete([2, 3])),
+    "switches": (2, lambda: mp.BernoulliSampler(mp.Rngs(0), 0.1), SPACES.MultiBinary(2)),
+    "code": (2, lambda: mp.VariationalBottleneck(1, mp.Rngs(0), 0.3), None),
+    "ar1": (2, lambda: mp.AR1VariationalBottleneck(1, mp.Rngs(0), 0.3, prior_correlation=0.5), None),
 }
+SAMPLERS = [name for name, (*_, space) in DRAWS.items() if space is not None]
 
 
 def zeroed(layer: Any) -> Any:
@@ -91,3 +96,20 @@ def test_gradients_are_those_of_the_definition(engine: Any, expected: Any):
     module = every_head()
     found = support.gradients(module, lambda module: loss(module, extras))
     support.assert_trees_close(found, differences, 1e-7)
+
+
+@pytest.mark.nightly_if("jax")
+def test_everything_learns(engine: Any):
+    """Ten iterations of PPO: nothing that has a gradient stays where it was, by a single number."""
+    actor = {**heads(SAMPLERS, zero=True), **heads(["tanh", "switches"], zero=False)}
+    for name, part in heads(["code", "ar1"], zero=True).items():
+        actor[name] = mp.Sequential([part, mp.Dense(1, 2, mp.Rngs(2)), mp.NormalSampler(mp.Rngs(3))])
+    network = mp.PPOAdapter(action=mp.Parallel(actor), value=zeroed(mp.Dense(2, 1, mp.Rngs(4))))
+    env = ScriptedEnv((2,), SPACES.Dict({name: DRAWS[name.rpartition("_")[0]][2] or LINE for name in actor}))
+    before = mp.to_portable(network)
+    sizes = {"num_envs": 6, "rollout_length": 4, "total_steps": 10 * 6 * 4, "num_epochs": 1, "num_minibatches": 1}
+    mp.train_ppo(env, network, mp.TrainConfig(ppo=mp.PPOConfig(**sizes, learning_rate=1e-2)))
+    after, leaves = mp.to_portable(network), engine.leaves(network)
+    still = [name for name, leaf in leaves.items() if leaf.trained and np.any(after[name] == before[name])]
+    # Kernels that multiply zeros have no gradient, by definition.
+    assert sorted(still) == [f"action.components.{name}_False.layers.1.kernel" for name in ("switches", "tanh")]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import support
+import training
 
 import multippo as mp
 from multippo.algorithms.advantages import estimate_targets
@@ -93,6 +94,12 @@ RECURRENT = numpy_ppo.Network(
     hidden=4,
 )
 
+GAUSSIAN = Case(
+    functools.partial(side_by_side, mp.NormalSampler),
+    numpy_ppo.Network(**DENSE, head=functools.partial(numpy_ppo.gaussian, least_std=1e-3)),
+    draw,
+    CONFIG,
+)
 CASES = {
     "discrete": Case(
         functools.partial(side_by_side, mp.CategoricalSampler),
@@ -100,19 +107,9 @@ CASES = {
         choose,
         dataclasses.replace(CONFIG, num_epochs=2, recompute_advantages=True),
     ),
-    "gaussian": Case(
-        functools.partial(side_by_side, mp.NormalSampler),
-        numpy_ppo.Network(**DENSE, head=functools.partial(numpy_ppo.gaussian, least_std=1e-3)),
-        draw,
-        CONFIG,
-    ),
+    "gaussian": GAUSSIAN,
     # Divergences of 0.69 and 0.26, then 0.93: two of four steps are taken.
-    "gaussian, stopped": Case(
-        functools.partial(side_by_side, mp.NormalSampler),
-        numpy_ppo.Network(**DENSE, head=functools.partial(numpy_ppo.gaussian, least_std=1e-3)),
-        draw,
-        dataclasses.replace(CONFIG, target_kl=0.9),
-    ),
+    "gaussian, stopped": dataclasses.replace(GAUSSIAN, config=dataclasses.replace(CONFIG, target_kl=0.9)),
     # 6 environments x 2 chunks of 4 steps, 3 sequences in a minibatch.
     "recurrent": Case(
         recurrent, RECURRENT, choose, dataclasses.replace(CONFIG, sequence_length=4, advantage_normalization="batch")
@@ -206,7 +203,8 @@ def test_an_update_is_that_of_numpy(engine, float64, name):
     for metric, value in logs.items():
         assert float(metrics[metric]) == pytest.approx(value, rel=TOLERANCE, abs=TOLERANCE), metric
     support.assert_trees_close({key: after[key] for key in wanted}, wanted, TOLERANCE, "parameters")
-    first, second, count = training_moments(network, learner, state)
+    state = state._replace(optimizer_state=learner.optimizer.export_state(state.optimizer_state))
+    first, second, count = training.portable_moments(network, state)
     support.assert_trees_close(first, optimizer.first, TOLERANCE, "first moments")
     support.assert_trees_close(second, optimizer.second, TOLERANCE, "second moments")
     assert count == optimizer.count == int(metrics["update/minibatches"])
@@ -216,11 +214,3 @@ def test_an_update_is_that_of_numpy(engine, float64, name):
     assert 0 < logs["value/clip_fraction"] < 1
     assert logs["gradient/norm"] > config.gradient_clipping
     assert min(np.abs(wanted[key] - before[key]).max() for key in wanted) > 1e-3
-
-
-def training_moments(network: Any, learner: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """Adam's moments by portable name."""
-    first, second, count = learner.optimizer.export_state(state.optimizer_state)
-    leaves = {name: leaf for name, leaf in network.engine.leaves(network).items() if leaf.trained}
-    pick = lambda values: {name: leaf.to_portable(values[leaf.native_path]) for name, leaf in leaves.items()}  # noqa: E731
-    return pick(first), pick(second), count

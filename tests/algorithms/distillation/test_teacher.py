@@ -51,9 +51,5 @@ def test_what_can_not_be_told_is_refused(teacher, student):
 def test_networks_without_samplers_are_paired_as_a_whole():
     teacher, student = {"a": [np.ones((4, 2))]}, {"a": [np.zeros((4, 2))]}
     assert plan_route(teacher, student, "nll")(teacher, student) is teacher
-    with pytest.raises(ValueError, match="neither network has one"):
-        plan_route(teacher, student, "kl")
     with pytest.raises(ValueError, match=r"of shapes \[\(4, 2\)\], are not like the student's, of shapes \[\(4, 3\)\]"):
         plan_route(teacher, {"a": [np.zeros((4, 3))]}, "nll")
-    with pytest.raises(ValueError, match="emits no samples"):
-        plan_route({"a": None}, {"a": None}, "nll")

@@ -29,14 +29,15 @@ def make_env(kind: str, num_envs: int = 1) -> Any:
     return Clock(3, num_envs=num_envs) if kind == "host" else mp.make_env(FunctionalClock(3), num_envs=num_envs)
 
 
-def distil(env: Any, teacher: Any, student: Any, *, iterations: int = 1, **fields: Any) -> tuple[list[Any], Any]:
+def distil(
+    env: Any, teacher: Any, student: Any, *, iterations: int = 1, log_every_steps: int = 0, **fields: Any
+) -> tuple[list[Any], Any]:
     """The metrics of every iteration, and the result."""
-    kept = {k: fields.pop(k) for k in ("target_fn", "initial_state", "checkpoint_fn", "eval_env") if k in fields}
-    whole = {k: fields.pop(k) for k in ("eval", "log_every_steps") if k in fields}
+    kept = {k: fields.pop(k) for k in ("target_fn", "initial_state") if k in fields}
     fields = {"rollout_length": 4, "num_epochs": 1, "num_minibatches": 1, "lr_schedule": "constant", **fields}
     fields.setdefault("total_steps", iterations * fields["rollout_length"] * env.num_envs)
     logs: list[Any] = []
-    config = mp.DistillationTrainConfig(distillation=mp.DistillationConfig(**fields), **whole)
+    config = mp.DistillationTrainConfig(distillation=mp.DistillationConfig(**fields), log_every_steps=log_every_steps)
     result = mp.train_distillation(env, teacher, student, config, log_fn=logs.append, **kept)
     return logs, result
 
@@ -294,11 +295,3 @@ def test_what_is_refused_before_the_first_step(torch_engine):
     with pytest.raises(TypeError, match=r"needs a DistillationTrainConfig.*; got a TrainConfig"):
         mp.train_distillation(env, TableNet([0.0] * 4), student, mp.TrainConfig())  # type: ignore[arg-type]
     assert env.actions == []
-
-
-def test_another_teachers_carry_is_refused(torch_engine):
-    env = make_env("functional", 2)
-    student = TableNet([0.0] * 4)
-    _, result = distil(env, CountNet(0.3), student)
-    with pytest.raises(ValueError, match="the carry of another teacher"):
-        distil(env, table("torch", TAUGHT), student, iterations=2, initial_state=result.training_state)
