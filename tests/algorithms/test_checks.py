@@ -44,17 +44,6 @@ class Odd(CountNet):
         return super().reset_state(prev_state) if self.change_reset is None else self.change_reset(self, prev_state)
 
 
-class Shared(CountNet):
-    """Its carry has no batch axis."""
-
-    def fresh_memory(self, batch_size: int) -> Any:
-        return self.zeros(())
-
-    def heads(self, memory: Any, x: Any) -> Any:
-        _, logits, value = super().heads(memory + x[:, 0], x)
-        return memory + 1, logits, value
-
-
 REFUSED: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
     "no actor-critic": (lambda: mp.Dense(4, 2, mp.Rngs(0)), ["needs a PPONetworkOutput"], {"kind": TypeError}),
     "no entropy": (
@@ -88,7 +77,6 @@ REFUSED: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
         ["memory", "float32", "int32"],
         {},
     ),
-    "a carry without a batch axis": (Shared, ["memory", "batch axis (2)"], {}),
     "a reset of another shape": (
         lambda: Odd(reset=lambda net, state: {**state, "memory": net.zeros((3,))}),
         ["reset_state", "memory", "(2,)", "(3,)"],

@@ -27,15 +27,12 @@ def test_every_field_refuses_what_it_can_not_be():
     ("field", "wrong"),
     [
         ("num_envs", [0, 2.0, True, 2**20 + 1]),
-        ("rollout_length", [2**24 + 1]),
         ("discounting_factor", [-0.1, 1.1]),
         ("learning_rate", [math.nan, -1.0, "1e-4"]),
-        ("critic_loss_weight", [math.inf]),
-        ("clip_range", [0.0]),
+        ("clip_range", [0.0, math.inf]),
         ("learning_rate_warmup", [-1, 0.1]),
         ("min_learning_rate", [0.0, 0.1]),  # above the largest
         ("adam_betas", [0.9, (0.9,), (0.9, 1.0), (-0.1, 0.9), ("0.9", 0.9)]),
-        ("entropy_weight", [-0.01]),
     ],
 )
 def test_numbers_out_of_range(field, wrong):

@@ -21,10 +21,6 @@ def rates(schedule: str, **changes) -> list[float]:
     return [learning_rate_at(config, i) for i in range(config.num_iterations)]
 
 
-def test_linear_is_a_line_from_the_configured_rate_towards_zero():
-    assert rates("linear") == pytest.approx([0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
-
-
 def test_cosine():
     # (1 + cos(pi i / 8)) / 2 at i = 0, 4: 1 and 1/2; at 2: (1 + sqrt(1/2)) / 2.
     found = rates("cosine")

@@ -172,16 +172,6 @@ def test_arrays_of_every_kind_survive(engine: Any, tmp_path: Path):
     assert mp.load_checkpoint(tmp_path / "a").weights()["flag"].shape == ()
 
 
-def test_arguments_that_are_swapped_are_named(torch_engine: Any, tmp_path: Path):
-    network = table_net()
-    state = state_of(network)
-    with pytest.raises(TypeError, match=r"save_checkpoint got a TrainingState as its network; expected a Stateful"):
-        mp.save_checkpoint(tmp_path / "a", state, state)
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(TypeError, match=r"got a NoneType as its path.*CheckpointFolder.latest\(\) is None before"):
-        mp.load_checkpoint(mp.CheckpointFolder(tmp_path / "new", network).latest(), network)
-
-
 # -- where it is written
 
 
