@@ -71,7 +71,7 @@ def run(argv: Sequence[str]) -> int:
         if getattr(flags, name) is not None:
             check_size("", name, getattr(flags, name), least)
     with Deadline():
-        found, about = _play(flags, Path(flags.run_dir))
+        found, about = _play(flags, RunDirectory(Path(flags.run_dir)))
     if flags.json:
         report = {name: found[metric] for name, metric in _REPORTED.items()}
         report = {**report, "episodes": int(found["eval/episodes"]), **about}
@@ -82,24 +82,23 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _play(flags: _Flags, run_dir: Path) -> tuple[dict[str, float], dict[str, Any]]:
+def _play(flags: _Flags, directory: RunDirectory) -> tuple[dict[str, float], dict[str, Any]]:
     """The metrics of the episodes, and facts of the run."""
-    directory = RunDirectory(run_dir)
-    stored, settings = directory.read_settings(), directory.settings()
+    stored = directory.read_settings()
+    settings = RunSettings.of(stored)
     read_checkpoint(directory, flags.checkpoint)  # at once, not only after the engine is there
     with settings.engine(choose_backend(flags.backend, stored.get("backend")), flags.device) as engine:
         count = flags.num_envs or evaluation_envs(settings, flags.episodes)
         loaded = load_run(directory.path, flags.checkpoint, count)
         with contextlib.closing(loaded.env) as env:
             found = evaluate(settings, env, loaded.network, flags.episodes, flags.seed, not flags.stochastic)
-        checkpoint = loaded.checkpoint
         return found, {
             "env": settings.env_id,
-            "step": checkpoint.manifest.step,
+            "step": loaded.checkpoint.manifest.step,
             "backend": engine.name,
             "deterministic": not flags.stochastic,
             "seed": flags.seed,
-            "checkpoint": str(checkpoint.path),
+            "checkpoint": str(loaded.checkpoint.path),
         }
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from multippo.arguments import did_you_mean
 from multippo.errors import UsageError
-from multippo.runs.settings import TRUTH, Setting, fields_of, name_of, readable, shown, takes_several
+from multippo.runs.settings import TRUTH, Setting, convert, fields_of, name_of, readable, shown, takes_several
 
 _Flags = TypeVar("_Flags")
 
@@ -81,7 +81,7 @@ def given_flags(command: str, description: str, settings: Iterable[Setting], arg
             f"unexpected {others[len(positionals)]!r}: multippo {command} takes {expected} alone without a flag's name."
         )
     texts |= {name: [word] for name, word in zip(positionals, others, strict=False)}
-    return {name: known[name].read(" ".join(values)) for name, values in texts.items()}
+    return {name: convert(" ".join(values), known[name].hint, name) for name, values in texts.items()}
 
 
 def _values(setting: Setting, words: collections.deque[str]) -> list[str]:

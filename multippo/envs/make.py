@@ -11,14 +11,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from multippo.arguments import check_size, refuse_unknown
 from multippo.envs.api import Env
 from multippo.envs.host.host_env import GymnasiumEnv
-from multippo.envs.host.vector_forms import Vectorization, Wrapper, first_made, vectorize, vectorize_id
+from multippo.envs.host.vector_forms import Vectorization, Wrapper, creator, first_made, vectorize, vectorize_id
 from multippo.envs.host.workers import WORKER_TIMEOUT_S
 from multippo.envs.registry import FAMILIES, maker, refuse_other_interface, register_hidden_velocities, unknown_env
 from multippo.envs.wrappers import (
@@ -102,7 +101,8 @@ def _takers(env: Any) -> list[Any]:
         family = env.partition("/")[0]
         if family in FAMILIES:
             return [maker(family)]
-        return [_make_gymnasium, TimeLimit, _creator(gymnasium.registry[env.removeprefix("gymnasium/")])]
+        spec = gymnasium.registry[env.removeprefix("gymnasium/")]
+        return [_make_gymnasium, TimeLimit, creator(spec.entry_point or spec.vector_entry_point)]
     if _is_functional(env):
         from multippo.envs.functional.functional_env import FunctionalEnv
 
@@ -117,13 +117,6 @@ def _is_functional(env: Any) -> bool:
         and not isinstance(env, Env | gymnasium.Env | VectorEnv)
         and all(callable(getattr(env, method, None)) for method in ("reset", "step"))
     )
-
-
-def _creator(spec: EnvSpec) -> Callable[..., Any]:
-    """The class or function that makes a registered environment."""
-    entry = spec.entry_point or spec.vector_entry_point
-    assert entry is not None
-    return load_env_creator(entry) if isinstance(entry, str) else entry
 
 
 _INTERNAL = {"env", "env_id", "name", "constructors", "can_repeat", "vector_env", "remake"}

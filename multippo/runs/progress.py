@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
@@ -85,8 +86,8 @@ class PlainProgress(Progress):
             return
         self._last_line = time.perf_counter()
         percent = min(100, 100 * iteration // self._total)
-        step, score, speed, left = (words[name] for name in ("step", "score", "speed", "left"))
-        self.note(f"step {step} ({percent}%)  return {score}  {speed} steps/s  {left} left")
+        line = "step {step} ({percent}%)  return {score}  {speed} steps/s  {left} left"
+        self.note(line.format(percent=percent, **words))
 
     def note(self, text: str) -> None:
         """Writes a line."""
@@ -150,14 +151,12 @@ def make_progress(kind: str, total_steps: int, total_iterations: int, stream: Te
     totals = total_steps, total_iterations
     if kind == "off":
         return Progress(*totals)
-    if kind == "plain" or (kind == "auto" and not stream.isatty()):
+    draws = stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    if kind == "plain" or (kind == "auto" and not draws):
         return PlainProgress(*totals, stream)
     from rich.console import Console
 
-    console = Console(file=stream, force_terminal=True if kind == "bar" else None)
-    if kind == "auto" and (console.is_dumb_terminal or not console.is_terminal):
-        return PlainProgress(*totals, stream)
-    return BarProgress(*totals, console)
+    return BarProgress(*totals, Console(file=stream, force_terminal=True))
 
 
 def _duration(seconds: float) -> str:

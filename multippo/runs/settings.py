@@ -376,7 +376,7 @@ def settings_of(found: Mapping[str, Any], known: Mapping[str, Setting], source: 
         if name in settings:
             raise UsageError(f"{source} names {name!r} twice; leave one of them out.")
         try:
-            settings[name] = known[name].read(value)
+            settings[name] = convert(value, known[name].hint, name)
         except UsageError as error:
             raise UsageError(f"{source}: {error}") from error
     return settings
@@ -428,10 +428,6 @@ class Setting(NamedTuple):
     def flag(self) -> str:
         """The name on a command line."""
         return "--" + self.name.replace("_", "-")
-
-    def read(self, value: Any) -> Any:
-        """A value from a file or a command line, see ``convert``."""
-        return convert(value, self.hint, self.name)
 
 
 def fields_of(cls: type, group: str, *, prefix: str = "") -> list[Setting]:

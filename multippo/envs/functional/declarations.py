@@ -17,9 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from multippo.arguments import describe
 from multippo.envs.observations import mismatch
-from multippo.networks.factories.observations import check_keys
+from multippo.networks.factories.observations import check_keys, map_space
 
 
 def functional_observation_space(env: Any, declared: spaces.Space[Any] | None, obs: Any) -> spaces.Space[Any]:
@@ -40,7 +39,7 @@ def functional_observation_space(env: Any, declared: spaces.Space[Any] | None, o
     space = declared if declared is not None else getattr(env, "observation_space", None)
     if not isinstance(space, spaces.Space):
         return _infer(obs, "observation")
-    _check(space, obs, "observation", f"{type(env).__name__}.reset")
+    _check(space, obs, f"{type(env).__name__}.reset")
     return space
 
 
@@ -87,30 +86,24 @@ def _infer(obs: Any, path: str) -> spaces.Space[Any]:
     return spaces.Box(-np.inf, np.inf, obs.shape, np.float32)
 
 
-def _check(space: spaces.Space[Any], obs: Any, path: str, name: str) -> None:
-    if isinstance(space, spaces.Dict):
-        check_keys(space, path)
-        if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
-            raise mismatch(path, describe(obs), f"a dict with the entries {sorted(space.spaces)}", name)
-        for key, sub in space.spaces.items():
-            _check(sub, obs[key], f"{path}[{key!r}]", name)
-    elif isinstance(space, spaces.Tuple):
-        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
-            raise mismatch(path, describe(obs), f"a tuple of {len(space.spaces)} entries", name)
-        for index, sub in enumerate(space.spaces):
-            _check(sub, obs[index], f"{path}[{index}]", name)
-    elif not isinstance(space, spaces.Box):
-        raise ValueError(
-            f"The observation space {path} = {space} of {name} is not supported: a functional environment can observe "
-            "a Box, and Dict and Tuple of those. Return categories one-hot."
-        )
-    else:
-        shape = getattr(obs, "shape", None)
-        if shape != space.shape:
-            received = f"a {type(obs).__name__}" if shape is None else f"shape {shape}"
-            raise mismatch(path, received, f"shape {space.shape}", name)
-        if jnp.issubdtype(obs.dtype, jnp.inexact) and space.dtype.kind != "f":
-            raise mismatch(path, f"{obs.dtype.name} values", f"{space.dtype.name} values", name)
+def _check(space: spaces.Space[Any], obs: Any, name: str) -> None:
+    expected, received = (
+        {f"observation{jax.tree_util.keystr(path)}": leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        for tree in (map_space(lambda leaf: leaf, space), obs)
+    )
+    if expected.keys() != received.keys():
+        raise mismatch("observation", f"the leaves {list(received)}", f"{list(expected)}", name)
+    for path, leaf in received.items():
+        declared = expected[path]
+        if not isinstance(declared, spaces.Box):
+            raise ValueError(
+                f"The observation space {path} = {declared} of {name} is not supported: a functional environment can "
+                "observe a Box, and Dict and Tuple of those. Return categories one-hot."
+            )
+        if leaf.shape != declared.shape:
+            raise mismatch(path, f"shape {leaf.shape}", f"shape {declared.shape}", name)
+        if jnp.issubdtype(leaf.dtype, jnp.inexact) and declared.dtype.kind != "f":
+            raise mismatch(path, f"{leaf.dtype.name} values", f"{declared.dtype.name} values", name)
 
 
 TRUNCATION_KEYS = ("truncation", "truncated", "time_out")

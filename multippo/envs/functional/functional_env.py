@@ -251,6 +251,7 @@ class FunctionalEnv(Env):
         entry, unsound = sound_starts(drawn.obs, drawn.reward, jnp.arange(self.num_envs), everywhere)
         simulator = take(drawn, entry, self._shared)
         obs = as_declared(self.observation_space, simulator.obs)
+        zeros = jnp.zeros(self.num_envs, jnp.int32)
         return EnvState(
             obs=obs,
             reward=jax.tree.map(jnp.zeros_like, simulator.reward),
@@ -259,16 +260,13 @@ class FunctionalEnv(Env):
             final_obs=obs,
             valid=everywhere,
             metrics=self._metrics(simulator),
-            internal=FunctionalState(
-                simulator, pool, jnp.zeros(self.num_envs, jnp.int32), jnp.zeros(self.num_envs, jnp.int32)
-            ),
+            internal=FunctionalState(simulator, pool, draws=zeros, steps=zeros),
             broken=-unsound,
         )
 
     def _trace_step(self, internal: FunctionalState, action: Any) -> EnvState:
-        last, steps, (reward, metrics), done, cut = self._advance(
-            internal.simulator, internal.steps, self._actions(action)
-        )
+        action = self._actions(action)
+        last, steps, (reward, metrics), done, cut = self._advance(internal.simulator, internal.steps, action)
         # What a terminated episode shows last is of no account.
         broken = broken_leaf(jnp, last.obs, reward, ~done | cut, jnp.ones(self.num_envs, jnp.bool_))
         blown = broken > 0
@@ -278,6 +276,7 @@ class FunctionalEnv(Env):
         simulator = select(ended, take(internal.pool, entry, self._shared), last, self._shared)
         none = jax.tree.map(jnp.zeros_like, (reward, metrics))
         reward, metrics = select(blown, none, (reward, metrics))
+        draws = internal.draws + ended.astype(jnp.int32)
         return EnvState(
             obs=as_declared(self.observation_space, simulator.obs),
             reward=reward,
@@ -288,12 +287,7 @@ class FunctionalEnv(Env):
             final_obs=as_declared(self.observation_space, select(blown, simulator.obs, last.obs)),
             valid=jnp.ones(self.num_envs, jnp.bool_),
             metrics=metrics,
-            internal=FunctionalState(
-                simulator,
-                internal.pool,
-                internal.draws + ended.astype(jnp.int32),
-                jnp.where(ended, 0, steps),
-            ),
+            internal=FunctionalState(simulator, internal.pool, draws, jnp.where(ended, 0, steps)),
             broken=jnp.where(blown, broken, -unsound),
         )
 

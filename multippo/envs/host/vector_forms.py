@@ -160,7 +160,12 @@ def _report_difference(env_id: str, difference: str) -> None:
 
 
 def _parameters(entry_point: Any) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point).parameters
+    return inspect.signature(creator(entry_point)).parameters
+
+
+def creator(entry_point: Any) -> Callable[..., Any]:
+    """The class or function at a registered entry point."""
+    return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
 class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
