@@ -16,12 +16,14 @@ For a Box of integers, per dimension:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from multippo.arguments import describe
 from multippo.integer_boxes import MOST_CHOICES, is_integer_box, num_choices
 
 ActionMap = Callable[[Any], Any]
@@ -52,7 +54,8 @@ def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np, path:
         return _IntegerMap(space, 2, 0, num_envs, xp, path)
     if isinstance(space, spaces.Dict):
         parts = space.spaces.items()
-        return _DictMap({key: make_action_map(sub, num_envs, xp, f"{path}[{key!r}]") for key, sub in parts}, path)
+        maps = {key: make_action_map(sub, num_envs, xp, f"{path}[{key!r}]") for key, sub in parts}
+        return functools.partial(_map_dict, maps, path)
     raise ValueError(
         f"The action space {path} = {space} of type {type(space).__name__} is not supported; supported are Box (of "
         f"floats, or of at most {MOST_CHOICES} integers in each dimension), Discrete, MultiDiscrete, MultiBinary, and "
@@ -115,18 +118,13 @@ class _IntegerMap:
         return action if self._start is None else action + self._start.astype(dtype)
 
 
-class _DictMap:
-    def __init__(self, maps: dict[str, ActionMap], path: str) -> None:
-        self._maps, self._path = maps, path
-
-    def __call__(self, action: Any) -> Any:
-        if not isinstance(action, dict) or action.keys() != self._maps.keys():
-            received = f"the keys {sorted(action)}" if isinstance(action, dict) else "no keys"
-            raise ValueError(
-                f"The action for {self._path} has {received}; expected a dict with the keys {sorted(self._maps)}: give "
-                "the network one action head per key."
-            )
-        return {key: action_map(action[key]) for key, action_map in self._maps.items()}
+def _map_dict(maps: dict[str, ActionMap], path: str, action: Any) -> Any:
+    if not isinstance(action, dict) or action.keys() != maps.keys():
+        raise ValueError(
+            f"The action for {path} is {describe(action)}; expected a dict with the entries {sorted(maps)}: give the "
+            "network one action head per key."
+        )
+    return {key: action_map(action[key]) for key, action_map in maps.items()}
 
 
 def _check_shape(action: Any, shape: tuple[int, ...], path: str) -> None:
