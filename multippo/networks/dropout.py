@@ -6,15 +6,13 @@ import math
 from typing import Any
 
 from multippo.arguments import describe, is_number
-from multippo.networks.core import random_state
-from multippo.networks.core.random_state import RandomState
-from multippo.networks.core.unrolling import check_steps
+from multippo.networks.core.random_state import Drawing, RandomState, draw_ahead
 from multippo.networks.tree_layers import as_float
-from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.random import Rngs, check_rngs
+from multippo.networks.types import StatefulModuleOutput
+from multippo.random import Rngs
 
 
-class Dropout(StatefulModule):
+class Dropout(Drawing):
     """Sets features to 0 at random (Srivastava et al., 2014, JMLR 15, section 4): ``y = x m / (1 - rate)``.
 
     Each number of the mask m is 1 with probability ``1 - rate``, else 0, drawn for each environment and step from the
@@ -35,56 +33,35 @@ class Dropout(StatefulModule):
         if not is_number(rate) or not 0 <= rate < 1:
             raise ValueError(f"Dropout(rate={rate!r}) is not possible: expected a number of at least 0 and below 1.")
         self.rate = float(rate)
-        self.base_key = random_state.base_key(check_rngs("Dropout", rngs))
-        self.deterministic = False
+        super().__init__(rngs)
 
     def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, ...]`` to the same shape."""
-        self._check_input(x)
-        random_state.check_random_state("Dropout", state, x.shape[0])
-        kept = rollout_extras
-        if kept is None:
-            kept = self._kept(x, 1, lambda size: random_state.noise(self, self._draw, state, (size,)))
-        return self._finish(random_state.advance(state), x, kept)
+        return self._run(state, x, None, rollout_extras)
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """All steps at once: no step's mask depends on another's."""
-        self._check_input(xs)
-        check_steps("Dropout", xs, done)
-        random_state.check_random_state("Dropout", state, done.shape[1])
-        time, kept = done.shape[0], rollout_extras
-        if kept is None:
-            kept = self._kept(xs, 2, lambda size: random_state.noise_over_time(self, self._draw, state, time, (size,)))
-        return self._finish(random_state.advance(state, time), xs, kept)
+        return self._run(state, xs, done, rollout_extras)
 
-    def _check_input(self, x: Any) -> None:
+    def _run(self, state: RandomState, x: Any, done: Any, kept: Any) -> StatefulModuleOutput:
         if not getattr(x, "shape", ()):
             raise TypeError(f"Dropout got {describe(x)}; expected an array with a batch axis.")
-
-    def _kept(self, x: Any, lead: int, noise: Any) -> Any:
-        """The mask ``[..., F]`` of an input with ``lead`` leading axes; all True where nothing is dropped."""
+        self._check_run(state, x, done)
+        xp, lead = self.xp, 1 if done is None else 2
         size = math.prod(x.shape[lead:])
-        if self.deterministic:
-            return self.xp.ones_like(self.xp.reshape(x, (*x.shape[:lead], size)), dtype=self.xp.bool)
-        return noise(size) >= self.rate
-
-    def _draw(self, key: Any, shape: tuple[int, ...]) -> Any:
-        return self.random.uniform(key, shape)
-
-    def _finish(self, state: RandomState, x: Any, kept: Any) -> StatefulModuleOutput:
-        x, xp = as_float(self, x), self.xp
+        if kept is None and self.deterministic:
+            kept = xp.ones_like(xp.reshape(x, (*x.shape[:lead], size)), dtype=xp.bool)
+        elif kept is None:
+            kept = self._noise(state, (size,), done) >= self.rate
+        state, x = self._advanced(state, done), as_float(self, x)
         if self.deterministic:
             return StatefulModuleOutput(state, x, rollout_extras=kept)
         scaled = x / (1.0 - self.rate)
         output = xp.where(xp.reshape(kept, x.shape), scaled, xp.zeros_like(scaled))
         return StatefulModuleOutput(state, output, rollout_extras=kept)
 
-    def initialize_state(self, batch_size: int) -> RandomState:
-        """A key for each environment. It outlives episodes: resets keep it."""
-        return random_state.new_random_state(self, self.base_key[...], batch_size)
-
     def draw_ahead(self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False) -> RandomState:
         """The carry with the noise of the next steps; replay needs none, since it has the masks."""
         if replay or rollout_extras.ndim > 2:  # [T, B, F]: a rollout's
             return state
-        return random_state.draw_ahead(self, self._draw, state, num_steps, rollout_extras.shape[-1:])
+        return draw_ahead(self, self._draw, state, num_steps, rollout_extras.shape[-1:])

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from multippo.arguments import check_features, check_flag, check_number, check_size, describe, known_keywords, require
 from multippo.networks.activations import softplus
 from multippo.networks.core import random_state
-from multippo.networks.core.random_state import RandomState
-from multippo.networks.core.unrolling import check_steps, reset_where
+from multippo.networks.core.random_state import Drawing, RandomState
+from multippo.networks.core.unrolling import reset_where
 from multippo.networks.samplers.distributions import Gaussian, gaussian_kl
-from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.random import Rngs, check_rngs
+from multippo.networks.types import StatefulModuleOutput
+from multippo.random import Rngs
 
 _LARGEST = 1e8
 """Bound of means and standard deviations, whose squares are finite in float32."""
@@ -20,7 +20,7 @@ _LARGEST = 1e8
 _LEAST_STD = 1e-6
 
 
-class _Bottleneck(StatefulModule):
+class _Bottleneck(Drawing):
     """Base of variational bottlenecks: turns an input into a code."""
 
     def __init__(self, latent_size: int, rngs: Rngs, kl_weight: float = 1.0, min_std: float = 1e-6) -> None:
@@ -28,32 +28,19 @@ class _Bottleneck(StatefulModule):
         self.latent_size = check_size(kind, "latent_size", latent_size)
         self.kl_weight = check_number(kind, "kl_weight", kl_weight, least=0)
         self.min_std = check_number(kind, "min_std", min_std, least=0)
-        self.base_key = random_state.base_key(check_rngs(kind, rngs))
-        self.deterministic = False
+        super().__init__(rngs)
 
-    def _check(self, state: Any, x: Any, done: Any = None) -> None:
-        kind = type(self).__name__
-        check_features(kind, x, 2 * self.latent_size)
-        if done is not None:
-            check_steps(kind, x, done)
-        random_state.check_random_state(kind, state, x.shape[-2])
-
-    def _noise(self, state: RandomState, time: int | None = None) -> Any:
-        """Noise of one step, or of several; None where the code is its mean."""
-        if self.deterministic:
-            return None
-        shape = (self.latent_size,)
-        if time is None:
-            return random_state.noise(self, self._draw, state, shape)
-        return random_state.noise_over_time(self, self._draw, state, time, shape)
-
-    def _encode(self, x: Any, noise: Any) -> tuple[Gaussian, Any]:
-        """The code's distribution and a sample of it; its mean without noise."""
+    def _encode(self, state: RandomState, x: Any, done: Any) -> tuple[Gaussian, Any]:
+        """The code's distribution and a sample of it, or its mean; of one step, or of all steps of ``done``."""
+        check_features(type(self).__name__, x, 2 * self.latent_size)
+        self._check_run(state, x, done)
         mean = self._held(x[..., : self.latent_size])
         std = self._held(softplus(self.xp, x[..., self.latent_size :]) + self.min_std)
         if self.min_std < _LEAST_STD:  # softplus itself underflows to 0
             std = self.xp.maximum(std, self.xp.full_like(std, _LEAST_STD))
-        return Gaussian(mean, std), mean if noise is None else mean + std * noise
+        if self.deterministic:
+            return Gaussian(mean, std), mean
+        return Gaussian(mean, std), mean + std * self._noise(state, (self.latent_size,), done)
 
     def _held(self, x: Any) -> Any:
         still = self.engine.stop_gradient(x)
@@ -90,25 +77,18 @@ class VariationalBottleneck(_Bottleneck):
 
     def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, 2 L]`` to ``[B, L]``."""
-        self._check(state, x)
-        return self._finish(random_state.advance(state), x, self._noise(state))
+        return self._run(state, x, None)
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once: no step's noise depends on another's."""
-        self._check(state, xs, done)
-        time = done.shape[0]
-        return self._finish(random_state.advance(state, time), xs, self._noise(state, time))
+        return self._run(state, xs, done)
 
-    def _finish(self, state: RandomState, x: Any, noise: Any) -> StatefulModuleOutput:
-        code, z = self._encode(x, noise)
+    def _run(self, state: RandomState, x: Any, done: Any) -> StatefulModuleOutput:
+        code, z = self._encode(state, x, done)
         standard = Gaussian(self.xp.zeros_like(z), self.xp.ones_like(z))
         kl = self.xp.sum(gaussian_kl(self.xp, code, standard), axis=-1)
         metrics = {"kl": kl, "std": self.xp.mean(code.std, axis=-1)}
-        return StatefulModuleOutput(state, z, self.kl_weight * kl, metrics)
-
-    def initialize_state(self, batch_size: int) -> RandomState:
-        """A key for each environment. It outlives episodes: resets keep it."""
-        return random_state.new_random_state(self, self.base_key[...], batch_size)
+        return StatefulModuleOutput(self._advanced(state, done), z, self.kl_weight * kl, metrics)
 
     def draw_ahead(self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False) -> RandomState:
         """The carry with the noise of the next steps, which a replay needs as well."""
@@ -179,28 +159,25 @@ class AR1VariationalBottleneck(_Bottleneck):
 
     def __call__(self, state: CodeState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, 2 L]`` to ``[B, L]``."""
-        self._check_code(state, x)
-        code, z = self._encode(x, self._noise(state.random))
+        code, z = self._coded(state, x, None)
         after = CodeState(random_state.advance(state.random), z, self.xp.ones_like(state.has_previous))
         return self._compared(after, code, z, state.previous, state.has_previous)
 
     def unroll(self, state: CodeState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once: the codes do not depend on one another."""
-        self._check_code(state, xs, done)
-        xp, time = self.xp, done.shape[0]
-        code, z = self._encode(xs, self._noise(state.random, time))
+        xp, (code, z) = self.xp, self._coded(state, xs, done)
         previous = xp.concat((state.previous[None], z[:-1]), axis=0)
         has_previous = xp.concat((state.has_previous[None], ~done[:-1]), axis=0)
-        after = CodeState(random_state.advance(state.random, time), z[-1], xp.ones_like(state.has_previous))
+        after = CodeState(self._advanced(state.random, done), z[-1], xp.ones_like(state.has_previous))
         return self._compared(reset_where(self, done[-1], after), code, z, previous, has_previous)
 
-    def _check_code(self, state: Any, x: Any, done: Any = None) -> None:
+    def _coded(self, state: Any, x: Any, done: Any) -> tuple[Gaussian, Any]:
         if not isinstance(state, CodeState):
             raise ValueError(
                 f"{type(self).__name__} got {describe(state)} as its state; expected a CodeState, as "
                 "initialize_state(batch_size) makes it."
             )
-        self._check(state.random, x, done)
+        return self._encode(state.random, x, done)
 
     def _compared(
         self, state: CodeState, code: Gaussian, z: Any, previous: Any, has_previous: Any
@@ -222,8 +199,7 @@ class AR1VariationalBottleneck(_Bottleneck):
     def initialize_state(self, batch_size: int) -> CodeState:
         """A key for each environment, and no code yet."""
         previous = self.zeros((batch_size, self.latent_size))
-        random = random_state.new_random_state(self, self.base_key[...], batch_size)
-        return CodeState(random, previous, previous[:, 0] > 0)
+        return CodeState(super().initialize_state(batch_size), previous, previous[:, 0] > 0)
 
     def reset_state(self, prev_state: CodeState) -> CodeState:
         """No code yet; the key goes on."""

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from multippo.arguments import describe
 from multippo.networks.core.binding import Variable
-from multippo.networks.core.unrolling import check_rows
+from multippo.networks.core.unrolling import check_rows, check_steps
+from multippo.networks.types import StatefulModule
 from multippo.random import Rngs, check_rngs
 
 Draw = Callable[[Any, tuple[int, ...]], Any]
@@ -49,32 +50,19 @@ def new_random_state(module: Any, key: Any, batch_size: int) -> RandomState:
     return RandomState(keys, module.xp.zeros_like(keys[:, 0]))
 
 
-def check_random_state(kind: str, state: Any, batch: int) -> None:
-    """Raises a ValueError unless ``state`` is a ``RandomState`` of ``batch`` rows, a stream for each environment."""
-    if not isinstance(state, RandomState):
-        raise ValueError(
-            f"{kind} got {describe(state)} as its state; expected a RandomState, as initialize_state({batch}) makes it."
-        )
-    check_rows(kind, state.count, batch)
-
-
 def advance(state: RandomState, steps: int = 1) -> RandomState:
     """The state ``steps`` later."""
     return state._replace(count=state.count + steps)
 
 
-def noise(module: Any, draw: Draw, state: RandomState, shape: tuple[int, ...]) -> Any:
-    """The noise ``[B, *shape]`` of the step at hand."""
+def noise(module: Any, draw: Draw, state: RandomState, shape: tuple[int, ...], steps: int | None = None) -> Any:
+    """The noise ``[B, *shape]`` of the step at hand, or ``[T, B, *shape]`` of ``steps`` steps from there."""
     if state.tape is not None:
-        return _taped(module, state, 1, shape)[0]
-    return draw(module.random.fold_in(state.key, state.count), shape)
-
-
-def noise_over_time(module: Any, draw: Draw, state: RandomState, steps: int, shape: tuple[int, ...]) -> Any:
-    """The noise ``[T, B, *shape]`` of ``steps`` steps from the state at hand."""
-    if state.tape is not None:
-        return _taped(module, state, steps, shape)
-    counts = state.count + module.random.words_to(steps, state.key)[:, None]
+        taped = _taped(module, state, steps or 1, shape)
+        return taped[0] if steps is None else taped
+    counts = state.count
+    if steps is not None:
+        counts = counts + module.random.words_to(steps, state.key)[:, None]
     return draw(module.random.fold_in(state.key, counts), shape)
 
 
@@ -92,9 +80,49 @@ def _taped(module: Any, state: RandomState, steps: int, shape: tuple[int, ...]) 
 def draw_ahead(module: Any, draw: Draw, state: RandomState, steps: int, shape: tuple[int, ...]) -> RandomState:
     """The state with a tape of the next ``steps`` steps."""
     fresh = state._replace(tape=None, tape_start=None)
-    tape = module.xp.moveaxis(noise_over_time(module, draw, fresh, steps, shape), 0, 1)
+    tape = module.xp.moveaxis(noise(module, draw, fresh, shape, steps), 0, 1)
     # An array of its own: torch compiles once more for arguments that are one and the same tensor.
     return fresh._replace(tape=tape, tape_start=state.count + 0)
+
+
+class Drawing(StatefulModule):
+    """A module that draws: its carry is a key and a step count for each environment.
+
+    Args:
+        rngs: Source of the key.
+    """
+
+    def __init__(self, rngs: Rngs) -> None:
+        self.base_key = base_key(check_rngs(type(self).__name__, rngs))
+        self.deterministic = False
+
+    def _draw(self, key: Any, shape: tuple[int, ...]) -> Any:
+        """Noise of the kind the module needs."""
+        return self.random.uniform(key, shape)
+
+    def _noise(self, state: RandomState, shape: tuple[int, ...], done: Any) -> Any:
+        """The noise of one step, or of all steps of ``done``."""
+        return noise(self, self._draw, state, shape, None if done is None else done.shape[0])
+
+    def _advanced(self, state: RandomState, done: Any) -> RandomState:
+        return advance(state, 1 if done is None else done.shape[0])
+
+    def _check_run(self, state: Any, x: Any, done: Any) -> None:
+        """Checks an input ``[B, ...]``, or with ``done`` ``[T, B, ...]``, and that the carry is of as many rows."""
+        kind, batch = type(self).__name__, x.shape[0]
+        if done is not None:
+            check_steps(kind, x, done)
+            batch = done.shape[1]
+        if not isinstance(state, RandomState):
+            raise ValueError(
+                f"{kind} got {describe(state)} as its state; expected a RandomState, as initialize_state({batch}) "
+                "makes it."
+            )
+        check_rows(kind, state.count, batch)
+
+    def initialize_state(self, batch_size: int) -> Any:
+        """A key for each environment. It outlives episodes: resets keep it."""
+        return new_random_state(self, self.base_key[...], batch_size)
 
 
 def reseed(random: Any, tree: Any, key: Any) -> Any:

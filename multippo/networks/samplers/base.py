@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 from multippo.arguments import check_number, describe, is_integer, is_the_librarys, require
 from multippo.networks.core import random_state
 from multippo.networks.core.outputs import Draw, recorders
-from multippo.networks.core.random_state import RandomState
-from multippo.networks.core.unrolling import check_steps
-from multippo.networks.types import StatefulModule, StatefulModuleOutput
-from multippo.random import Rngs, check_rngs
+from multippo.networks.core.random_state import Drawing, RandomState
+from multippo.networks.types import StatefulModuleOutput
+from multippo.random import Rngs
 
 
-class ActionSampler(StatefulModule):
+class ActionSampler(Drawing):
     """Base of the samplers.
 
     The output is ``{"action", "log_likelihood", "entropy"}``: ``[B, *action shape]``, ``[B]`` and ``[B]``, sums over an
@@ -43,10 +42,8 @@ class ActionSampler(StatefulModule):
     """Axes of the distribution's parameters behind time and batch; None where they are not known."""
 
     def __init__(self, rngs: Rngs, entropy_weight: float = 0.0) -> None:
-        kind = type(self).__name__
-        self.entropy_weight = check_number(kind, "entropy_weight", entropy_weight, least=0)
-        self.base_key = random_state.base_key(check_rngs(kind, rngs))
-        self.deterministic = False
+        self.entropy_weight = check_number(type(self).__name__, "entropy_weight", entropy_weight, least=0)
+        super().__init__(rngs)
 
     @abc.abstractmethod
     def distribution(self, x: Any) -> Any:
@@ -70,13 +67,9 @@ class ActionSampler(StatefulModule):
     def kl_divergence(self, old: Any, new: Any) -> Any:
         """KL(old || new) in closed form, ``[B]`` (``[T, B]``), of two results of ``distribution``."""
 
-    @abc.abstractmethod
     def _noise_shape(self, raw_action: Any, parameters: Any) -> tuple[int, ...]:
         """Shape of one environment's noise, from an emitted sample (or None) and the parameters (or None)."""
-
-    @abc.abstractmethod
-    def _draw(self, key: Any, shape: tuple[int, ...]) -> Any:
-        """Noise of the kind the distribution needs."""
+        return (parameters[0] if raw_action is None else raw_action).shape[-1:]
 
     @abc.abstractmethod
     def _sample(self, parameters: Any, noise: Any) -> Any:
@@ -88,26 +81,16 @@ class ActionSampler(StatefulModule):
 
     def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """Samples, or evaluates the stored sample; ``[B, ...]`` inputs."""
-        parameters, noise = self._checked(x, 1), None
-        random_state.check_random_state(type(self).__name__, state, parameters[0].shape[0])
-        if self._needs_noise(state, rollout_extras):
-            noise = random_state.noise(self, self._draw, state, self._noise_shape(rollout_extras, parameters))
-        out = self._finish(random_state.advance(state), parameters, noise, rollout_extras)
+        out = self._run(state, x, None, rollout_extras)
         for draws in recorders:
             # With a mask some choices may never be there; what a user's class makes of its input is its own.
             known = is_the_librarys(type(self)) and not isinstance(x, Mapping)
-            draws.append(Draw(self, out.output["action"], self.num_choices(parameters) if known else None))
+            draws.append(Draw(self, out.output["action"], self.num_choices(self.distribution(x)) if known else None))
         return out
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """All steps at once: no step's noise depends on another's."""
-        time, parameters, noise = done.shape[0], self._checked(xs, 2), None
-        check_steps(type(self).__name__, parameters[0], done)
-        random_state.check_random_state(type(self).__name__, state, done.shape[1])
-        if self._needs_noise(state, rollout_extras):
-            shape = self._noise_shape(rollout_extras, parameters)
-            noise = random_state.noise_over_time(self, self._draw, state, time, shape)
-        return self._finish(random_state.advance(state, time), parameters, noise, rollout_extras)
+        return self._run(state, xs, done, rollout_extras)
 
     def _checked(self, x: Any, lead: int) -> Any:
         """The distribution of an input with ``lead`` axes of time and batch."""
@@ -127,7 +110,11 @@ class ActionSampler(StatefulModule):
         # Noise drawn ahead of a replay is there to be used: the loss weighs the entropy itself then.
         return sampling or (self.estimates_entropy and (self.entropy_weight != 0.0 or state.tape is not None))
 
-    def _finish(self, state: RandomState, parameters: Any, noise: Any, rollout_extras: Any) -> StatefulModuleOutput:
+    def _run(self, state: RandomState, x: Any, done: Any, rollout_extras: Any) -> StatefulModuleOutput:
+        parameters, noise = self._checked(x, 1 if done is None else 2), None
+        self._check_run(state, parameters[0], done)
+        if self._needs_noise(state, rollout_extras):
+            noise = self._noise(state, self._noise_shape(rollout_extras, parameters), done)
         if rollout_extras is None:
             # A rollout's sample is data to the loss, also when replay is run without having stored it.
             raw_action = self.engine.stop_gradient(self._sample(parameters, None if self.deterministic else noise))
@@ -135,7 +122,7 @@ class ActionSampler(StatefulModule):
             raw_action = rollout_extras
         action, log_likelihood, entropy = self._evaluate(parameters, raw_action, noise)
         return StatefulModuleOutput(
-            next_state=state,
+            next_state=self._advanced(state, done),
             output={"action": action, "log_likelihood": log_likelihood, "entropy": entropy},
             regularization_loss=-self.entropy_weight * entropy,
             metrics={"entropy": entropy},
@@ -146,10 +133,6 @@ class ActionSampler(StatefulModule):
         """Numbers ``[..., A]`` in the shape of an action."""
         shape = self.action_shape
         return action if shape is None or len(shape) == 1 else self.xp.reshape(action, (*action.shape[:-1], *shape))
-
-    def initialize_state(self, batch_size: int) -> RandomState:
-        """A key for each environment. It outlives episodes: resets keep it."""
-        return random_state.new_random_state(self, self.base_key[...], batch_size)
 
     def draw_ahead(self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False) -> RandomState:
         """The carry with the noise of the next steps."""

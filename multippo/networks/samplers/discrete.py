@@ -64,9 +64,6 @@ class CategoricalSampler(ActionSampler):
     def _noise_shape(self, raw_action: Any, parameters: Any) -> tuple[int, ...]:
         return ()
 
-    def _draw(self, key: Any, shape: tuple[int, ...]) -> Any:
-        return self.random.uniform(key, shape)
-
     def _sample(self, parameters: Categorical, noise: Any) -> Any:
         xp, log_probabilities = self.xp, parameters.log_probabilities
         if noise is None:
@@ -211,12 +208,6 @@ class BernoulliSampler(ActionSampler):
     def kl_divergence(self, old: Bernoulli, new: Bernoulli) -> Any:
         """KL(old || new) ``[...]``: the sum over the switches."""
         return self.xp.sum(bernoulli_kl(self.xp, old, new), axis=-1)
-
-    def _noise_shape(self, raw_action: Any, parameters: Any) -> tuple[int, ...]:
-        return (raw_action.shape[-1],) if raw_action is not None else (parameters.logits.shape[-1],)
-
-    def _draw(self, key: Any, shape: tuple[int, ...]) -> Any:
-        return self.random.uniform(key, shape)
 
     def _sample(self, parameters: Bernoulli, noise: Any) -> Any:
         xp = self.xp

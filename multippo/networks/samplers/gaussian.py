@@ -30,10 +30,11 @@ class _GaussianSampler(ActionSampler):
     def __init__(
         self,
         rngs: Rngs,
-        entropy_weight: float,
-        min_std: float,
-        std_scale: float,
-        action_shape: int | tuple[int, ...] | None,
+        entropy_weight: float = 0.0,
+        min_std: float = 1e-3,
+        std_scale: float = 1.0,
+        *,
+        action_shape: int | tuple[int, ...] | None = None,
     ) -> None:
         super().__init__(rngs, entropy_weight)
         kind = type(self).__name__
@@ -58,9 +59,6 @@ class _GaussianSampler(ActionSampler):
     def kl_divergence(self, old: Gaussian, new: Gaussian) -> Any:
         """KL(old || new) ``[...]`` of the Gaussians; a squashing function common to both does not change it."""
         return self.xp.sum(gaussian_kl(self.xp, old, new), axis=-1)
-
-    def _noise_shape(self, raw_action: Any, parameters: Any) -> tuple[int, ...]:
-        return (raw_action.shape[-1],) if raw_action is not None else (parameters.mean.shape[-1],)
 
     def _draw(self, key: Any, shape: tuple[int, ...]) -> Any:
         return self.random.normal(key, shape)
@@ -113,7 +111,7 @@ class NormalSampler(_GaussianSampler):
         state_dependent_std: bool = True,
         initial_std: float | None = None,
     ) -> None:
-        super().__init__(rngs, entropy_weight, min_std, std_scale, action_shape)
+        super().__init__(rngs, entropy_weight, min_std, std_scale, action_shape=action_shape)
         self.state_dependent_std = check_flag("NormalSampler", "state_dependent_std", state_dependent_std)
         if self.state_dependent_std:
             expected = "None where the standard deviation is part of the input"
@@ -167,17 +165,6 @@ class NormalTanhSampler(_GaussianSampler):
     """
 
     estimates_entropy = True
-
-    def __init__(
-        self,
-        rngs: Rngs,
-        entropy_weight: float = 0.0,
-        min_std: float = 1e-3,
-        std_scale: float = 1.0,
-        *,
-        action_shape: int | tuple[int, ...] | None = None,
-    ) -> None:
-        super().__init__(rngs, entropy_weight, min_std, std_scale, action_shape)
 
     def _evaluate(self, parameters: Gaussian, raw_action: Any, noise: Any) -> tuple[Any, Any, Any]:
         xp = self.xp
