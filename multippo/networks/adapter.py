@@ -58,13 +58,7 @@ class PPOAdapter(Container):
         for port in ("action", "value"):
             check_child(self.engine, f"PPOAdapter({port}=...)", named.get(port))
         self.keys = ("action", "value")
-        self.is_list = False
         self.action, self.value = named["action"], named["value"]
-
-    @property
-    def children_by_key(self) -> dict[Any, StatefulModule]:
-        """The two ports."""
-        return {"action": self.action, "value": self.value}
 
     def _route(self, children: Pass, x: Any) -> PPONetworkOutput:
         samples = children.run("action", x)

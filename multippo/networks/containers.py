@@ -33,8 +33,11 @@ __all__ = [
 class Container(Parent):
     """A module whose state and snapshots are those of its children, keyed as the children are.
 
-    A subclass calls ``_adopt`` in its constructor and implements ``_route``.
+    A subclass calls ``_adopt`` in its constructor, or holds each child as an attribute of its key's name, and
+    implements ``_route``.
     """
+
+    attribute: str | None = None
 
     def _adopt(self, children: Mapping[Any, StatefulModule] | Iterable[StatefulModule], attribute: str) -> None:
         """Stores the children under ``attribute``; a mapping's keys, or positions, become their keys.
@@ -58,7 +61,8 @@ class Container(Parent):
     @property
     def children_by_key(self) -> dict[Any, StatefulModule]:
         """The children in order."""
-        return dict(zip(self.keys, map(getattr(self, self.attribute).__getitem__, self.keys), strict=True))
+        held = None if self.attribute is None else getattr(self, self.attribute)
+        return {key: getattr(self, key) if held is None else held[key] for key in self.keys}
 
     @abc.abstractmethod
     def _route(self, children: Pass, x: Any) -> Any:

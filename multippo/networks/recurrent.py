@@ -20,6 +20,8 @@ from multippo.networks.initializers import lecun_normal, orthogonal
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.random import Rngs, check_rngs
 
+_Kernels = tuple[np.ndarray, np.ndarray]
+
 
 class _Recurrent(StatefulModule):
     """Base of the recurrent layers: the carry is a dict of ``[B, hidden]``, zeros or trained where an episode starts.
@@ -31,26 +33,32 @@ class _Recurrent(StatefulModule):
     entries: ClassVar[tuple[str, ...]] = ("h",)
     scans_in_replay = True
 
-    def _adopt_sizes(self, in_features: int, hidden_features: int, rngs: Rngs) -> None:
+    def _adopt_sizes(self, in_features: int, hidden_features: int, rngs: Rngs, gates: int) -> _Kernels:
+        """Keeps the sizes; returns initial kernels of the input and of the recurrence."""
         kind = type(self).__name__
         self.in_features = check_size(kind, "in_features", in_features)
-        self.hidden_features = check_size(kind, "hidden_features", hidden_features)
+        self.hidden_features = hidden = check_size(kind, "hidden_features", hidden_features)
         check_rngs(kind, rngs)
-
-    def _kernels(self, rngs: Rngs, gates: int) -> tuple[np.ndarray, np.ndarray]:
-        """Initial kernels of the input and of the recurrence."""
-        hidden = self.hidden_features
         input_kernel = lecun_normal()(rngs, (self.in_features, gates * hidden))
         return input_kernel, np.concatenate([orthogonal()(rngs, (hidden, hidden)) for _ in range(gates)], axis=1)
 
-    def _adopt_initial(self, hidden_features: int, trainable: bool) -> None:
+    def _adopt_initial(self, trainable: bool) -> None:
         self.trainable_initial_state = check_flag(type(self).__name__, "trainable_initial_state", trainable)
         for entry in self.entries if trainable else ():
-            setattr(self, f"initial_{entry}", Param(np.zeros(hidden_features)))
+            setattr(self, f"initial_{entry}", Param(np.zeros(self.hidden_features)))
 
     def _empty(self, batch_size: int) -> Any:
         """Zeros ``[B, hidden]`` of the weights' type."""
         return self.core.carry(batch_size)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _carried(self, state: Any, x: Any, done: Any = None) -> list[Any]:
+        """The arrays of a carry, in the order of ``entries``, if it fits an input of one step or of many."""
+        kind = type(self).__name__
+        check_features(kind, x, self.in_features)
+        if done is not None:
+            check_steps(kind, x, done)
+        batch = x.shape[:-1] if done is None else done.shape[1:]
+        return take_carry(kind, state, self.entries, (*batch, self.hidden_features))
 
     def initialize_state(self, batch_size: int) -> Any:
         """The carry of an episode's start."""
@@ -95,24 +103,20 @@ class LSTM(_Recurrent):
         trainable_initial_state: bool = False,
         forget_bias: float = 1.0,
     ) -> None:
-        self._adopt_sizes(in_features, hidden_features, rngs)
-        hidden = self.hidden_features
+        kernels, hidden = self._adopt_sizes(in_features, hidden_features, rngs, 4), self.hidden_features
         bias = np.zeros(4 * hidden)
         bias[hidden : 2 * hidden] = check_number("LSTM", "forget_bias", forget_bias)
-        self.core = self.engine.lstm(*self._kernels(rngs, 4), bias)
-        self._adopt_initial(hidden, trainable_initial_state)
+        self.core = self.engine.lstm(*kernels, bias)
+        self._adopt_initial(trainable_initial_state)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, in]`` to ``[B, hidden]``."""
-        check_features("LSTM", x, self.in_features)
-        h, c = self.core.step(x, *take_carry("LSTM", state, ("h", "c"), (*x.shape[:-1], self.hidden_features)))
+        h, c = self.core.step(x, *self._carried(state, x))
         return StatefulModuleOutput({"h": h, "c": c}, h)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, in]`` to ``[T, B, hidden]``; the input product of all steps is one call."""
-        check_features("LSTM", xs, self.in_features)
-        check_steps("LSTM", xs, done)
-        h, c = take_carry("LSTM", state, ("h", "c"), (done.shape[1], self.hidden_features))
+        h, c = self._carried(state, xs, done)
         fresh = self.reset_state(state)
         hs, h, c = self.core.unroll(xs, h, c, done, fresh["h"], fresh["c"])
         return StatefulModuleOutput({"h": h, "c": c}, hs)
@@ -142,22 +146,18 @@ class GRU(_Recurrent):
     def __init__(
         self, in_features: int, hidden_features: int, rngs: Rngs, *, trainable_initial_state: bool = False
     ) -> None:
-        self._adopt_sizes(in_features, hidden_features, rngs)
-        hidden = self.hidden_features
-        self.core = self.engine.gru(*self._kernels(rngs, 3), np.zeros(3 * hidden), np.zeros(hidden))
-        self._adopt_initial(hidden, trainable_initial_state)
+        kernels, hidden = self._adopt_sizes(in_features, hidden_features, rngs, 3), self.hidden_features
+        self.core = self.engine.gru(*kernels, np.zeros(3 * hidden), np.zeros(hidden))
+        self._adopt_initial(trainable_initial_state)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, in]`` to ``[B, hidden]``."""
-        check_features("GRU", x, self.in_features)
-        h = self.core.step(x, *take_carry("GRU", state, ("h",), (*x.shape[:-1], self.hidden_features)))
+        h = self.core.step(x, *self._carried(state, x))
         return StatefulModuleOutput({"h": h}, h)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, in]`` to ``[T, B, hidden]``; the input product of all steps is one call."""
-        check_features("GRU", xs, self.in_features)
-        check_steps("GRU", xs, done)
-        (h,) = take_carry("GRU", state, ("h",), (done.shape[1], self.hidden_features))
+        (h,) = self._carried(state, xs, done)
         hs, h = self.core.unroll(xs, h, done, self.reset_state(state)["h"])
         return StatefulModuleOutput({"h": h}, hs)
 
@@ -197,18 +197,17 @@ class RNN(_Recurrent):
         trainable_time_constant: bool = False,
         trainable_initial_state: bool = False,
     ) -> None:
-        self._adopt_sizes(in_features, hidden_features, rngs)
-        hidden = self.hidden_features
+        kernels, hidden = self._adopt_sizes(in_features, hidden_features, rngs, 1), self.hidden_features
         self.activation = resolve_activation(self.engine, activation)
         self.product = self.engine.product()
-        self.input_kernel, self.recurrent_kernel = map(Param, self._kernels(rngs, 1))
+        self.input_kernel, self.recurrent_kernel = map(Param, kernels)
         self.bias = Param(np.zeros(hidden))
         trainable = check_flag("RNN", "trainable_time_constant", trainable_time_constant)
         self.leaky = time_constant is not None or trainable
         if self.leaky:
             logit = _leak_logit(time_constant, hidden, trainable)
             self.leak_logit = Param(logit) if trainable else Variable(logit)
-        self._adopt_initial(hidden, trainable_initial_state)
+        self._adopt_initial(trainable_initial_state)
 
     @property
     def time_constant(self) -> Any:
@@ -219,16 +218,13 @@ class RNN(_Recurrent):
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, in]`` to ``[B, hidden]``."""
-        check_features("RNN", x, self.in_features)
-        (h,) = take_carry("RNN", state, ("h",), (*x.shape[:-1], self.hidden_features))
+        (h,) = self._carried(state, x)
         h = self._step()(self._project(x), h)
         return StatefulModuleOutput({"h": h}, h)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, in]`` to ``[T, B, hidden]``; the input product of all steps is one call."""
-        check_features("RNN", xs, self.in_features)
-        check_steps("RNN", xs, done)
-        (first,) = take_carry("RNN", state, ("h",), (done.shape[1], self.hidden_features))
+        (first,) = self._carried(state, xs, done)
         xp, step, fresh = self.xp, self._step(), self.reset_state(state)["h"]
         projected = unfold_time(xp, self._project(fold_time(xp, xs)), *done.shape)
 

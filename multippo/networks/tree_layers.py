@@ -76,13 +76,13 @@ class Flattener(StatefulModule):
 
     def _flat(self, x: Any, levels: int) -> Any:
         if levels:
-            kept = _map_entries(lambda entry: self._flat(entry, levels - 1), x)
-            if kept is None:
+            if optree.tree_is_leaf(x, none_is_leaf=True):
                 raise ValueError(
                     f"Flattener(preserve_levels={self.preserve_levels}) got {describe(x)} on level "
                     f"{self.preserve_levels - levels}; expected dicts, lists or tuples there."
                 )
-            return kept
+            is_entry = lambda node: node is not x  # noqa: E731
+            return optree.tree_map(lambda entry: self._flat(entry, levels - 1), x, is_leaf=is_entry)
         leaves = canonical_leaves(x)
         if not leaves or not all(getattr(leaf, "shape", ()) for leaf in leaves):
             raise ValueError(
@@ -118,16 +118,6 @@ class Scale(StatefulModule):
 
     def _scaled(self, leaf: Any, factor: Any) -> Any:
         return leaf if factor is None else as_float(self, leaf) * factor
-
-
-def _map_entries(function: Callable[[Any], Any], x: Any) -> Any:
-    """A dict, list or tuple of the same kind with its entries mapped; None for anything else."""
-    if isinstance(x, Mapping):
-        return {key: function(entry) for key, entry in x.items()}
-    if isinstance(x, tuple | list):
-        entries = [function(entry) for entry in x]
-        return type(x)(*entries) if hasattr(x, "_fields") else type(x)(entries)
-    return None
 
 
 def as_float(module: StatefulModule, x: Any) -> Any:

@@ -317,18 +317,13 @@ def _load(
             )
         place = f"{framework}'s {source!r}" if source else f"the {framework} state"
         # Those alone that are asked for: a state may hold other things than arrays as well.
-        theirs = {name: _real(f"The {name} of {place}", value) for name, value in given.items()}
+        theirs = {name: numbers(f"The {name} of {place}", value) for name, value in given.items()}
         found = _converted(convert[kind], theirs, f"{place}, for the {kind} at {path!r}" if path else place, kind)
         for suffix in sorted({*ours} - _OWN | {*found}):
             if suffix not in ours or suffix not in found:
                 raise ValueError(
                     f"The {kind} at {path!r} has {sorted({*ours} - _OWN)}; {place} gives {sorted(found)}: build the "
                     "layer with or without a bias as the other has it."
-                )
-            if found[suffix].shape != ours[suffix].shape:
-                raise ValueError(
-                    f"The {suffix} of the {kind} at {path!r} has shape {ours[suffix].shape}; {place} gives "
-                    f"{found[suffix].shape}."
                 )
             filled[f"{path}.{suffix}" if path else suffix] = found[suffix]
         unused -= {name for name in state if not source or name.startswith(f"{source}.")}
@@ -348,13 +343,6 @@ def _converted(convert: Callable[[_Arrays], _Arrays], theirs: _Arrays, place: st
     if rest:
         raise ValueError(f"{place} has {sorted(rest)}, which a {kind} does not have.")
     return found
-
-
-def _real(name: str, value: Any) -> np.ndarray:
-    array = numbers(name, value)
-    if array.dtype.kind == "c":
-        raise TypeError(f"{name} holds {array.dtype}; expected real numbers.")
-    return array
 
 
 def _below(arrays: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -195,10 +195,10 @@ LINEAR = {"weight": np.ones((HIDDEN, FEATURES)), "bias": np.zeros(HIDDEN)}
         ("net", LINEAR, {"layers.2": ""}, "'layers.2' is not a layer of the network"),
         ("net", {f"pi.{k}": v for k, v in LINEAR.items()}, {"layers.0": "po"}, "'po' is not a module of the torch"),
         ("Dense", {"weight": LINEAR["weight"]}, None, "has ['bias', 'kernel']; the torch state gives ['kernel']"),
-        ("net", {**LINEAR, "weight": np.ones((2, 2))}, {"layers.0": ""}, "Dense at 'layers.0' has shape (3, 4)"),
+        ("net", {**LINEAR, "weight": np.ones((2, 2))}, {"layers.0": ""}, "layers.0.kernel has shape (2, 2)"),
         ("net", torch.nn.LSTM(HIDDEN, HIDDEN, 2).state_dict(), {"layers.1": ""}, "'weight_ih_l1'], which a"),
         ("Dense", torch.nn.Linear(3, 4), None, "pass module.state_dict()"),
-        ("Dense", {**LINEAR, "bias": np.ones(4) * 1j}, None, "The bias of the torch state holds complex128"),
+        ("Dense", {**LINEAR, "bias": np.ones(4) * 1j}, None, "bias holds complex128"),
         ("LSTM", {"weight_ih": np.ones(16), "weight_hh": np.ones((16, 4))}, None, "does not fit a LSTM: "),
     ],
 )

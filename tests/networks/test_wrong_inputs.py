@@ -69,7 +69,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: mp.NormalSampler(rngs(), initial_std=0.5), "expected None where the standard deviation is part"),
     (lambda: mp.NormalSampler(rngs(), state_dependent_std=False), "state_dependent_std=False) needs action_shape"),
     (lambda: mp.CategoricalSampler(rngs(), NAN), "CategoricalSampler(entropy_weight=nan) is not possible"),
-    (lambda: mp.BernoulliSampler(rngs(), action_shape=(1.5,)), ") is not possible: expected integers of at least 1"),
+    (lambda: mp.BernoulliSampler(rngs(), action_shape=(1.5,)), ") is not possible: expected an integer of at least 1"),
     (lambda: mp.MultiCategoricalSampler([2, 0], rngs()), ") is not possible: expected integers of at least 1"),
     # Initialisers and activations.
     (

@@ -50,7 +50,15 @@ class VariableMeta(abc.ABCMeta):
         return active_engine().make_variable(cls.__name__, value)
 
 
-class Param(metaclass=VariableMeta):
+class _Array(metaclass=VariableMeta):
+    if TYPE_CHECKING:
+
+        def __init__(self, value: Any) -> None: ...
+        def __getitem__(self, index: Any) -> Any: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+
+
+class Param(_Array):
     """A trained array: ``Param(value)``, read as ``p[...]``, written as ``p[...] = new``.
 
     Integers become numbers of the engine's floating-point type, since nothing else can be trained.
@@ -59,21 +67,9 @@ class Param(metaclass=VariableMeta):
     ``torch.nn.Parameter``), for which ``isinstance(p, Param)`` holds. A value read is not changed by a later write.
     """
 
-    if TYPE_CHECKING:
 
-        def __init__(self, value: Any) -> None: ...
-        def __getitem__(self, index: Any) -> Any: ...
-        def __setitem__(self, index: Any, value: Any) -> None: ...
-
-
-class Variable(metaclass=VariableMeta):
+class Variable(_Array):
     """A tracked array that is not trained, such as a running mean. Read and written like ``Param``."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, value: Any) -> None: ...
-        def __getitem__(self, index: Any) -> Any: ...
-        def __setitem__(self, index: Any, value: Any) -> None: ...
 
 
 def _check_value(kind: str, value: Any) -> None:

@@ -140,16 +140,14 @@ def _of_numbers(action: Size, rngs: Rngs, options: SamplerOptions, path: str) ->
         sampler = BernoulliSampler(rngs, options.entropy_weight, action_shape=tuple(action.shape))
         return ActionLayers(math.prod(action.shape), [sampler])
     if is_integer(action, 1):
-        return _of_box((int(action),), True, rngs, options)
-    if isinstance(action, spaces.Box) and action.dtype.kind == "f" and math.prod(action.shape):
-        return _of_box(tuple(action.shape), _is_bounded(action), rngs, options)
-    raise ValueError(
-        f"The ready-made networks do not take the {path} {action!r} of type {type(action).__name__}; supported are "
-        f"{_SUPPORTED}, none of them empty. Wrap the environment, or compose a network with the samplers you need."
-    )
-
-
-def _of_box(shape: tuple[int, ...], bounded: bool, rngs: Rngs, options: SamplerOptions) -> ActionLayers:
+        shape, bounded = (int(action),), True
+    elif isinstance(action, spaces.Box) and action.dtype.kind == "f" and math.prod(action.shape):
+        shape, bounded = tuple(action.shape), _is_bounded(action)
+    else:
+        raise ValueError(
+            f"The ready-made networks do not take the {path} {action!r} of type {type(action).__name__}; supported are "
+            f"{_SUPPORTED}, none of them empty. Wrap the environment, or compose a network with the samplers you need."
+        )
     size = math.prod(shape)
     arguments = (rngs, options.entropy_weight, options.min_std, options.std_scale)
     if (options.distribution or ("tanh_normal" if bounded else "normal")) == "tanh_normal":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from multippo.networks.core.parent import Parent, Pass
@@ -91,17 +91,12 @@ class PopulationGraph(Builder):
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """An observation, tree of ``[B, ...]``, to a dict of ``[B, ...]``."""
-        plan, populations = self._ready(), self.held("populations")
-        children = Pass(self, state, rollout_extras)
-
-        def recall(source: str, delay: int) -> Any:
-            return populations[source].recall(state["populations"][source], delay)
-
+        plan, children = self._ready(), Pass(self, state, rollout_extras)
         given, outputs = self._observed(plan, x), {}
         for seen in given.values():
             self._check_buffers(state, seen.shape[0])
         for component in plan.components:
-            advance(component.steps, given, outputs, recall, children)
+            advance(component.steps, given, outputs, children)
         return self._finish(children, outputs)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
@@ -211,7 +206,6 @@ def advance(
     steps: Iterable[Step],
     given: Mapping[str, Any],
     outputs: dict[str, Any],
-    recall: Callable[[str, int], Any],
     children: Pass,
     inside_only: bool = False,
 ) -> None:
@@ -221,7 +215,6 @@ def advance(
         steps: Their turns.
         given: Terms already in a population's sum; None or no entry for nothing.
         outputs: Outputs ``[B, ...]`` by population; those of earlier ones are read, these ones' added.
-        recall: The output of a population some steps ago.
         children: Runs one module of the graph.
         inside_only: Whether connections from outside the component are in ``given`` already.
     """
@@ -229,7 +222,12 @@ def advance(
         total = given.get(step.population)
         for edge in step.incoming:
             if edge.inside or not inside_only:
-                source = recall(edge.source, edge.delay) if edge.delay else outputs[edge.source]
+                if edge.delay:
+                    key = f"populations.{edge.source}"
+                    population: Any = children.children[key]
+                    source = population.recall(children.states[key], edge.delay)
+                else:
+                    source = outputs[edge.source]
                 total = add(total, children.run(f"connections.{edge.key}", source))
         outputs[step.population] = children.run(f"populations.{step.population}", total)
 
@@ -259,14 +257,8 @@ class Loop:
 
     def __call__(self, state: Any, given: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """One step."""
-        children = Pass(self, state, rollout_extras, root=self.graph)
-
-        def recall(source: str, delay: int) -> Any:
-            population: Any = children.children[f"populations.{source}"]
-            return population.recall(state[f"populations.{source}"], delay)
-
-        outputs: dict[str, Any] = {}
-        advance(self.component.steps, given, outputs, recall, children, inside_only=True)
+        children, outputs = Pass(self, state, rollout_extras, root=self.graph), dict[str, Any]()
+        advance(self.component.steps, given, outputs, children, inside_only=True)
         return children.finish(outputs)
 
     def _split(self, tree: Any, what: str = "state") -> Any:

@@ -17,21 +17,28 @@ from multippo.networks.types import StatefulModule, StatefulModuleOutput
 class Wrapper(Container):
     """A module around another one, or around nothing, which stands for the identity."""
 
-    def _hold(self, role: str, module: StatefulModule | None, where: str) -> None:
+    def _hold(
+        self, role: str, module: StatefulModule | None, where: str, input_size: int, output_size: int | None
+    ) -> None:
         """Keeps ``module`` as the attribute ``role``.
 
         Raises:
             TypeError: If it is neither None nor a StatefulModule of this engine.
+            ValueError: If it does not lead from ``input_size`` to ``output_size`` features.
         """
-        if module is not None:
-            check_child(self.engine, f"{where}, {role}=...,", module)
         self.keys = () if module is None else (role,)
         setattr(self, role, module)
+        if module is not None:
+            check_child(self.engine, f"{where}, {role}=...,", module)
+            check_yields(f"{where}, {role}=...,", module, input_size, output_size)
+        elif output_size not in (None, input_size):
+            raise ValueError(
+                f"{where} has no {role}, but leads from {input_size} features to {output_size}; expected equal sizes, "
+                "or a module such as Dense(input_size, output_size, rngs)."
+            )
 
-    @property
-    def children_by_key(self) -> dict[Any, StatefulModule]:
-        """The module, if there is one."""
-        return {key: getattr(self, key) for key in self.keys}
+    def _route(self, children: Pass, x: Any) -> Any:
+        return children.run(self.keys[0], x) if self.keys else x
 
 
 def check_name(what: str, name: Any) -> str:
@@ -61,15 +68,11 @@ def check_yields(where: str, module: StatefulModule, input_size: int, output_siz
             output = engine.shapes(run)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{where} does not take an input of {input_size} features: {error}") from error
-    if output_size is not None:
-        check_output(where, output, output_size)
-
-
-def check_output(where: str, output: Any, size: int) -> None:
-    """Raises a ValueError unless ``output`` is an array with ``size`` features on its last axis."""
     shape = getattr(output, "shape", ())
-    if len(shape) < 2 or shape[-1] != size:
-        raise ValueError(f"{where} yields {describe(output)}; expected an array with {size} features on the last axis.")
+    if output_size is not None and (len(shape) < 2 or shape[-1] != output_size):
+        raise ValueError(
+            f"{where} yields {describe(output)}; expected an array with {output_size} features on the last axis."
+        )
 
 
 InputFrom = str | int | tuple[str | int, ...] | Callable[[Any], Any] | None
@@ -102,18 +105,11 @@ class Population(Wrapper):
         activation: Activation = None,
         input_from: InputFrom = None,
     ) -> None:
-        self.name = check_name("population", name)
+        self.name = name
         where = f"Population {self.name!r}"
         self.input_size = check_size(where, "input_size", input_size)
         self.output_size = check_size(where, "output_size", output_size)
-        self._hold("compute", compute, where)
-        if compute is not None:
-            check_yields(f"{where}, compute=...,", compute, self.input_size, self.output_size)
-        elif self.input_size != self.output_size:
-            raise ValueError(
-                f"{where} has input_size={self.input_size} and output_size={self.output_size}, but no compute; "
-                "expected one size, or a module such as compute=Dense(input_size, output_size, rngs)."
-            )
+        self._hold("compute", compute, where, self.input_size, self.output_size)
         self.activation = resolve_activation(self.engine, activation)
         named = getattr(activation, "__name__", type(activation).__name__)
         self.activation_name = activation if activation is None or isinstance(activation, str) else named
@@ -123,10 +119,7 @@ class Population(Wrapper):
 
     def _route(self, children: Pass, x: Any) -> Any:
         check_features(f"Population {self.name!r}", x, self.input_size)
-        y = children.run("compute", x) if self.keys else x
-        y = activate(f"Population {self.name!r}", self.activation, y)
-        check_output(f"Population {self.name!r}", y, self.output_size)
-        return y
+        return activate(f"Population {self.name!r}", self.activation, super()._route(children, x))
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, input_size]`` to ``[B, output_size]``."""
@@ -219,22 +212,9 @@ class Connection(Wrapper):
 
     def __init__(self, source: Population, target: Population, delay: int, transform: StatefulModule | None) -> None:
         self.name = connection_name(source.name, target.name, delay)
-        where = f"Connection {self.name!r}"
         self.source, self.target, self.delay = source.name, target.name, delay
         self.output_size = target.input_size
-        self._hold("transform", transform, where)
-        if transform is not None:
-            check_yields(f"{where}, transform=...,", transform, source.output_size, self.output_size)
-        elif source.output_size != self.output_size:
-            raise ValueError(
-                f"{where} has no transform, but leads from {source.output_size} features to {self.output_size}; "
-                "expected equal sizes, or a module such as Dense; the default transform is one."
-            )
-
-    def _route(self, children: Pass, x: Any) -> Any:
-        y = children.run("transform", x) if self.keys else x
-        check_output(f"Connection {self.name!r}", y, self.output_size)
-        return y
+        self._hold("transform", transform, f"Connection {self.name!r}", source.output_size, self.output_size)
 
 
 class Readout(Wrapper):
@@ -248,14 +228,8 @@ class Readout(Wrapper):
     """
 
     def __init__(self, name: str, source: Population, head: StatefulModule | None) -> None:
-        self.name = check_name("output", name)
-        self.source = source.name
-        self._hold("head", head, f"Output {self.name!r}")
-        if head is not None:
-            check_yields(f"Output {self.name!r}, head=...,", head, source.output_size, None)
-
-    def _route(self, children: Pass, x: Any) -> Any:
-        return children.run("head", x) if self.keys else x
+        self.name, self.source = name, source.name
+        self._hold("head", head, f"Output {name!r}", source.output_size, None)
 
 
 def connection_name(source: str, target: str, delay: int) -> str:

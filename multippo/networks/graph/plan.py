@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+_T = TypeVar("_T")
 
 
 class Edge(NamedTuple):
@@ -88,15 +90,10 @@ def make_plan(
         for name in populations
     }
     groups = list(dict.fromkeys(together.values()))
-    sources = [{s for s, t, _ in connections.values() if t in group and s not in group} for group in groups]
+    sources = {group: {together[s] for s, t, _ in connections.values() if t in group} - {group} for group in groups}
     components: list[Component] = []
-    done: set[str] = set()
-    while groups:
-        ready = next(i for i, needed in enumerate(sources) if needed <= done)
-        group = groups.pop(ready)
-        sources.pop(ready)
-        done.update(group)
-        steps = tuple(Step(name, _incoming(name, group, connections)) for name in _in_order(group, connections))
+    for group in _in_order(sources):
+        steps = tuple(Step(name, _incoming(name, group, connections)) for name in _within(group, connections))
         components.append(Component(steps, group[0] in reached[group[0]]))
     return Plan(tuple(components), tuple(inputs))
 
@@ -130,10 +127,21 @@ def _incoming(name: str, group: Sequence[str], connections: Mapping[str, tuple[s
     return tuple(sorted(edges, key=lambda edge: edge.inside))
 
 
-def _in_order(group: Sequence[str], connections: Mapping[str, tuple[str, str, int]]) -> list[str]:
+def _in_order(needs: Mapping[_T, set[_T]]) -> list[_T]:
+    """The keys in the order in which they are given, as far as each comes after those that it needs."""
+    left = list(needs)
+    order: list[_T] = []
+    while left:
+        ready = next(key for key in left if needs[key].isdisjoint(left))
+        left.remove(ready)
+        order.append(ready)
+    return order
+
+
+def _within(group: Sequence[str], connections: Mapping[str, tuple[str, str, int]]) -> list[str]:
     """The populations of a component, each after those that it reads in the same step."""
     needs = {
-        name: [source for source, target, delay in connections.values() if target == name and not delay]
+        name: {source for source, target, delay in connections.values() if target == name and not delay}
         for name in group
     }
     try:
@@ -143,10 +151,4 @@ def _in_order(group: Sequence[str], connections: Mapping[str, tuple[str, str, in
             f"PopulationGraph has a cycle of connections without delay: {' -> '.join(error.args[1])}; expected a "
             "delay of at least 1 on one of them, since a population can't read its own output of the same step."
         ) from None
-    order: list[str] = []
-    left = list(group)
-    while left:
-        ready = next(name for name in left if not any(source in left for source in needs[name]))
-        left.remove(ready)
-        order.append(ready)
-    return order
+    return _in_order(needs)

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from multippo.arguments import check_number, describe, is_integer, is_the_librarys, require
+from multippo.arguments import check_number, check_size, describe, is_the_librarys
 from multippo.networks.core import random_state
 from multippo.networks.core.outputs import Draw, recorders
 from multippo.networks.core.random_state import Drawing, RandomState
@@ -150,9 +150,8 @@ def check_action_shape(kind: str, shape: Any) -> tuple[int, ...] | None:
     """
     if shape is None:
         return None
-    sizes = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
-    require(all(is_integer(n, 1) for n in sizes), "action_shape", shape, "integers of at least 1", kind)
-    return tuple(int(n) for n in sizes)
+    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    return tuple(check_size(kind, "action_shape", size) for size in sizes)
 
 
 def check_parameters(kind: str, x: Any, expected: str, size: int | None, multiple: int = 1) -> None:

@@ -53,7 +53,7 @@ REFUSED = [
     (lambda g: g.add_population("c", 0), "Population 'c'(input_size=0) is not possible"),
     (
         lambda g: g.add_population("c", input_size=2, output_size=3),
-        "'c' has input_size=2 and output_size=3, but no com",
+        "'c' has no compute, but leads from 2 features to 3",
     ),
     (lambda g: g.add_population("c", input_size=2, output_size=4, compute=dense()), "yields an array of shape (1, 3);"),
     (lambda g: g.add_population("c", input_size=5, output_size=3, compute=dense()), "not take an input of 5 features:"),
