@@ -11,6 +11,7 @@ from gymnasium import spaces
 from support import assert_trees_close, to_numpy
 
 import multippo as mp
+from multippo.algorithms.evaluation import as_key
 from multippo.testing import Clock, CountNet, FunctionalClock, Goal, Spy, TableNet
 
 # Conformance and the cases have JAX by day.
@@ -107,12 +108,36 @@ def test_a_key_decides_everything(torch_engine):
 # -- no trace
 
 
-def test_the_training_environment_or_another_adapter_of_it_is_refused(torch_engine):
-    vector, single = gymnasium.vector.SyncVectorEnv([probing.Small]), probing.Small()
+class Single(probing.Small):
+    """Episodes of one step."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (4,), np.float32)
+
+    def observe(self) -> Any:
+        return np.zeros(4, np.float32)
+
+    def outcome(self) -> Any:
+        return 1.0, True, False
+
+
+def evaluating(env: Any, eval_env: Any) -> Any:
+    """A run of 8 steps with an evaluation."""
+    ppo = mp.PPOConfig(total_steps=8, rollout_length=4, num_minibatches=1)
+    config = mp.TrainConfig(ppo=ppo, eval=mp.EvalConfig(enabled=True))
+    return mp.train_ppo(env, TableNet([0.0] * 4), config, eval_env=eval_env)
+
+
+def test_a_vector_environment_has_its_own_number(torch_engine):
+    env, other = (gymnasium.vector.SyncVectorEnv([Single] * count) for count in (2, 3))
+    assert evaluating(env, other).eval_history[-1]["eval/episode_reward/mean"] == 1.0
+
+
+def test_nor_is_another_adapter_of_what_it_steps(torch_engine):
+    vector, single = gymnasium.vector.SyncVectorEnv([Single]), Single()
     limited = mp.make_env(lambda: gymnasium.wrappers.TimeLimit(single, 3), num_envs=1)
     for env, eval_env in ((vector, vector), (mp.make_env(single), limited)):
         with pytest.raises(ValueError, match="eval_env is the training environment itself, or holds what that steps"):
-            training.train(env, TableNet([0.0]), eval_env=eval_env, config={"eval": mp.EvalConfig(enabled=True)})
+            evaluating(env, eval_env)
 
 
 def test_when_it_is_due(torch_engine):
@@ -134,6 +159,33 @@ def test_an_environment_by_name_and_an_integer_for_a_key(torch_engine):
     assert found == mp.eval_rollout(env, network, num_episodes=2, key=torch_engine.random.key(3))
     assert found != mp.eval_rollout(env, network, num_episodes=2, key=4)
     env.close()
+
+
+def test_a_network_in_the_place_of_the_environment(torch_engine):
+    network, env = TableNet([0.0] * 4), Clock(3, num_envs=2)
+    with pytest.raises(TypeError, match=r"^eval_rollout got a Clock .* The environment comes first: eval_rollout"):
+        play(network, env)
+
+
+@pytest.mark.parametrize("key", ["a", 1.5, [1, 2, 3], object()])
+def test_what_is_no_key(engine, key):
+    with pytest.raises(ValueError, match=r"^eval_rollout\(key=.*\) is not possible: expected an integer"):
+        play(Clock(3, num_envs=2), TableNet([0.0] * 4), key=key)
+
+
+def test_keys_of_every_kind_are_one(engine):
+    words = np.asarray([0, 3], np.uint32)
+    expected = engine.to_numpy(engine.random.key(3))
+    for key in (3, np.int64(3), words, engine.random.key(3)):
+        np.testing.assert_array_equal(engine.to_numpy(as_key("f", engine, key)), expected)
+    np.testing.assert_array_equal(engine.to_numpy(as_key("f", engine, None)), engine.to_numpy(engine.random.key(0)))
+
+
+def test_a_network_without_actions(torch_engine):
+    network = mp.Sequential([mp.Lift(lambda x: {"logits": x})])
+    said = r"The network's output is a dict with the entries \['logits'\]; acting in an environment needs a PPONetworkO"
+    with pytest.raises(TypeError, match=said):
+        mp.eval_rollout(Clock(3, num_envs=2), network)
 
 
 def network(obs_size, rngs):
@@ -176,3 +228,14 @@ def test_what_was_done_in_each_step(engine, kind):
     assert (to_numpy(found.activations["action"][3]["action"]) == logits.argmax(-1)).all()
     assert not net.action[3].deterministic
     assert_trees_close(mp.to_portable(net), arrays, 0.0)
+    again = mp.record_activations_rollout(env, net, 8, 1)
+    assert_trees_close(again, found, 0.0)
+
+
+def test_sampled_actions_and_environments_by_name(engine):
+    net = network(4, mp.Rngs(0))
+    found = mp.record_activations_rollout("CartPole-v1", net, 20, num_envs=3, deterministic=False)
+    actions = to_numpy(found.activations["action"][3]["action"])
+    logits = to_numpy(found.activations["action"][2])
+    assert actions.shape == (20, 3)
+    assert (actions != logits.argmax(-1)).any() and (actions == logits.argmax(-1)).any()

@@ -163,3 +163,24 @@ def test_a_parameter_that_never_was_finite_is_named_itself(torch_engine):
     assert "The parameter values is not finite, in iteration 1, after 0 steps." in str(found.error)
     assert "an initial value, or weights that were loaded" in str(found.error)
     assert "environment" not in str(found.error)
+
+
+class Dividing(TableNet):
+    """Its value, or the logits of its actions, are 0 / 0 from the second step of an episode on."""
+
+    def heads(self, memory: Any, x: Any) -> Any:
+        memory, logits, value = super().heads(memory, x)
+        late = 1.0 - x[..., 0]  # the clock is one-hot: 1 in an episode's first step
+        bad = late * 0.0 / (1.0 - late)
+        return (memory, logits, value + bad) if self.part == "value" else (memory, logits + bad[..., None], value)
+
+
+@pytest.mark.parametrize(("part", "leaf"), [("value", "value estimate"), ("logits", "log-likelihood")])
+def test_what_the_network_makes_of_a_finite_observation(torch_engine, part, leaf):
+    network = Dividing([0.0] * (LENGTH + 1))
+    network.part = part
+    found = training.train(Clock(LENGTH, num_envs=4), network, catch=(NonFiniteError,))
+    assert isinstance(found.error, NonFiniteError)
+    assert found.error.leaf == leaf
+    assert f"The {leaf} is not finite at step 1 of the rollout in environment 0, in iteration 1" in str(found.error)
+    assert "look for its cause in the network, such as a division by zero" in str(found.error)

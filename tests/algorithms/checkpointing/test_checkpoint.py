@@ -5,13 +5,13 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import support
 import training
-from checkpoints import saved, state_of, table_net
+from checkpoints import clock, saved, state_of, table_net
 from safetensors.numpy import load_file, save_file
 
 import multippo as mp
@@ -67,7 +67,12 @@ def test_sums_of_other_rewards_are_refused(torch_engine: Any):
     ("change", "message"),
     [
         (lambda m: m.update(format_version=0), "format_version is 0"),
+        (lambda m: m.update(backend="b" * 500_000, step="x" * 500_000), "step is .*…; expected an integer"),
+        (lambda m: m.update(extra={"deep": "DEEP"}), "nested more than 100 deep"),
         (lambda m: m.update(format="something"), "not describe a checkpoint"),
+        (lambda m: m.update(iteration=2**40), "iteration is 1099511627776"),
+        (lambda m: m.update(optimizer_count=2**32 + 5), "optimizer_count is 4294967301"),
+        (lambda m: m.update(learning_rate=float("nan")), "nan is not a number that JSON has"),
         (lambda m: m.update(eval_return="good"), "eval_return is 'good'"),
         (lambda m: m["sha256"].pop("environment.safetensors"), r"sha256 says nothing of environment\.safetensors"),
         (lambda m: m.update(episodes={"os.system": {"reward": "array"}}), "damaged.*does not describe"),
@@ -77,10 +82,17 @@ def test_a_description_that_is_wrong_is_refused_in_one_line(change: Any, message
     file = path / "checkpoint.json"
     manifest = json.loads(file.read_text())
     change(manifest)
-    file.write_text(json.dumps(manifest))
+    file.write_text(json.dumps(manifest).replace('"DEEP"', "[" * 2000 + "]" * 2000))
     with pytest.raises(ValueError, match=message) as caught:
         mp.load_checkpoint(path, table_net())
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"step": 1, "step": 2}', "[" * 100_000])
+def test_a_description_that_is_no_json_is_refused(text: str, tmp_path: Path):
+    (tmp_path / "checkpoint.json").write_text(text)
+    with pytest.raises(ValueError, match=r"checkpoint\.json"):
+        mp.load_checkpoint(tmp_path)
 
 
 ARRAYS = [f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")]
@@ -104,19 +116,35 @@ def test_a_bit_that_flipped_is_told_with_the_file_and_changes_nothing(name: str,
     support.assert_trees_close(mp.to_portable(network), before, 0.0)
 
 
+def test_a_checkpoint_without_sums_is_read_as_before(path: Path):
+    manifest = json.loads((path / "checkpoint.json").read_text())
+    del manifest["sha256"]
+    (path / "checkpoint.json").write_text(json.dumps(manifest))
+    assert mp.load_checkpoint(path, table_net(1), env=clock()).step == 32
+
+
 # -- writing
 
 
 @pytest.mark.nightly_if("jax")
-def test_what_is_saved_is_the_state_and_the_network_stays(engine, tmp_path: Path):
+def test_saving_does_not_write_to_the_network_even_for_a_moment(engine, tmp_path: Path):
     network = mp.Sequential([mp.Normalizer(4), TableNet([0.5] * 4)])
     run = training.train(
         Clock(3, "truncated", num_envs=4), network, iterations=2, config={"checkpoint_every_steps": 16}
     )
     before = mp.to_portable(network)
+    holders = {name: leaf.holder for name, leaf in engine.leaves(network).items()}
+
+    def mark() -> list[Any]:
+        if engine.name == "torch":
+            return [holder._version for holder in holders.values()]
+        return [id(holder.get_value()) for holder in holders.values()]
+
+    marks = mark()
     first, last = run.checkpoints[0][0], run.checkpoints[-1][0]
     for state, name in ((first, "first"), (last, "last")):
         mp.save_checkpoint(tmp_path / name, state, network)
+    assert mark() == marks
     support.assert_trees_close(mp.to_portable(network), before, 0.0)
     weights = {name: mp.load_checkpoint(tmp_path / name).weights() for name in ("first", "last")}
     support.assert_trees_close(weights["last"], before, 0.0)
@@ -170,6 +198,51 @@ def test_arrays_of_every_kind_survive(engine: Any, tmp_path: Path):
         np.testing.assert_array_equal(got[name], value, name)
     assert expected["words"].tolist() == [1, 2**32 - 1]
     assert mp.load_checkpoint(tmp_path / "a").weights()["flag"].shape == ()
+
+
+class LowCarry(TableNet):
+    """Carries numbers of bfloat16, one of each environment."""
+
+    def initialize_state(self, batch_size: int) -> Any:
+        low = self.xp.astype(self.engine.zeros((batch_size, 1)) + 0.1, self.xp.bfloat16)
+        return {**super().initialize_state(batch_size), "low": low}
+
+
+def test_a_carry_of_bfloat16_survives(engine: Any, tmp_path: Path):
+    network = LowCarry([0.5, 0.25, 0.0, -0.5])
+    state = saved(tmp_path / "a", network)
+    stored = mp.load_checkpoint(tmp_path / "a").arrays()["carry"]["network_state['low']"]
+    assert stored.dtype == np.float32
+    # 0.1 is 1.6 / 16, and 1.6 to seven binary places is 205/128.
+    np.testing.assert_array_equal(stored, np.full((4, 1), 205 / 128 / 16))
+    restored = mp.load_checkpoint(tmp_path / "a", LowCarry([0.0] * 4)).network_state["low"]
+    assert restored.dtype == state.network_state["low"].dtype == network.xp.bfloat16
+    assert bool((restored == state.network_state["low"]).all())
+
+
+NOT_JSON = [{"x": float("nan")}, {"x": "y" * 2**25}, {1: "a", "1": "b"}]
+
+
+@pytest.mark.parametrize("extra", NOT_JSON)
+def test_what_json_can_not_hold_is_refused_before_anything_is_written(extra: dict[str, Any], tmp_path: Path):
+    with mp.use_backend("torch"), pytest.raises(TypeError, match="extra"):
+        saved(tmp_path / "a", extra=extra)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arguments_that_are_swapped_are_named(torch_engine: Any, tmp_path: Path):
+    env, network = clock(), table_net()
+    state = state_of(network, env)
+    with pytest.raises(TypeError, match="got a TableNet as training_state; expected what"):
+        mp.save_checkpoint(tmp_path / "a", network, network)
+    with pytest.raises(TypeError, match=r"save_checkpoint got a TrainingState as its network; expected a Stateful"):
+        mp.save_checkpoint(tmp_path / "a", state, state)
+    assert list(tmp_path.iterdir()) == []
+    mp.save_checkpoint(tmp_path / "a", state, network)
+    with pytest.raises(TypeError, match=r"load_checkpoint got a FunctionalEnv"):
+        mp.load_checkpoint(tmp_path / "a", env)
+    with pytest.raises(TypeError, match=r"got a NoneType as its path.*CheckpointFolder.latest\(\) is None before"):
+        mp.load_checkpoint(mp.CheckpointFolder(tmp_path / "new", network).latest(), network)
 
 
 # -- where it is written
@@ -231,6 +304,16 @@ def test_a_field_that_was_added_later_gets_its_default():
     assert rebuild(description) == EpisodeState("array", "array", None)
 
 
+class Foreign(NamedTuple):
+    x: Any
+
+
+@pytest.mark.parametrize("scale", [[Foreign(OUTLINE)], {1: OUTLINE}, 1.0])
+def test_other_nodes_are_refused(scale: Any):
+    with pytest.raises(TypeError, match="can't be described"):
+        describe(EpisodeState(1.0, 2.0, scale))
+
+
 SCALE = dict.fromkeys(("discounted", "count", "mean", "m2"), "array")
 
 
@@ -238,7 +321,10 @@ SCALE = dict.fromkeys(("discounted", "count", "mean", "m2"), "array")
     "description",
     [
         "array",
+        {"subprocess.Popen": ["array"]},
         {"EpisodeState": {"__class__": "array"}},
+        {"RewardScale": SCALE},
+        {"EpisodeState": {"reward": {"list": ["array"]}, "length": "array"}},
         {"EpisodeState": {"reward": "array", "length": "array", "scale": {"RewardScale": {**SCALE, "m2": None}}}},
     ],
 )

@@ -96,6 +96,27 @@ def test_what_is_no_checkpoint_of_this_format_is_left_alone(tmp_path: Path):
     assert sorted(os.listdir(tmp_path)) == ["notes.txt", "step_000000000144", "step_1", "step_2", "step_3"]
 
 
+def test_another_run_of_the_same_length_takes_the_place_of_the_first(tmp_path: Path):
+    folder = folder_at(tmp_path)
+    for eval_return in (1.0, 2.0):
+        save(folder, 3, eval_return)
+        assert folder.saved == tmp_path / "step_000000000048"
+        assert mp.load_checkpoint(tmp_path).manifest.eval_return == eval_return
+    assert iterations(tmp_path) == [3]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep_last": 0}, r"keep_last=0\) is not possible.*at least 1, or None"),
+        ({"on_save_error": "ignore"}, "on_save_error='ignore'.*'stop' or 'continue'"),
+    ],
+)
+def test_what_can_not_be_asked_for(tmp_path: Path, options: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        folder_at(tmp_path, **options)
+
+
 # -- with the training
 
 
@@ -168,16 +189,22 @@ def test_a_run_that_goes_on_over_a_full_disk_says_so_and_saves_when_it_can(
     tmp_path: Path, disk: Any, caplog: pytest.LogCaptureFixture
 ):
     folder = folder_at(tmp_path / "c", keep_last=1, on_save_error="continue")
-    save(folder, 1)
     disk.full = True
-    save(folder, 2)
-    assert isinstance(folder.error, OSError)
-    assert iterations(folder.path) == [1]
-    (said,) = (record.getMessage() for record in caplog.records)
-    assert "step 32 was not saved: [Errno 28] No space left on device" in said
+    save(folder, 1)
+    assert (folder.saved, list((tmp_path / "c").iterdir())) == (None, [])
     disk.full = False
-    save(folder, 2)  # asked for again, after an interrupt say
-    assert (folder.error, iterations(folder.path)) == (None, [2])
+    save(folder, 2)
+    assert folder.error is None
+    disk.full = True
+    save(folder, 3)
+    assert isinstance(folder.error, OSError)
+    assert iterations(folder.path) == [2]
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "step 16 was not saved: [Errno 28] No space left on device" in first and "Nothing is saved yet" in first
+    assert "step 48 was not saved" in second and "The last checkpoint is step_000000000032" in second
+    disk.full = False
+    save(folder, 3)  # asked for again, after an interrupt say
+    assert (folder.error, iterations(folder.path)) == (None, [3])
 
 
 def test_something_else_in_a_checkpoints_place_is_no_failure_of_the_disk(tmp_path: Path):

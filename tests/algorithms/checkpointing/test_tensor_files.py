@@ -1,5 +1,6 @@
 """Arrays come back as they were, or are refused by name."""
 
+import hashlib
 import json
 import stat
 import tracemalloc
@@ -60,6 +61,24 @@ def test_others_may_read_the_file_as_the_umask_says(tmp_path: Path):
     assert stat.S_IMODE((tmp_path / "t").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
 
+def test_any_bit_that_flips_is_noticed_by_its_sum(tmp_path: Path):
+    path = tmp_path / "t"
+    digits = write_tensors(path, {"x": np.arange(3.0), "y": np.array(True)})
+    content = path.read_bytes()
+    assert digits == hashlib.sha256(content).hexdigest()
+    shapes = {"x": np.zeros(3), "y": np.array(True)}
+    read_tensors(path, shapes, sha256=digits)
+    for place in range(len(content)):  # in the length of the head, the head, and the arrays
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedCheckpointError, match=str(path)) as caught:
+            read_tensors(path, shapes, sha256=digits)
+        assert "\n" not in str(caught.value)
+    # Without a sum it is the arrays that tell nothing.
+    assert read_tensors(path, shapes)["y"].shape == ()
+
+
 def test_a_file_of_other_arrays_is_told_by_name_or_by_its_sum(tmp_path: Path):
     digits = write_tensors(tmp_path / "t", {"x": np.zeros(2)})
     with pytest.raises(ValueError, match="missing in it: y; left over in it: x") as caught:
@@ -80,6 +99,9 @@ NO_TENSORS = "not a safetensors file"
     ("head", "message"),
     [
         (f'{{"x": {entry([2**40], 2**42)}}}', NO_TENSORS),  # 4 TiB that the file does not hold
+        (f'{{"x": {entry([2**62, 4], 8)}}}', NO_TENSORS),  # a product that is 0 in 64 bits
+        (f'{{"x": {entry([1], 8)}}}', NO_TENSORS),  # half of the data unnamed
+        (f'{{"x": {entry([2], 8)}, "y": {entry([2], 8)}}}', NO_TENSORS),  # two arrays in one place
         (f'{{"x": {entry([2], 8)}, "x": {entry([2], 8)}}}', "'x' twice"),
         (f'{{"x": {entry([8], 8, "F8_E5M2")}}}', "array 'x' .*is of F8_E5M2, which no checkpoint has"),
     ],
