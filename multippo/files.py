@@ -216,19 +216,18 @@ class Limit(NamedTuple):
 FormatVersion = Annotated[int, Limit(lambda version: version >= 1, "an integer of at least 1")]
 
 
-def read_json(path: Path, limit: int = LIMIT, *, follow: bool = False) -> Any:
+def read_json(path: Path, *, follow: bool = False) -> Any:
     """The value in a file of JSON.
 
     Args:
         path: The file.
-        limit: Bytes at most.
         follow: True if it may be a link, see ``read_bytes``.
 
     Raises:
         ValueError: If it is not JSON as ``parse_json`` takes it, not a regular file, or too large.
         OSError: If it is missing or can't be read.
     """
-    content = read_bytes(path, limit=limit, follow=follow)
+    content = read_bytes(path, follow=follow)
     try:
         return parse_json(content)
     except ValueError as error:

@@ -16,6 +16,10 @@ from multippo.errors import Terminated
 
 _LOG = logging.getLogger("multippo")
 _WORDS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_PATIENCE_S = 5.0
+"""Seconds that abandonable work may go on after the first signal."""
+_TO_THE_END_S = 8.0
+"""Seconds between a signal and the end that a ``Deadline`` makes."""
 _rescues: list[Callable[[], object]] = []
 
 
@@ -45,11 +49,10 @@ class DeferredInterrupt:
 
     Args:
         rescue: Saves what is finished, from any thread; see ``save_what_is_finished``.
-        patience_s: Seconds that abandonable work may go on after the first signal.
     """
 
-    def __init__(self, rescue: Callable[[], object] = str, patience_s: float = 5.0) -> None:
-        self._rescue, self._patience_s = rescue, patience_s
+    def __init__(self, rescue: Callable[[], object] = str) -> None:
+        self._rescue = rescue
         self._signal: int | None = None
         self._abandonable = self._late = False
         self._undoing = contextlib.ExitStack()
@@ -100,7 +103,7 @@ class DeferredInterrupt:
         if hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
             self._handle(signal.SIGALRM, self._expire)
             self._undoing.callback(signal.setitimer, signal.ITIMER_REAL, 0.0)
-            signal.setitimer(signal.ITIMER_REAL, self._patience_s)
+            signal.setitimer(signal.ITIMER_REAL, _PATIENCE_S)
 
     def _handle(self, number: int, handler: Callable[..., None]) -> None:
         self._undoing.callback(signal.signal, number, signal.signal(number, handler))
@@ -124,16 +127,12 @@ class Deadline:
     Python's own handler is printed and forgotten. SIGTERM raises ``Terminated`` meanwhile where nobody handles it, as
     Ctrl-C raises KeyboardInterrupt; training defers both.
 
-    Args:
-        last_words: Called in the other thread before the end; saves what there is and returns what to say.
-        seconds: Time between the signal and the end.
-
     Attributes:
-        last_words: The same; may be replaced when there is more to save.
+        last_words: Called in the other thread before the end; saves what there is and returns what to say.
     """
 
-    def __init__(self, last_words: Callable[[], str] = str, seconds: float = 8.0) -> None:
-        self.last_words, self._seconds = last_words, seconds
+    def __init__(self) -> None:
+        self.last_words: Callable[[], str] = str
         self._left = threading.Event()
         self._undoing = contextlib.ExitStack()
 
@@ -160,7 +159,7 @@ class Deadline:
         with listening:
             while received := listening.recv(1):
                 if received[0] in _WORDS:
-                    if not self._left.wait(self._seconds):
+                    if not self._left.wait(_TO_THE_END_S):
                         self._end(received[0])
                     return
 

@@ -165,5 +165,3 @@ def test_a_file_is_named(tmp_path: Path):
         read_json(tmp_path / "a.json")
     (tmp_path / "a.json").write_text("[1]")
     assert read_json(tmp_path / "a.json") == [1]
-    with pytest.raises(ValueError, match="large"):
-        read_json(tmp_path / "a.json", limit=2)

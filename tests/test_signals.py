@@ -273,7 +273,7 @@ def test_a_long_call_is_saved_from_before_it(engine, kind, monkeypatch):
 # thread inside a compiler.
 DEAF = """
 import signal, sys, time
-from multippo.signals import Deadline
+from multippo import signals
 
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda *_: None)
@@ -282,7 +282,9 @@ def last_words():
     open(sys.argv[1], "w").write("saved")
     return "Saved: it."
 
-with Deadline(last_words, 0.3):
+signals._TO_THE_END_S = 0.3
+with signals.Deadline() as deadline:
+    deadline.last_words = last_words
     signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT, signal.SIGTERM}})
     print("ready", flush=True)
     time.sleep({sleep})

@@ -135,11 +135,9 @@ def _refused(name: str) -> Callable[..., NoReturn]:
     return lambda self, *others: self.refuse(name)
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
-    for _method in (f"__{_name}__", f"__r{_name}__"):
-        setattr(ReadFirst, _method, _refused(_method))
-for _method in ("__neg__", "__abs__", "__lt__", "__le__", "__gt__", "__ge__"):
-    setattr(ReadFirst, _method, _refused(_method))
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+for _name in (*_BINARY, *(f"r{name}" for name in _BINARY), "neg", "abs", "lt", "le", "gt", "ge"):
+    setattr(ReadFirst, f"__{_name}__", _refused(f"__{_name}__"))
 
 
 def contains_tracked(value: Any, tracked: tuple[type, ...]) -> bool:

@@ -290,18 +290,14 @@ def _make(name: str) -> Any:
     if name in _BUILT_IN:
         with needing(name, f"The {name} backend"):
             return importlib.import_module(_BUILT_IN[name][0]).make_engine()
-    if name in _registered:
-        source, make = f"registered as {_registered[name]!r}", _registered[name]
-    else:
-        point = _entry_points()[name]
-        package = f" of the package {point.dist.name}" if point.dist else ""
-        source, make = f"by the entry point {name} = {point.value!r}{package}", lambda: point.load()()
+    source = _registered.get(name) or _entry_points()[name]
     try:
+        make = source.load() if isinstance(source, importlib.metadata.EntryPoint) else source
         return make()
     except Exception as error:  # what is not built in runs code of others, which may raise anything
         raise ImportError(
-            f"The {name} backend, {source}, can't be made: {type(error).__name__}: {error}. Expected a function that "
-            "takes nothing and returns an engine, such as make_engine."
+            f"The {name} backend, from {source!r}, can't be made: {type(error).__name__}: {error}. Expected a "
+            "function that takes nothing and returns an engine, such as make_engine."
         ) from error
 
 
@@ -310,11 +306,10 @@ def _unsupplied(engine: Any) -> list[str]:
     attributes = ("name", "xp", "random", "capabilities", "activations")
     missing = [name for name in attributes if not hasattr(engine, name)]
     for name, contract in vars(Engine).items():
-        if name.startswith("_") or not (callable(contract) or isinstance(contract, property)):
-            continue
-        inherited = getattr(getattr(type(engine), name, None), "__isabstractmethod__", False)
-        if inherited or not hasattr(type(engine), name):
-            missing.append(name)
+        if not name.startswith("_") and (callable(contract) or isinstance(contract, property)):
+            supplied = getattr(type(engine), name, contract)
+            if not hasattr(type(engine), name) or getattr(supplied, "__isabstractmethod__", False):
+                missing.append(name)
     return sorted(missing)
 
 

@@ -139,7 +139,7 @@ def half() -> object:
     ("name", "make", "error", "message"),
     [
         ("jax", Complete, ValueError, "the name is taken"),
-        ("broken", broken, ImportError, r"The broken backend, registered as .*, can't be made: OSError: no driver\."),
+        ("broken", broken, ImportError, r"The broken backend, from .*, can't be made: OSError: no driver\."),
         ("other", Complete, TypeError, "has an engine with the name 'complete'; expected name = 'other'"),
         ("complete", half, TypeError, "The complete backend does not supply .*scan.*; see multippo/backends/api.py"),
     ],
@@ -160,7 +160,7 @@ def test_what_cannot_be_registered_or_made_is_refused_with_its_name(name, make, 
 def test_a_broken_entry_point_is_named_with_its_cause(monkeypatch, target, reason):
     point = importlib.metadata.EntryPoint("theirs", target, registry.ENTRY_POINT_GROUP)
     monkeypatch.setattr(registry, "_entry_points", lambda: {"theirs": point})
-    told = re.escape(f"The theirs backend, by the entry point theirs = '{target}', can't be made: ")
+    told = re.escape(f"The theirs backend, from {point!r}, can't be made: ")
     with pytest.raises(ImportError, match=told + reason), mp.use_backend("theirs"):
         pass
     # The others are there as before.

@@ -322,9 +322,6 @@ copyreg.pickle(type(_copies), _by_name)
 
 def _leaf(variable: Any, native_path: tuple[Any, ...], place: Callable[[Any], Any]) -> Leaf:
     # A typed random key is stored as its words; what kind it is of, the network built for loading knows.
-    def read() -> np.ndarray:
-        return _words(variable[...])
-
     def write(value: np.ndarray) -> None:
         own = variable[...]
         if _is_key(own):
@@ -335,7 +332,7 @@ def _leaf(variable: Any, native_path: tuple[Any, ...], place: Callable[[Any], An
 
     return Leaf(
         trained=isinstance(variable, nnx.Param),
-        read=read,
+        read=lambda: _words(variable[...]),
         write=write,
         # As ``jax.tree_util.keystr`` writes the path in an ``nnx.State``.
         native_path=jax.tree_util.keystr((*map(jax.tree_util.DictKey, native_path), jax.tree_util.GetAttrKey("value"))),

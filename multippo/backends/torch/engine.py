@@ -21,7 +21,7 @@ from multippo.backends.torch.layers import PORTABLE_NAMES, NativeLayers
 from multippo.backends.torch.optimizer import TorchOptimizer
 from multippo.programmes import frozen
 from multippo.random import Random
-from multippo.trees import tree_map
+from multippo.trees import map_leaves, tree_map
 
 _LARGE = 2**16
 """Bytes from which pinned memory is worth its price: below, a copy is over before the call returns."""
@@ -238,9 +238,7 @@ class TorchEngine(NativeLayers):
         return torch.zeros(shape, dtype=self.float_dtype, device=self.device)
 
     def stop_gradient(self, tree: Any) -> Any:
-        if isinstance(tree, torch.Tensor):
-            return tree.detach()
-        return tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, tree)
+        return map_leaves(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, tree)
 
     def tree_map(self, function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
         return tree_map(function, tree, *rest)
