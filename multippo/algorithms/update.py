@@ -247,8 +247,8 @@ class Learner:
         none = -xp.ones_like(xp.argmax(xp.stack([norm, norm]), axis=0))
 
         def search() -> Any:
-            leaves = [leaf for _, leaf in self.engine.named_params(grads)]
-            return first_true(xp, xp.stack([~xp.all(xp.isfinite(leaf)) for leaf in leaves]))
+            wrong = [~xp.all(xp.isfinite(leaf)) for _, leaf in self.engine.named_params(grads)]
+            return first_true(xp, xp.stack(wrong)) if wrong else none  # of a network that is frozen as a whole
 
         # Only gradients of a norm that is not finite are searched.
         return self.engine.cond(~xp.isfinite(norm), search, lambda: none)

@@ -63,3 +63,13 @@ def test_freeze_train_save_load_unfreeze_go_on_and_freeze_again(engine: Any, sav
     mp.freeze(part)
     go_on(network, 3, state)
     assert moved(last, network) & trained == trained - frozen
+
+
+def test_nothing_moves_in_a_network_that_is_frozen_as_a_whole(engine: Any, caplog: pytest.LogCaptureFixture):
+    network = make()
+    trained = {name for name, leaf in engine.leaves(network).items() if leaf.trained}
+    before = mp.to_portable(network)
+    mp.freeze(network)
+    go_on(network, 1)
+    assert not moved(before, network) & trained
+    assert "every parameter is frozen" in caplog.text
