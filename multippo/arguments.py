@@ -98,7 +98,8 @@ def check_sizes(kind: str, name: str, sizes: Any) -> list[int]:
         ValueError: If one of them is not an integer of at least 1.
     """
     if isinstance(sizes, str) or not isinstance(sizes, Iterable):
-        raise TypeError(f"{kind}({name}={sizes!r}) is not possible: expected a list of sizes, such as [64, 64].")
+        argument = f"{kind}({name}={sizes!r})" if kind else f"{name}={sizes!r}"
+        raise TypeError(f"{argument} is not possible: expected a list of sizes, such as [64, 64].")
     return [check_size(kind, f"{name}[{index}]", size) for index, size in enumerate(sizes)]
 
 

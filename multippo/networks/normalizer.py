@@ -75,7 +75,8 @@ class Normalizer(StatefulModule):
         """Normalises ``[B, *shape]``, leaf by leaf."""
         if self.names == ("",):
             if not hasattr(x, "shape"):
-                raise TypeError(f"Normalizer got {describe(x)}; expected an array, a batch of {self.variance.shape}.")
+                shape = tuple(self.variance.shape)
+                raise TypeError(f"Normalizer got {describe(x)}; expected an array, a batch of {shape}.")
             return StatefulModuleOutput(state, self._normalize("", x), rollout_extras=x)
         check_leaves("Normalizer", x, [*self.names, *self.passed])
         passed = self.passed
@@ -162,7 +163,7 @@ def _named_shapes(shape: Any, name: str = "") -> dict[str, tuple[int, ...] | Non
         return {name: tuple(int(size) for size in shape)}
     if not isinstance(shape, Mapping | tuple | list) or not shape:
         raise TypeError(
-            f"Normalizer(shape={shape!r}) is not possible: expected an int, a tuple of ints, or a dict of such."
+            f"Normalizer(shape={shape!r}) is not possible: expected an int of at least 0, a tuple of ints, or a dict."
         )
     by_name = isinstance(shape, Mapping)
     entries = sorted(shape.items(), key=lambda entry: str(entry[0])) if by_name else enumerate(shape)

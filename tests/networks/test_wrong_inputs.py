@@ -44,7 +44,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: mp.CategoricalSampler("tanh"), "rngs='tanh') is not possible: expected a stream of keys"),
     (lambda: mp.Normalizer(3, epsilon=NAN), "Normalizer(epsilon=nan, clip=10.0) is not possible: expected both"),
     *(
-        (lambda bad=bad: mp.Normalizer(bad), "expected an int, a tuple of ints")
+        (lambda bad=bad: mp.Normalizer(bad), "expected an int of at least 0, a tuple of ints")
         for bad in ("3", 2.0, None, True, {"a": "b"})
     ),
     *((lambda bad=bad: mp.Normalizer(bad), ") is not possible") for bad in (0, (3, 0), {"a": 3, "b": -1}, {})),
@@ -88,7 +88,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: mp.Dense(1, 1, rngs(), "rleu"), "Unknown activation 'rleu'; expected one of elu, gelu"),
     # Sizes of factories.
     (lambda: mp.make_mlp(3, rngs()), "make_mlp(sizes=3) is not possible: expected a list of sizes"),
-    (lambda: mp.make_mlp_actor_critic(3, 2, actor_hidden_sizes=3), "(actor_hidden_sizes=3) is not possible"),
+    (lambda: mp.make_mlp_actor_critic(3, 2, actor_hidden_sizes=3), "actor_hidden_sizes=3 is not possible"),
     (lambda: mp.make_recurrent_actor_critic(3, 2, cell="lstmm"), "Unknown recurrent cell 'lstmm'; expected one of"),
     # Children, and their form.
     *(
