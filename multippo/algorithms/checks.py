@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from multippo.action_spaces import num_choices
 from multippo.algorithms.config import PPOConfig, TrainConfig
 from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.arguments import describe, is_the_librarys
 from multippo.envs.api import Env, EnvState
-from multippo.integer_boxes import is_integer_box, num_choices
 from multippo.networks.core.captured_weights import captured_weights
 from multippo.networks.core.error_paths import all_modules, message_of, path_of, refuse_other_module, where_it_failed
 from multippo.networks.core.outputs import Draw, check_scalars, drawing
@@ -359,7 +359,7 @@ def check_actions(
 def _check_action(network: Any, action: Any, draw: Draw | None, space: Any, num_envs: int, path: str) -> None:
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return
-    received, choices = None if draw is None else draw.num_choices, _choices(space, path)
+    received, choices = None if draw is None else draw.num_choices, num_choices(space, path)
     shape = (num_envs, *(space.shape or ()))
     if tuple(getattr(action, "shape", (None,))) != shape:
         got, expected = describe(action), f"shape {shape}"
@@ -378,17 +378,3 @@ def _check_action(network: Any, action: Any, draw: Draw | None, space: Any, num_
         f"The network's {path}{sampler} is {got}; expected {expected} for the action space {space}. Give the network a "
         "sampler for that space, and the layer in front of it the size that it needs."
     )
-
-
-def _choices(space: Any, path: str) -> np.ndarray | None:
-    """Number of choices of each number of an action; None if it is not a choice."""
-    if isinstance(space, spaces.Discrete):
-        return np.asarray(int(space.n))
-    if isinstance(space, spaces.MultiDiscrete):
-        return np.asarray(space.nvec)
-    if isinstance(space, spaces.MultiBinary):
-        return np.full(space.shape, 2)
-    try:
-        return num_choices(space, path) if is_integer_box(space) else None
-    except ValueError:  # an Env of the user's own may take what the library's adapters refuse
-        return None

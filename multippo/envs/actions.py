@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from multippo.action_spaces import MOST_CHOICES, is_bounded, num_choices
 from multippo.arguments import describe
-from multippo.integer_boxes import MOST_CHOICES, is_integer_box, num_choices
 
 ActionMap = Callable[[Any], Any]
 """Maps a tree of ``[B, ...]`` arrays from policy coordinates to the environment's, and checks shapes and kinds."""
@@ -42,16 +42,11 @@ def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np, path:
     Raises:
         ValueError: If the space is not supported; the message names it and those that are.
     """
-    if is_integer_box(space):
-        return _IntegerMap(space, num_choices(space, path), space.low, num_envs, xp, path)
+    counts = num_choices(space, path)
+    if counts is not None:
+        return _IntegerMap(space, counts, num_envs, xp, path)
     if isinstance(space, spaces.Box):
         return _BoxMap(space, num_envs, xp, path)
-    if isinstance(space, spaces.Discrete):
-        return _IntegerMap(space, int(space.n), int(space.start), num_envs, xp, path)
-    if isinstance(space, spaces.MultiDiscrete):
-        return _IntegerMap(space, space.nvec, space.start, num_envs, xp, path)
-    if isinstance(space, spaces.MultiBinary):
-        return _IntegerMap(space, 2, 0, num_envs, xp, path)
     if isinstance(space, spaces.Dict):
         parts = space.spaces.items()
         maps = {key: make_action_map(sub, num_envs, xp, f"{path}[{key!r}]") for key, sub in parts}
@@ -65,10 +60,7 @@ def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np, path:
 
 class _BoxMap:
     def __init__(self, space: spaces.Box, num_envs: int, xp: Any, path: str) -> None:
-        # Environments also write "no bound" as the largest number of the type, or near it: scaling to that is useless.
-        no_bound = float(np.finfo(space.dtype.name).max) / 4
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        bounded = (low > -no_bound) & (high < no_bound)
+        low, high, bounded = space.low.astype(np.float64), space.high.astype(np.float64), is_bounded(space)
         lower, upper = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
         scale, offset = (upper - lower) / 2, (upper + lower) / 2
         # NumPy computes in float64 and rounds once, so both ends are reached exactly. JAX computes in the space's
@@ -93,11 +85,11 @@ class _BoxMap:
 
 
 class _IntegerMap:
-    def __init__(self, space: Any, count: Any, start: Any, num_envs: int, xp: Any, path: str) -> None:
+    def __init__(self, space: Any, counts: np.ndarray, num_envs: int, xp: Any, path: str) -> None:
+        start = space.low if isinstance(space, spaces.Box) else getattr(space, "start", 0)
         self._start = np.asarray(start, space.dtype) if np.any(start) else None
         self._dtype = space.dtype if xp is np or isinstance(space, spaces.Box) else np.dtype(np.int32)
-        self._count = np.asarray(count)
-        self._shape, self._xp, self._path = (num_envs, *space.shape), xp, path
+        self._counts, self._shape, self._xp, self._path = counts, (num_envs, *space.shape), xp, path
 
     def __call__(self, action: Any) -> Any:
         action = self._xp.asarray(action)
@@ -107,10 +99,10 @@ class _IntegerMap:
                 f"The action for {self._path} is {action.dtype}; expected integers: use a sampler for discrete actions."
             )
         # A traced value is not known.
-        if self._xp is np and ((action < 0) | (action >= self._count)).any():
+        if self._xp is np and ((action < 0) | (action >= self._counts)).any():
             raise ValueError(
                 f"The action for {self._path} is {action.tolist()}; expected numbers from 0 to below "
-                f"{self._count.tolist()}: give the network's action head as many choices."
+                f"{self._counts.tolist()}: give the network's action head as many choices."
             )
         # Without its 64-bit mode JAX has no int64. In a small type a choice can wrap around; so does the sum, back.
         dtype = self._dtype if self._xp is np else self._xp.asarray(np.zeros((), self._dtype)).dtype

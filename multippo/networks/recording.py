@@ -27,9 +27,9 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from multippo.networks.containers import Parent
 from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.core.outputs import ACTIVATION_KEY
-from multippo.networks.core.parent import Parent
 from multippo.networks.samplers.base import ActionSampler
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 

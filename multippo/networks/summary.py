@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from multippo.networks.containers import Parent
 from multippo.networks.core.error_paths import refuse_other_module, step_to
-from multippo.networks.core.parent import Parent
 from multippo.networks.recording import Run, copied_with, passing_through
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.trees import named_leaves, tree_leaves, tree_map

@@ -16,11 +16,11 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import env_checker, passive_env_checker
 
+from multippo.action_spaces import num_choices
 from multippo.envs.api import Env, EnvState
 from multippo.envs.make import make_env
 from multippo.envs.nonfinite import LARGEST, fits, guarded_leaves
 from multippo.errors import one_line
-from multippo.integer_boxes import is_integer_box, num_choices
 from multippo.networks.factories.actor_critics import MASK_KEY
 from multippo.networks.factories.observations import map_space
 from multippo.trees import named_leaves, tree_leaves, tree_map
@@ -331,15 +331,8 @@ def random_action(space: spaces.Space[Any], num_envs: int, rng: np.random.Genera
     if isinstance(space, spaces.Dict):
         masks = mask if isinstance(mask, Mapping) else {}
         return {key: random_action(sub, num_envs, rng, masks.get(key)) for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.MultiBinary):
-        return rng.integers(0, 2, (num_envs, *space.shape)).astype(np.int32)
-    if isinstance(space, spaces.Discrete):
-        counts = np.array(space.n)
-    elif isinstance(space, spaces.MultiDiscrete):
-        counts = space.nvec
-    elif is_integer_box(space):
-        counts = num_choices(space, "action")
-    else:
+    counts = num_choices(space)
+    if counts is None:
         assert isinstance(space, spaces.Box)
         action = rng.uniform(-1.0, 1.0, (num_envs, *space.shape))
         extreme = rng.random((num_envs, *(1 for _ in space.shape))) < 0.1

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from gymnasium import spaces
 
+from multippo.action_spaces import MOST_CHOICES, is_bounded, num_choices
 from multippo.arguments import is_integer
-from multippo.integer_boxes import MOST_CHOICES, is_integer_box, num_choices
 from multippo.networks.containers import Filter, Flattener, Map, Parallel, Sequential, Splitter
 from multippo.networks.factories.observations import Size
 from multippo.networks.samplers.discrete import BernoulliSampler, CategoricalSampler, MultiCategoricalSampler
@@ -81,11 +80,11 @@ def action_layers(
         )
     if isinstance(action, spaces.Dict) and action.spaces:
         return _of_dict(action, rngs, options, mask, path)
+    counts = None if isinstance(action, spaces.MultiBinary) else num_choices(action, path)
     if isinstance(action, spaces.Discrete):
         head = ActionLayers(int(action.n), [CategoricalSampler(rngs, options.entropy_weight)])
-    elif isinstance(action, spaces.MultiDiscrete) or (is_integer_box(action) and math.prod(action.shape)):
-        nvec = num_choices(action, path) if isinstance(action, spaces.Box) else action.nvec
-        head = ActionLayers(int(nvec.sum()), [MultiCategoricalSampler(nvec, rngs, options.entropy_weight)])
+    elif counts is not None and counts.size:
+        head = ActionLayers(int(counts.sum()), [MultiCategoricalSampler(counts, rngs, options.entropy_weight)])
     elif mask is not None:
         raise ValueError(
             f"The observation holds a mask for the {path} {action!r}, but only Discrete and MultiDiscrete actions and "
@@ -93,11 +92,11 @@ def action_layers(
         )
     else:
         return _of_numbers(action, rngs, options, path)
-    if mask is not None and (size := _mask_size(mask)) != head.num_parameters:
+    if mask is not None and _mask_size(mask) != head.num_parameters:
         raise ValueError(
-            f"The mask for the {path} {action!r} has the space {mask!r}, {'no mask' if size is None else size}; "
-            f"expected a Box or MultiBinary of {head.num_parameters} numbers, one for each choice, or a Tuple of such. "
-            "Pass mask_key=None to make it an observation like any other."
+            f"The mask for the {path} {action!r} has the space {mask!r}; expected a Box or MultiBinary of "
+            f"{head.num_parameters} numbers, one for each choice, or a Tuple of such. Pass mask_key=None to make it an "
+            "observation like any other."
         )
     return head
 
@@ -142,7 +141,7 @@ def _of_numbers(action: Size, rngs: Rngs, options: SamplerOptions, path: str) ->
     if is_integer(action, 1):
         shape, bounded = (int(action),), True
     elif isinstance(action, spaces.Box) and action.dtype.kind == "f" and math.prod(action.shape):
-        shape, bounded = tuple(action.shape), _is_bounded(action)
+        shape, bounded = tuple(action.shape), bool(is_bounded(action).all())
     else:
         raise ValueError(
             f"The ready-made networks do not take the {path} {action!r} of type {type(action).__name__}; supported are "
@@ -159,20 +158,11 @@ def _has_numbers(action: Size) -> bool:
     """True if any part of an action is drawn from a Gaussian, or not supported, which is an error later."""
     if isinstance(action, spaces.Dict) and action.spaces:
         return any(_has_numbers(sub) for sub in action.spaces.values())
-    is_choice = isinstance(action, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
-    return not is_choice and not is_integer_box(action)
+    return num_choices(action) is None
 
 
-def _is_bounded(space: spaces.Box) -> bool:
-    """True if every dimension has both bounds; the largest number of the type, or near it, does not count as one."""
-    limit = float(np.finfo(space.dtype.name).max) / 4
-    return bool(np.all(np.abs(space.low) < limit) and np.all(np.abs(space.high) < limit))
-
-
-def _mask_size(mask: Any) -> int | None:
-    if isinstance(mask, spaces.Box | spaces.MultiBinary):
-        return math.prod(mask.shape)
+def _mask_size(mask: Any) -> float:
+    """How many choices a mask is for; NaN, which is not equal to any number, for what is not a mask."""
     if isinstance(mask, spaces.Tuple):
-        sizes = [_mask_size(sub) for sub in mask.spaces]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
-    return None
+        return sum(map(_mask_size, mask.spaces))
+    return math.prod(mask.shape) if isinstance(mask, spaces.Box | spaces.MultiBinary) else math.nan

@@ -6,7 +6,7 @@ from typing import Any
 
 from multippo.arguments import check_size
 from multippo.networks.activations import Activation
-from multippo.networks.core.parent import Parent
+from multippo.networks.containers import Parent
 from multippo.networks.feedforward import Dense
 from multippo.networks.graph.parts import Connection, InputFrom, Population, Readout, check_name, connection_name
 from multippo.networks.graph.plan import Plan, make_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from multippo.networks.core.parent import Parent, Pass
+from multippo.networks.containers import Parent, Pass
 from multippo.networks.core.unrolling import check_rows, check_steps, step_unroll
 from multippo.networks.graph.building import Builder
 from multippo.networks.graph.drawing import draw, summary

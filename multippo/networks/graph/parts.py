@@ -7,8 +7,7 @@ from typing import Any
 
 from multippo.arguments import check_features, check_size, describe
 from multippo.networks.activations import Activation, activate, resolve_activation
-from multippo.networks.containers import Container, check_child
-from multippo.networks.core.parent import Pass
+from multippo.networks.containers import Container, Pass, check_child
 from multippo.networks.core.unrolling import shift_in_time
 from multippo.networks.tree_layers import Filter
 from multippo.networks.types import StatefulModule, StatefulModuleOutput

@@ -249,8 +249,8 @@ def test_the_mask_can_be_an_observation_like_any_other_or_have_another_name(torc
     ("observation", "action", "message"),
     [
         (MASKED["discrete"][0], BOX, r"mask for the action Box.*only Discrete and MultiDiscrete actions and"),
-        (MASKED["discrete"][0], spaces.Discrete(4), r"mask for the action Discrete\(4\).*, 3; expected.* of 4 numbers"),
-        (masked(spaces.Discrete(3)), spaces.Discrete(3), r"Discrete\(3\), no mask; expected a Box or MultiBinary of 3"),
+        (MASKED["discrete"][0], spaces.Discrete(4), r"mask for the action Discrete\(4\).*; expected.* of 4 numbers"),
+        (masked(spaces.Discrete(3)), spaces.Discrete(3), r"Discrete\(3\); expected a Box or MultiBinary of 3"),
         (
             masked(spaces.Dict(b=spaces.MultiBinary(2))),
             spaces.Dict(a=spaces.Discrete(2)),
