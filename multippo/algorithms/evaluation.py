@@ -11,8 +11,9 @@ import gymnasium
 import numpy as np
 
 from multippo.algorithms.config import DEFAULT_NUM_ENVS, EvalConfig, TrainConfig
-from multippo.algorithms.minibatches import gather_time, valid_first
+from multippo.algorithms.minibatches import repeat_rollout
 from multippo.algorithms.rollout import Rollouts, unroll_env
+from multippo.algorithms.types import Transition
 from multippo.arguments import check_flag, check_size
 from multippo.envs.api import Env
 from multippo.envs.keys import key_words
@@ -140,7 +141,7 @@ def as_key(function: str, engine: Any, key: Any) -> Any:
     return engine.random.key(words) if isinstance(words, int) else engine.random.wrap_key(words)
 
 
-def evaluator(network: Any, env: Env, eval_env: Any, config: TrainConfig) -> Player:
+def evaluator(network: Any, env: Env, eval_env: Any, config: TrainConfig, made: contextlib.ExitStack) -> Player:
     """The player that evaluates during training.
 
     Args:
@@ -148,18 +149,15 @@ def evaluator(network: Any, env: Env, eval_env: Any, config: TrainConfig) -> Pla
         env: The training environment; never stepped here.
         eval_env: Where to play instead of an environment like ``env``.
         config: For ``eval`` and ``compile``.
+        made: Closes an environment that is made here.
     """
     num_envs = min(config.eval.num_envs, config.eval.num_episodes)
     if eval_env is None:
-        own = env.similar(num_envs)
-    elif isinstance(eval_env, Env):
-        own = eval_env
+        own = made.enter_context(contextlib.closing(env.similar(num_envs)))
     else:
-        from multippo.envs.make import make_env
-
         # An environment that is already made knows its number.
         finished = getattr(eval_env, "num_envs", 1 if isinstance(eval_env, gymnasium.Env) else None)
-        own = make_env(eval_env, num_envs=finished or num_envs)
+        own = made.enter_context(made_env(eval_env, finished or num_envs))
     if not env.functional and _simulators(own) & _simulators(env):
         raise ValueError(
             "eval_env is the training environment itself, or holds what that steps; evaluating would disturb it. "
@@ -235,8 +233,8 @@ class _Tally:
         self._beyond = np.zeros(len(quota), bool)
         self._reward, self._length = np.zeros(len(quota)), np.zeros(len(quota), int)
         self._returns: list[float] = []
-        self._nonfinite = 0
         self._lengths: list[int] = []
+        self._nonfinite = 0
 
     @property
     def complete(self) -> bool:
@@ -260,14 +258,11 @@ class _Tally:
             self._reward[over], self._length[over] = 0.0, 0
 
     def summary(self) -> dict[str, float]:
-        returns = np.asarray(self._returns)
+        returns, names = np.asarray(self._returns), ("mean", "std", "min", "max")
         return {
-            "eval/episode_reward/mean": float(returns.mean()),
-            "eval/episode_reward/std": float(returns.std()),
-            "eval/episode_reward/min": float(returns.min()),
-            "eval/episode_reward/max": float(returns.max()),
+            **{f"eval/episode_reward/{name}": float(getattr(returns, name)()) for name in names},
             "eval/lifespan/mean": float(np.mean(self._lengths)),
-            "eval/episodes": float(len(returns)),
+            "eval/episodes": float(len(self._returns)),
             "eval/nonfinite_episodes": float(self._nonfinite),
         }
 
@@ -354,26 +349,20 @@ def record_activations_rollout(
     deterministic = check_flag("record_activations_rollout", "deterministic", deterministic)
     key = as_key("record_activations_rollout", network.engine, key)
     num_steps = check_size("", "num_steps", num_steps)
-    if not isinstance(env, Env):
-        with made_env(env, num_envs) as made:
-            return record_activations_rollout(made, network, num_steps, key, deterministic=deterministic)
-    if num_envs not in (None, env.num_envs):
+    if isinstance(env, Env) and num_envs not in (None, env.num_envs):
         raise ValueError(f"num_envs={num_envs!r} is not possible: the environment passed in has {env.num_envs}.")
-    engine, xp = network.engine, network.xp
+    engine = network.engine
     keys = engine.random.split(key, 3)
-    with evaluation_mode(network, deterministic), engine.no_grad():
+    with made_env(env, num_envs) as env, evaluation_mode(network, deterministic), engine.no_grad():
         start = reseed(engine.random, network.initialize_state(env.num_envs), keys[0])
         env_state = env.reset(engine.to_numpy(keys[1]))
         _, _, transition = unroll_env(env, env_state, network, start, num_steps, keys[2])
         recordable = engine.split(with_recording(network))
 
-        def run(params: Any, variables: Any, start: Any, seen: Any, valid: Any) -> Any:
+        def run(params: Any, variables: Any, start: Any, transition: Transition) -> Any:
             # A replay repeats the rollout, activations included.
-            order = valid_first(xp, valid)
-            obs, done, extras = gather_time(xp, seen, order)
-            out = engine.merge(recordable.definition, params, variables).unroll(start, obs, done, extras)
-            return gather_time(xp, extract_activations(out.metrics), xp.argsort(order, axis=0, stable=True))
+            recording = engine.merge(recordable.definition, params, variables)
+            return repeat_rollout(recording, start, transition, lambda out: extract_activations(out.metrics))
 
-        seen = (transition.obs, transition.done, transition.rollout_extras)
-        activations = engine.jit(run)(recordable.params, recordable.variables, start, seen, transition.valid)
+        activations = engine.jit(run)(recordable.params, recordable.variables, start, transition)
     return ActivationRollout(activations, transition.done, transition.valid)

@@ -134,8 +134,8 @@ def plot_learning_curve(records: Sequence[Mapping[str, Any]], path: Path, title:
     Returns:
         Whether there was anything to draw.
     """
-    curves = {name: _curve(records, name) for name in (RETURN, EVAL_RETURN)}
-    if not any(steps for steps, _ in curves.values()):
+    training, evaluations = _curve(records, RETURN), _curve(records, EVAL_RETURN)
+    if not (training[0] or evaluations[0]):
         return False
     # Not pyplot, which chooses a window system and keeps every figure.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -144,11 +144,9 @@ def plot_learning_curve(records: Sequence[Mapping[str, Any]], path: Path, title:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    steps, returns = curves[RETURN]
-    axes.plot(steps, returns, linewidth=1, label="training")
-    steps, returns = curves[EVAL_RETURN]
-    if steps:
-        axes.plot(steps, returns, "o-", label="evaluation")
+    axes.plot(*training, linewidth=1, label="training")
+    if evaluations[0]:
+        axes.plot(*evaluations, "o-", label="evaluation")
         axes.legend()
     axes.set(title=title, xlabel="environment steps", ylabel="return of an episode")
     axes.grid(alpha=0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import optree
@@ -34,11 +35,18 @@ def replay(network: Any, network_state: Any, transition: Transition) -> PPONetwo
     refuse_other_module("replay", network, "network")
     transition = _own(network.engine, transition)
     check_batch("replay", network_state, transition.done.shape[1])
+    return repeat_rollout(network, network_state, transition, lambda out: out.output)
+
+
+def repeat_rollout(
+    network: Any, network_state: Any, transition: Transition, part: Callable[[StatefulModuleOutput], Any]
+) -> Any:
+    """Unrolls a network over a stored rollout; returns a part of what comes out, ``[T, B, ...]``."""
     xp = network.xp
     order = valid_first(xp, transition.valid)
     obs, done, extras = gather_time(xp, (transition.obs, transition.done, transition.rollout_extras), order)
-    out: StatefulModuleOutput = network.unroll(network_state, obs, done, extras)
-    return gather_time(xp, out.output, xp.argsort(order, axis=0, stable=True))
+    out = network.unroll(network_state, obs, done, extras)
+    return gather_time(xp, part(out), xp.argsort(order, axis=0, stable=True))
 
 
 def _own(engine: Any, transition: Any) -> Transition:
@@ -85,23 +93,15 @@ def has_memory(network_state: Any) -> bool:
 
 
 def choose_sequence_length(config: PPOConfig, num_envs: int, memory: bool) -> int:
-    """Returns L: ``PPOConfig.sequence_length``, or 1 without memory, else the longest that splits evenly.
-
-    Raises:
-        ValueError: If no length splits evenly.
-    """
+    """Returns L: ``PPOConfig.sequence_length``, or 1 without memory, else the longest that splits evenly."""
     if config.sequence_length is not None:
         return config.sequence_length
     if not memory:
         return 1
     time = config.rollout_length
-    for length in range(time, 0, -1):
-        if time % length == 0 and num_envs * (time // length) % config.num_minibatches == 0:
-            return length
-    raise ValueError(
-        f"{num_envs} environments x {time} steps can't be split into num_minibatches={config.num_minibatches}; "
-        f"choose a divisor of {num_envs * time}."
-    )
+    divisors = [length for length in range(1, time + 1) if time % length == 0]
+    # The settings have been checked: of length 1 there are enough.
+    return max(length for length in divisors if num_envs * (time // length) % config.num_minibatches == 0)
 
 
 def make_sequences(

@@ -92,9 +92,8 @@ class Run:
         self.trainer = Trainer(network, self.env, self.ppo, length, per_call, config.compile, teacher)
         for text in without_effect(config, checkpoint_fn, eval_env, self.trainer.traced):
             _LOG.warning(text)
-        self.evaluator = evaluator(network, self.env, eval_env, self.config) if config.eval.enabled else None
-        if self.evaluator is not None and (eval_env is None or isinstance(eval_env, str)):
-            made.callback(self.evaluator.env.close)
+        evaluates = config.eval.enabled
+        self.evaluator = evaluator(network, self.env, eval_env, self.config, made) if evaluates else None
         self._begin(initial_state)
         *roots, self._iteration_root = self.engine.random.split(self.key, 3)
         self._eval_root = roots[1]

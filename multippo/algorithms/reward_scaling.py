@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import optree
-
-from multippo.algorithms.advantages import linear_recurrence
+from multippo.algorithms.advantages import linear_recurrence, mean_over
 from multippo.algorithms.types import Transition
 from multippo.trees import named_leaves, tree_leaves, tree_map, tree_sum
 
@@ -64,14 +62,12 @@ def scale_rewards(xp: Any, scales: Any, transition: Transition, discount: float)
     Returns:
         The new scales, and the scaled rewards.
     """
-    rewards, treedef = optree.tree_flatten(transition.rewards)
-    olds = optree.tree_leaves(scales, is_leaf=lambda node: isinstance(node, RewardScale))
-    pairs = [_scale(xp, old, reward, transition, discount) for old, reward in zip(olds, rewards, strict=True)]
-    news, scaled = zip(*pairs, strict=True)
-    return optree.tree_unflatten(treedef, news), optree.tree_unflatten(treedef, scaled)
+    rewards = transition.rewards
+    news = tree_map(lambda reward, old: _folded(xp, old, reward, transition, discount), rewards, scales)
+    return news, tree_map(lambda reward, new: reward / _divisor(xp, new), rewards, news)
 
 
-def _scale(xp: Any, old: RewardScale, reward: Any, transition: Transition, discount: float) -> tuple[RewardScale, Any]:
+def _folded(xp: Any, old: RewardScale, reward: Any, transition: Transition, discount: float) -> RewardScale:
     valid, counted = transition.valid, transition.counted
     # A reward that is not finite stops the run; spread to others, it would have the wrong step named.
     reward_t = xp.where(counted & xp.isfinite(reward), reward, xp.zeros_like(reward))
@@ -94,8 +90,7 @@ def _scale(xp: Any, old: RewardScale, reward: Any, transition: Transition, disco
     # A return whose square is not finite would make every later reward 0: such a rollout leaves the moments alone.
     fits = xp.isfinite(moments[1]) & xp.isfinite(moments[2])
     moments = [xp.where(fits, a, b) for a, b in zip(moments, (old.count, old.mean, old.m2), strict=True)]
-    new = RewardScale(g_t[-1] * going[-1], *moments)
-    return new, reward / _divisor(xp, new)
+    return RewardScale(g_t[-1] * going[-1], *moments)
 
 
 def _divisor(xp: Any, scale: RewardScale) -> Any:
@@ -111,11 +106,8 @@ def divisors(xp: Any, scales: Any, rewards: Any) -> dict[str, Any]:
         scales: From ``scale_rewards``.
         rewards: A tree of rewards, for its names.
     """
-    of_leaves = optree.tree_leaves(scales, is_leaf=lambda node: isinstance(node, RewardScale))
-    return {
-        f"reward/scale{f'/{name}' if name else ''}": _divisor(xp, scale)
-        for (name, _), scale in zip(named_leaves(rewards), of_leaves, strict=True)
-    }
+    found = tree_map(lambda _, scale: _divisor(xp, scale), rewards, scales)
+    return {f"reward/scale{f'/{name}' if name else ''}": divisor for name, divisor in named_leaves(found)}
 
 
 def clip_rewards(xp: Any, transition: Transition, reach: float) -> tuple[Any, Any]:
@@ -131,15 +123,12 @@ def clip_rewards(xp: Any, transition: Transition, reach: float) -> tuple[Any, An
     Returns:
         The clipped rewards, and which part of those that count was clipped.
     """
-    counted = transition.counted
 
     def clip(reward: Any) -> Any:
         return xp.where(xp.isfinite(reward), xp.clip(reward, -reach, reach), reward)
 
     def share(reward: Any) -> Any:
-        outside = xp.astype(counted & (xp.abs(reward) > reach), reward.dtype)
-        total = xp.sum(xp.astype(counted, reward.dtype))
-        return xp.sum(outside) / xp.maximum(total, xp.ones_like(total))
+        return mean_over(xp, transition.counted, reward.dtype)(xp.astype(xp.abs(reward) > reach, reward.dtype))
 
     shares = [share(reward) for reward in tree_leaves(transition.rewards)]
     return tree_map(clip, transition.rewards), tree_sum(shares) / len(shares)

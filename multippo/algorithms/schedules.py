@@ -81,14 +81,11 @@ def learning_rate_at(config: PPOConfig, iteration: float) -> float:
     [0.8, 0.6, 0.4, 0.2, 0.0]
     """
     warm = min((iteration + 1) / (config.learning_rate_warmup + 1), 1.0)
-    progress = _progress(config, iteration)
     if config.lr_schedule == "adaptive_kl":
         return warm
-    if config.lr_schedule == "linear":
-        return warm * config.learning_rate * (1.0 - progress)
-    if config.lr_schedule == "cosine":
-        return warm * config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
-    return warm * config.learning_rate
+    progress = _progress(config, iteration)
+    share = {"constant": 1.0, "linear": 1.0 - progress, "cosine": 0.5 * (1.0 + math.cos(math.pi * progress))}
+    return warm * config.learning_rate * share[config.lr_schedule]
 
 
 def entropy_weight_at(config: PPOConfig, iteration: float) -> float:

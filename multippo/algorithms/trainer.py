@@ -288,16 +288,7 @@ class Trainer:
             learner, state.episodes, transition, starts, network_state, obs, update_key, coefficients
         )
         if self._statistics_apart:
-            learner = learner._replace(
-                variables=self.engine.update_statistics(
-                    self.definition,
-                    learner.params,
-                    learner.variables,
-                    transition.rollout_extras,
-                    transition.valid,
-                    metrics["nonfinite/any"],
-                )
-            )
+            learner = self.learner.with_statistics(learner, transition, metrics["nonfinite/any"])
         if bool(metrics["nonfinite/any"]):
             return state._replace(learner=learner), metrics
         return RunState(learner, network_state, env_state, episodes, teacher), metrics

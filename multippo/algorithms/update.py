@@ -164,12 +164,6 @@ class Learner:
         params, optimizer_state, metrics, kl = self._descend(state, of_epoch, index, coefficients, poisoned)
         failed = poisoned | (metrics["nonfinite/loss"] >= 0) | (metrics["nonfinite/gradient"] >= 0)
         params, optimizer_state = self.optimizer.restore(kept, params, optimizer_state, failed)
-        variables = state.variables
-        if not self._statistics_apart:
-            valid = transition.valid if self.may_skip else None
-            variables = self.engine.update_statistics(
-                self.definition, params, variables, transition.rollout_extras, valid, failed
-            )
         next_rate = state.learning_rate
         if next_rate is not None:
             # While the rate is held down by a warm-up, the policy's small moves say nothing about it.
@@ -178,7 +172,14 @@ class Learner:
         metrics = {**metrics, **bad, "nonfinite/any": failed, "learning_rate": rate}
         if config.entropy_weight is not None:
             metrics["entropy/weight"] = coefficients.entropy_weight
-        return LearnerState(params, variables, optimizer_state, next_rate), metrics
+        new = LearnerState(params, state.variables, optimizer_state, next_rate)
+        return new if self._statistics_apart else self.with_statistics(new, transition, failed), metrics
+
+    def with_statistics(self, state: LearnerState, transition: Transition, failed: Any) -> LearnerState:
+        """Returns the state with statistics that have moved by a rollout, unless ``failed`` holds."""
+        valid, extras = transition.valid if self.may_skip else None, transition.rollout_extras
+        variables = self.engine.update_statistics(self.definition, state.params, state.variables, extras, valid, failed)
+        return state._replace(variables=variables)
 
     def _descend(
         self,
@@ -258,20 +259,17 @@ class Learner:
 
         Final observations, and the one after the last step, are not stored; their values report them.
         """
-        xp, found = self.engine.xp, {}
-        for kind, tree in (("observation", transition.obs), ("reward", transition.rewards)):
+        xp, output, found = self.engine.xp, transition.network_output, {}
+        trees = {"observation": transition.obs, "reward": transition.rewards}
+        if self._teacher is None:  # a student's values and likelihoods are in no loss
+            trees |= {VALUE: output.value_estimates, LIKELIHOOD: output.loglikelihoods}
+        for kind, tree in trees.items():
             for name, leaf in named_leaves(tree):
                 if not xp.isdtype(leaf.dtype, "real floating"):
                     continue
                 wrong = ~xp.isfinite(xp.reshape(leaf, (leaf.shape[0] * leaf.shape[1], -1)))
                 wrong = xp.any(wrong, axis=1) & xp.reshape(transition.valid, (-1,))
                 found[f"nonfinite/{kind}{f' {name!r}' if name else ''}"] = first_true(xp, wrong)
-        if self._teacher is None:  # a student's values and likelihoods are in no loss
-            output = transition.network_output
-            for kind, tree in ((VALUE, output.value_estimates), (LIKELIHOOD, output.loglikelihoods)):
-                for name, leaf in named_leaves(tree):
-                    wrong = xp.reshape(~xp.isfinite(leaf) & transition.valid, (-1,))
-                    found[f"nonfinite/{kind}{f' {name!r}' if name else ''}"] = first_true(xp, wrong)
         goes_on = transition.valid[-1] & ~transition.done[-1]
         wrong_last = goes_on & functools.reduce(operator.or_, [~xp.isfinite(v) for v in tree_leaves(v_last)])
         wrong = functools.reduce(operator.or_, [~xp.isfinite(v) for v in tree_leaves(transition.bootstrap_values)])

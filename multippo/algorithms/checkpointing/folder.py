@@ -32,7 +32,7 @@ class CheckpointFolder:
 
     ``train_ppo(..., checkpoint_fn=folder.save)``. A checkpoint is removed only after the next one is complete, and in
     one step: a reader finds all of it or nothing, whenever the process is killed. Leftovers of a killed process are
-    cleared at the first save, so no two processes may save to one directory. Checkpoints found in it count as the run's
+    cleared at each save, so no two processes may save to one directory. Checkpoints found in it count as the run's
     own, so that a resumed run knows what was best before; those that can't be read are left alone.
 
     Args:
@@ -77,7 +77,6 @@ class CheckpointFolder:
         self._network, self._config, self._extra = network, config, extra
         self._keep_last, self._keep_best = keep_last, keep_best
         self._continues = on_save_error == "continue"
-        self._cleared = False
         self._lock = threading.Lock()
 
     def save(self, training_state: TrainingState, step: int) -> None:
@@ -88,9 +87,7 @@ class CheckpointFolder:
         """
         with self._lock:
             try:
-                if not self._cleared:
-                    self._cleared = True
-                    remove_leftovers(self.path)
+                remove_leftovers(self.path)
                 directory = step_directory(self.path, step)
                 self.saved = save_checkpoint(
                     directory, training_state, self._network, config=self._config, extra=self._extra

@@ -123,12 +123,8 @@ def step_directory(directory: Path, step: int) -> Path:
 
 def step_entries(directory: str | os.PathLike[str]) -> list[Path]:
     """All entries ``step_…`` of a directory, the highest step first: damaged checkpoints, files and links too."""
-    found: list[tuple[int, Path]] = []
-    directory = Path(directory)
-    for entry in directory.iterdir() if directory.is_dir() else ():
-        match = _STEP.fullmatch(entry.name)
-        if match:
-            found.append((int(match[1]), entry))
+    entries = Path(directory).iterdir() if Path(directory).is_dir() else ()
+    found = [(int(match[1]), entry) for entry in entries if (match := _STEP.fullmatch(entry.name))]
     return [path for _, path in sorted(found, reverse=True)]
 
 

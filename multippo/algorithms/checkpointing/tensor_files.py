@@ -79,10 +79,6 @@ def read_tensors(
             f"{path} is damaged. Its SHA-256 is not the one noted when it was saved: copy the checkpoint again, or "
             "take an earlier one."
         )
-    return _arrays(path, content, like, what)
-
-
-def _arrays(path: Path, content: bytes, like: Mapping[str, Any] | None, what: str) -> dict[str, np.ndarray]:
     try:
         entries = deserialize(content)
         # Of a name that stands twice safetensors takes the last.

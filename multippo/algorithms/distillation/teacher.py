@@ -7,7 +7,7 @@ layers allow, with a carry of its own; so it may as well live on another engine.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import optree
@@ -59,6 +59,7 @@ class Teacher:
         may_skip: Whether steps may be invalid.
 
     Attributes:
+        replayed: Definition of the student that the loss evaluates; its parameters are the student's own.
         structure: A key of all that is compiled in of the teacher and of the student it teaches.
     """
 
@@ -72,9 +73,10 @@ class Teacher:
         with evaluation_mode(network, True):  # a copy, with the modes that it has now
             self._acting = measured(network, samplers)
         self._replayed = measured(student, samplers)
+        self.replayed = self.student_engine.split(self._replayed).definition
         self._split = self.engine.split(self._acting)
         self._may_skip, self._stepwise = may_skip, False
-        self._planned, self._route = target_fn is None, target_fn
+        self._planned, self._route = target_fn is None, cast("TargetFn", target_fn)
         own = Teacher, self.engine, self.engine.float_dtype, self.engine.structure(self._split.definition), may_skip
         self._look = programmes_of(*own).compiled(self, Teacher._look_untraced, self.engine.jit)
         self.structure = (
@@ -83,11 +85,6 @@ class Teacher:
             loss,
             None if target_fn is None else identity(target_fn),
         )
-
-    @property
-    def replayed(self) -> Any:
-        """Definition of the student that the loss evaluates; its parameters are the student's own."""
-        return self.student_engine.split(self._replayed).definition
 
     def start(self, num_envs: int, key: Any, leaves: list[np.ndarray] | None = None) -> TeacherState:
         """The state before the first step, or with the carry of which ``carry_leaves`` were kept.
@@ -134,15 +131,15 @@ class Teacher:
             TypeError: If the teacher does not return a StatefulModuleOutput.
         """
         engine = self.student_engine
-        seen = self._to_teacher(obs)
+        seen = _carried_over(obs, engine, self.engine)
         with self._acting.engine.no_grad():
             run_once(self._acting, state.carry, seen, "teacher")
-        lessons = self._to_student(_snapshots(self._acting, state.carry, seen))
+        lessons = _carried_over(_snapshots(self._acting, state.carry, seen), self.engine, engine)
         own = _snapshots(self._replayed, student_carry, obs)
         if self._planned:
             self._route = plan_route(lessons, own, self.loss)
         own = _samples(own)
-        targets = self._targets(_with_time(lessons), _with_time(own))
+        targets = self._route(_with_time(lessons), _with_time(own))
         if not self._planned:
             _check_targets(targets, own)
         done = _with_time(engine.asarray(np.zeros(tree_leaves(obs)[0].shape[0], np.bool_)))
@@ -168,9 +165,10 @@ class Teacher:
         Returns:
             The teacher with its carry after it, and the rollout with ``targets``.
         """
-        seen = self._to_teacher((transition.obs, transition.done, transition.valid))
-        carry, lessons = self._look(*state, seen)
-        targets = self._targets(self._to_student(lessons), transition.rollout_extras)
+        seen = (transition.obs, transition.done, transition.valid)
+        carry, lessons = self._look(*state, _carried_over(seen, self.student_engine, self.engine))
+        lessons = _carried_over(lessons, self.engine, self.student_engine)
+        targets = self._route(lessons, transition.rollout_extras)
         return state._replace(carry=carry), transition._replace(targets=targets)
 
     def _look_untraced(self, params: Any, variables: Any, carry: Any, seen: Any) -> tuple[Any, Any]:
@@ -194,30 +192,19 @@ class Teacher:
         # Copies, made outside: what was made inside can't be part of a gradient on every engine.
         return engine.snapshot(after), engine.stop_gradient(engine.snapshot(lessons))
 
-    def _targets(self, lessons: Any, student_extras: Any) -> Any:
-        """The snapshots that the student's modules are given in replay."""
-        assert self._route is not None
-        return self._route(lessons, student_extras)
 
-    # -- between engines
+def _carried_over(tree: Any, source: Any, target: Any) -> Any:
+    """A tree as arrays of an engine and in its types, copied through NumPy if it is of another engine."""
+    if source is target:
+        return tree
+    zeros = target.zeros((1,))
+    own = {"f": target.to_numpy(zeros).dtype, "i": target.to_numpy(target.xp.argmax(zeros, axis=0)).dtype}
 
-    def _to_teacher(self, tree: Any) -> Any:
-        return self._carried_over(tree, self.student_engine, self.engine) if self.abroad else tree
+    def carry(x: Any) -> Any:
+        array = source.to_numpy(x)
+        return target.asarray(array.astype(own.get(array.dtype.kind, array.dtype), copy=False))
 
-    def _to_student(self, tree: Any) -> Any:
-        return self._carried_over(tree, self.engine, self.student_engine) if self.abroad else tree
-
-    @staticmethod
-    def _carried_over(tree: Any, source: Any, target: Any) -> Any:
-        """A tree as arrays of another engine and in its types, copied through NumPy."""
-        zeros = target.zeros((1,))
-        own = {"f": target.to_numpy(zeros).dtype, "i": target.to_numpy(target.xp.argmax(zeros, axis=0)).dtype}
-
-        def carry(x: Any) -> Any:
-            array = source.to_numpy(x)
-            return target.asarray(array.astype(own.get(array.dtype.kind, array.dtype), copy=False))
-
-        return tree_map(carry, tree)
+    return tree_map(carry, tree)
 
 
 def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[Any, LossOutput]:
@@ -245,17 +232,13 @@ def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[An
     regularization = mean(per_environment("regularization_loss", out.regularization_loss, zero))
     total = distillation + regularization
     metrics = {"losses/distillation": distillation, "losses/regularization": regularization, "losses/total": total}
+    targets = optree.tree_leaves(sequences.rollout_extras, is_leaf=is_lesson)
     if loss == "kl":
         metrics["kl/teacher"] = distillation
-    elif _compares(sequences.rollout_extras) and out.output.entropies is not None:
+    elif out.output.entropies is not None and any(map(is_lesson, targets)):  # distributions to compare theirs with
         metrics["kl/teacher"] = mean(tree_sum(out.output.entropies))
     metrics |= mean_metrics(out.metrics, zero, mean)
     return total, LossOutput(metrics)
-
-
-def _compares(extras: Any) -> bool:
-    """True if samplers were given distributions to compare theirs with."""
-    return any(is_lesson(node) for node in optree.tree_leaves(extras, is_leaf=is_lesson))
 
 
 def _with_time(tree: Any) -> Any:
