@@ -12,7 +12,6 @@ from gymnasium import spaces
 
 from multippo.action_spaces import num_choices
 from multippo.algorithms.config import PPOConfig, TrainConfig
-from multippo.algorithms.losses import WITHOUT_ENTROPY
 from multippo.algorithms.types import TrainingState
 from multippo.arguments import describe, is_the_librarys
 from multippo.envs.api import Env, EnvState
@@ -85,9 +84,10 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
     check_acts(out.output, "training")
     if _takes_known_actions(env):
         check_actions(network, out.output.actions, iter(draws), env.action_space, env.num_envs)
-    _check_values(out.output, env_state, env.num_envs)
-    _check_likelihoods(out.output, env.num_envs, config)
-    _check_entropies(network, out.output, env.num_envs, config)
+    _check_keys(out.output, env_state.reward, config)
+    _check_numbers(out.output, env.num_envs)
+    if config.entropy_weight is not None:
+        _check_entropy_weight(network, out.output, config.entropy_weight)
     _check_carry("next_state", network_state, out.next_state, env.num_envs)
     _check_reset(network, network_state, env.num_envs)
     for text in captured_weights(network):
@@ -242,52 +242,49 @@ def finished(step: int, iteration: int, ppo: PPOConfig) -> str:
     )
 
 
-def _check_numbers(what: str, leaves: list[tuple[str, Any]], num_envs: int, remedy: str) -> None:
-    """Raises unless every leaf holds one number for each environment."""
-    for name, leaf in leaves:
-        if tuple(leaf.shape) != (num_envs,):
-            raise ValueError(
-                f"The network's {what}{f' {name!r}' if name else ''} has shape {tuple(leaf.shape)}; expected one "
-                f"number for each environment, ({num_envs},){remedy}."
-            )
-
-
-_SUMMED = ": the sum over an action's dimensions"
-
-
-def _check_values(output: PPONetworkOutput, env_state: EnvState, num_envs: int) -> None:
-    rewards, values = named_leaves(env_state.reward), named_leaves(output.value_estimates)
-    if tree_structure(env_state.reward) != tree_structure(output.value_estimates):
+def _check_keys(output: PPONetworkOutput, reward: Any, config: PPOConfig) -> None:
+    rewards, values, likelihoods = (
+        [name for name, _ in named_leaves(tree)] for tree in (reward, output.value_estimates, output.loglikelihoods)
+    )
+    if tree_structure(reward) != tree_structure(output.value_estimates):
         raise ValueError(
-            f"The environment's rewards have keys {[name for name, _ in rewards]}, the network's value estimates "
-            f"{[name for name, _ in values]}; they must be the same. Give PPOAdapter a value port that yields one "
-            "value for each reward key."
+            f"The environment's rewards have keys {rewards}, the network's value estimates {values}; they must be the "
+            "same. Give PPOAdapter a value port that yields one value for each reward key."
         )
-    _check_numbers("value estimate", values, num_envs, "")
-
-
-def _check_likelihoods(output: PPONetworkOutput, num_envs: int, config: PPOConfig) -> None:
-    likelihoods, values = named_leaves(output.loglikelihoods), named_leaves(output.value_estimates)
-    _check_numbers("log-likelihood", likelihoods, num_envs, _SUMMED)
-    names, value_names = [name for name, _ in likelihoods], [name for name, _ in values]
-    if config.combine_advantages == "separate" and names != value_names:
+    if config.combine_advantages == "separate" and likelihoods != values:
         raise ValueError(
             f"combine_advantages='separate' pairs each action key with the reward of the same key, but the actions "
-            f"have keys {names} and the rewards {value_names}. Make them the same, or use 'sum'."
+            f"have keys {likelihoods} and the rewards {values}. Make them the same, or use 'sum'."
         )
 
 
-def _check_entropies(network: Any, output: PPONetworkOutput, num_envs: int, config: PPOConfig) -> None:
-    entropies = named_leaves(output.entropies)
-    _check_numbers("entropy", entropies, num_envs, _SUMMED)
-    if config.entropy_weight is None:
-        return
-    if not entropies:
-        raise ValueError(WITHOUT_ENTROPY.format(config.entropy_weight))
+def _check_numbers(output: PPONetworkOutput, num_envs: int) -> None:
+    """Raises unless every leaf of an output but the actions holds one number for each environment."""
+    summed = ": the sum over an action's dimensions"
+    for what, tree, remedy in (
+        ("value estimate", output.value_estimates, ""),
+        ("log-likelihood", output.loglikelihoods, summed),
+        ("entropy", output.entropies, summed),
+    ):
+        for name, leaf in named_leaves(tree):
+            if tuple(leaf.shape) != (num_envs,):
+                raise ValueError(
+                    f"The network's {what}{f' {name!r}' if name else ''} has shape {tuple(leaf.shape)}; expected one "
+                    f"number for each environment, ({num_envs},){remedy}."
+                )
+
+
+def _check_entropy_weight(network: Any, output: PPONetworkOutput, weight: float) -> None:
+    if not tree_leaves(output.entropies):
+        raise ValueError(
+            f"PPOConfig.entropy_weight={weight!r} needs the entropy of the policy, but the network's PPONetworkOutput."
+            "entropies is None. End the action port with samplers, which report it, or return entropies; or leave "
+            "entropy_weight unset."
+        )
     own = [module for module in all_modules(network) if getattr(module, "entropy_weight", 0.0)]
     if own:
         raise ValueError(
-            f"PPOConfig.entropy_weight={config.entropy_weight!r} is the weight for every sampler, but "
+            f"PPOConfig.entropy_weight={weight!r} is the weight for every sampler, but "
             f"{path_of(network, own[0])} has an entropy_weight={own[0].entropy_weight!r} of its own; make it with 0, "
             "or leave PPOConfig.entropy_weight unset."
         )

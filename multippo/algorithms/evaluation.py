@@ -66,7 +66,7 @@ def eval_rollout(
         ValueError: If ``num_episodes`` or ``max_episode_steps`` is below 1, or ``key`` is not a random key.
     """
     check_player("eval_rollout", env, network)
-    key = as_key("eval_rollout", network.engine, key)
+    key = as_key(network.engine, key)
     config = EvalConfig(
         num_episodes=1 if num_episodes is None else num_episodes,
         deterministic=deterministic,
@@ -121,23 +121,13 @@ def check_player(function: str, env: Any, network: Any) -> None:
     refuse_other_module(function, network, "network", hint)
 
 
-def as_key(function: str, engine: Any, key: Any) -> Any:
+def as_key(engine: Any, key: Any) -> Any:
     """Makes a random key of the engine of an integer (None is 0) or of any engine's key.
 
     Raises:
         ValueError: If it is neither.
     """
-    if key is None or isinstance(key, int | np.integer):
-        return engine.random.key(int(key or 0))
-    try:
-        words = key_words(key)
-    except (TypeError, ValueError):
-        words = None
-    if words is None or np.shape(words) not in ((), (2,)):
-        raise ValueError(
-            f"{function}(key={key!r}) is not possible: expected an integer of at least 0, or a random key such as "
-            "multippo.random.key(0)."
-        )
+    words = key_words(0 if key is None else key)
     return engine.random.key(words) if isinstance(words, int) else engine.random.wrap_key(words)
 
 
@@ -347,7 +337,7 @@ def record_activations_rollout(
     """
     check_player("record_activations_rollout", env, network)
     deterministic = check_flag("record_activations_rollout", "deterministic", deterministic)
-    key = as_key("record_activations_rollout", network.engine, key)
+    key = as_key(network.engine, key)
     num_steps = check_size("", "num_steps", num_steps)
     if isinstance(env, Env) and num_envs not in (None, env.num_envs):
         raise ValueError(f"num_envs={num_envs!r} is not possible: the environment passed in has {env.num_envs}.")

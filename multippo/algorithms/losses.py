@@ -15,12 +15,6 @@ from multippo.trees import tree_leaves, tree_map, tree_sum
 
 _MAX_LOG_RATIO = 20.0
 
-WITHOUT_ENTROPY = (
-    "PPOConfig.entropy_weight={!r} needs the entropy of the policy, but the network's PPONetworkOutput.entropies is "
-    "None. End the action port with samplers, which report it, or return entropies; or leave entropy_weight unset."
-)
-"""Error of an entropy weight for a network that does not report its entropy."""
-
 
 class LossOutput(NamedTuple):
     """Metrics and statistics of a loss.
@@ -57,9 +51,6 @@ def ppo_loss(
 
     Returns:
         The scalar loss, and what to log.
-
-    Raises:
-        ValueError: If the entropy has a weight, but the network does not report it.
     """
     xp = network.xp
     out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)
@@ -75,8 +66,6 @@ def ppo_loss(
     if out.output.entropies is not None:
         metrics["entropy/mean"] = mean(tree_sum(out.output.entropies))
     if config.entropy_weight is not None:
-        if out.output.entropies is None:
-            raise ValueError(WITHOUT_ENTROPY.format(config.entropy_weight))
         entropy_weight = config.entropy_weight if entropy_weight is None else entropy_weight
         metrics["losses/entropy"] = -entropy_weight * metrics["entropy/mean"]
         loss = loss + metrics["losses/entropy"]
@@ -167,7 +156,7 @@ def mean_metrics(metrics: Any, zero: Any, mean: Callable[[Any], Any], prefix: st
     flat: dict[str, Any] = {}
     for name, value in metrics.items():
         path = f"{prefix}/{name}"
-        if name == ACTIVATION_KEY and not _is_logged(value):
+        if name == ACTIVATION_KEY and (isinstance(value, dict) or getattr(value, "ndim", 0) > 2):
             continue  # of a recording network, for analysis
         if isinstance(value, dict):
             flat |= mean_metrics(value, zero, mean, path)
@@ -176,7 +165,3 @@ def mean_metrics(metrics: Any, zero: Any, mean: Callable[[Any], Any], prefix: st
         else:
             flat[path] = mean(per_environment(f"The metric {path!r}", value, zero))
     return flat
-
-
-def _is_logged(value: Any) -> bool:
-    return not isinstance(value, dict) and getattr(value, "ndim", 0) <= 2

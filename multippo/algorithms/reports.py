@@ -117,12 +117,12 @@ def remedy(leaf: str, nonfinite: str) -> str:
             "positive, or numbers beyond 3.4e38 in float32; or in the environment, in huge values or a last "
             "observation that is not finite."
         )
-    looked = "look for its cause in the environment (in float32 numbers beyond 3.4e38 are not finite)."
-    if leaf.startswith("reward"):
-        looked = (
-            "look for its cause in the environment (in float32 numbers beyond 3.4e38 are not finite, nor are rewards "
-            "above some 1e18 once scale_rewards has squared them: make_env(reward_scale=...) makes them smaller)."
-        )
+    squared = (
+        ", nor are rewards above some 1e18 once scale_rewards has squared them: make_env(reward_scale=...) makes them "
+        "smaller"
+    )
+    also = squared if leaf.startswith("reward") else ""
+    looked = f"look for its cause in the environment (in float32 numbers beyond 3.4e38 are not finite{also})."
     if nonfinite == "stop":
         return looked + " nonfinite='restart' begins a new episode instead."
     return looked + " A single environment is restarted; not all at once, nor where a restart is impossible or in vain."
