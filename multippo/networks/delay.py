@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -176,21 +177,16 @@ def _initial_values(initial_value: Any, structure: Any, leaves: tuple[Any, ...],
 
 
 def _frozen(value: Any, own_type: str, name: str, shape: tuple[int, ...], dtype: str) -> Any:
-    try:
+    kind = own_type if dtype in _OWN_TYPES else dtype
+    with contextlib.suppress(TypeError, ValueError, OverflowError), np.errstate(over="ignore", invalid="ignore"):
         given = np.asarray(value)
-        fits = given.dtype.kind in "biuf" and bool(np.all(np.isfinite(given)))
-        with np.errstate(over="ignore"):
-            kept = given.astype(dtype) if fits else np.zeros((), dtype)
-            held = kept.astype(own_type) if dtype in _OWN_TYPES else kept
-        # A number beyond what a type holds becomes infinite in it.
-        fits = fits and bool(np.all(np.isfinite(held) if held.dtype.kind == "f" else held == given))
+        kept = given.astype(dtype)
+        held = kept.astype(kind)
         spread = np.broadcast_to(kept, shape)
-    except (TypeError, ValueError):
-        fits, kept, spread = False, np.zeros(()), np.zeros(())
-    if not fits:
-        kind = own_type if dtype in _OWN_TYPES else dtype
-        raise ValueError(
-            f"Delay(initial_value=...){_at(name)} is {value!r}; expected finite numbers of type {kind} that broadcast "
-            f"to {shape}."
-        )
-    return kept.item() if kept.ndim == 0 else tuple(spread.ravel().tolist())
+        # A number beyond what a type holds becomes infinite in it.
+        if given.dtype.kind in "biuf" and np.all(np.isfinite(held) if held.dtype.kind == "f" else held == given):
+            return kept.item() if kept.ndim == 0 else tuple(spread.ravel().tolist())
+    raise ValueError(
+        f"Delay(initial_value=...){_at(name)} is {value!r}; expected finite numbers of type {kind} that broadcast "
+        f"to {shape}."
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multippo.arguments import check_leaves, describe, is_integer, is_number
+from multippo.arguments import check_leaves, check_number, describe, is_integer
 from multippo.networks.activations import clip
 from multippo.networks.core.binding import Variable
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
@@ -40,9 +40,8 @@ class Normalizer(StatefulModule):
     """
 
     def __init__(self, shape: Any, *, epsilon: float = 1e-8, clip: float | None = 10.0) -> None:
-        if not all(is_number(number) and number > 0 for number in (epsilon, *(() if clip is None else (clip,)))):
-            raise ValueError(f"Normalizer(epsilon={epsilon!r}, clip={clip!r}) is not possible: expected both above 0.")
-        self.epsilon, self.clip = float(epsilon), None if clip is None else float(clip)
+        self.epsilon = check_number("Normalizer", "epsilon", epsilon, above=0)
+        self.clip = None if clip is None else check_number("Normalizer", "clip", clip, above=0)
         held = _named_shapes(shape)
         shapes = {name: size for name, size in held.items() if size is not None}
         # A leaf may hold no number, as an empty entry of a Dict observation does; all of them may not.
@@ -50,12 +49,8 @@ class Normalizer(StatefulModule):
             raise ValueError(f"Normalizer(shape={shape!r}) is not possible: expected at least one number in it.")
         self.names = tuple(shapes)
         self.passed = tuple(name for name in held if name not in shapes)
-        if self.names == ("",):
-            self.mean = Variable(np.zeros(shapes[""]))
-            self.M2 = Variable(np.zeros(shapes[""]))
-        else:
-            self.mean = {name: Variable(np.zeros(s)) for name, s in shapes.items()}
-            self.M2 = {name: Variable(np.zeros(s)) for name, s in shapes.items()}
+        mean, m2 = ({name: Variable(np.zeros(size)) for name, size in shapes.items()} for _ in range(2))
+        self.mean, self.M2 = mean.get("", mean), m2.get("", m2)
         # Two words, high and low in base 2**30: one int32 would overflow, one float32 stand still at 2**24.
         self.counter = Variable(np.zeros(2, np.int32))
 
@@ -165,8 +160,7 @@ def _named_shapes(shape: Any, name: str = "") -> dict[str, tuple[int, ...] | Non
         raise TypeError(
             f"Normalizer(shape={shape!r}) is not possible: expected an int of at least 0, a tuple of ints, or a dict."
         )
-    by_name = isinstance(shape, Mapping)
-    entries = sorted(shape.items(), key=lambda entry: str(entry[0])) if by_name else enumerate(shape)
+    entries = sorted(shape.items(), key=lambda entry: str(entry[0])) if isinstance(shape, Mapping) else enumerate(shape)
     found: dict[str, tuple[int, ...] | None] = {}
     for key, below in entries:
         found |= _named_shapes(below, f"{name}.{key}" if name else str(key))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from multippo.arguments import check_features, check_flag, check_number, check_size, describe, known_keywords, require
+from multippo.arguments import check_features, check_flag, check_number, check_size, known_keywords, require
 from multippo.networks.activations import softplus
 from multippo.networks.core import random_state
 from multippo.networks.core.random_state import Drawing, RandomState
@@ -30,17 +30,18 @@ class _Bottleneck(Drawing):
         self.min_std = check_number(kind, "min_std", min_std, least=0)
         super().__init__(rngs)
 
-    def _encode(self, state: RandomState, x: Any, done: Any) -> tuple[Gaussian, Any]:
+    def _encode(self, state: Any, x: Any, done: Any) -> tuple[Gaussian, Any]:
         """The code's distribution and a sample of it, or its mean; of one step, or of all steps of ``done``."""
         check_features(type(self).__name__, x, 2 * self.latent_size)
-        self._check_run(state, x, done)
+        random = getattr(state, "random", state)
+        self._check_run(random, x, done)
         mean = self._held(x[..., : self.latent_size])
         std = self._held(softplus(self.xp, x[..., self.latent_size :]) + self.min_std)
         if self.min_std < _LEAST_STD:  # softplus itself underflows to 0
             std = self.xp.maximum(std, self.xp.full_like(std, _LEAST_STD))
         if self.deterministic:
             return Gaussian(mean, std), mean
-        return Gaussian(mean, std), mean + std * self._noise(state, (self.latent_size,), done)
+        return Gaussian(mean, std), mean + std * self._noise(random, (self.latent_size,), done)
 
     def _held(self, x: Any) -> Any:
         still = self.engine.stop_gradient(x)
@@ -159,25 +160,17 @@ class AR1VariationalBottleneck(_Bottleneck):
 
     def __call__(self, state: CodeState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, 2 L]`` to ``[B, L]``."""
-        code, z = self._coded(state, x, None)
+        code, z = self._encode(state, x, None)
         after = CodeState(random_state.advance(state.random), z, self.xp.ones_like(state.has_previous))
         return self._compared(after, code, z, state.previous, state.has_previous)
 
     def unroll(self, state: CodeState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once: the codes do not depend on one another."""
-        xp, (code, z) = self.xp, self._coded(state, xs, done)
+        xp, (code, z) = self.xp, self._encode(state, xs, done)
         previous = xp.concat((state.previous[None], z[:-1]), axis=0)
         has_previous = xp.concat((state.has_previous[None], ~done[:-1]), axis=0)
         after = CodeState(self._advanced(state.random, done), z[-1], xp.ones_like(state.has_previous))
         return self._compared(reset_where(self, done[-1], after), code, z, previous, has_previous)
-
-    def _coded(self, state: Any, x: Any, done: Any) -> tuple[Gaussian, Any]:
-        if not isinstance(state, CodeState):
-            raise ValueError(
-                f"{type(self).__name__} got {describe(state)} as its state; expected a CodeState, as "
-                "initialize_state(batch_size) makes it."
-            )
-        return self._encode(state.random, x, done)
 
     def _compared(
         self, state: CodeState, code: Gaussian, z: Any, previous: Any, has_previous: Any

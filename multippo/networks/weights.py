@@ -9,6 +9,7 @@ installed for that.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -375,14 +376,9 @@ def _flatten(tree: Any, path: tuple[str, ...] = ()) -> Iterable[tuple[str, Any]]
             yield from _flatten(value, (*path, str(key)))
     elif not _is_random(tree):
         # A variable of nnx gives its value so; a number or a list of them has no such index.
-        yield ".".join(path), _held(tree)
-
-
-def _held(leaf: Any) -> Any:
-    try:
-        return leaf[...]
-    except (TypeError, KeyError, IndexError):
-        return leaf
+        with contextlib.suppress(TypeError, KeyError, IndexError):
+            tree = tree[...]
+        yield ".".join(path), tree
 
 
 def _is_random(leaf: Any) -> bool:

@@ -8,7 +8,7 @@ import logging
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -95,7 +95,10 @@ def check_env(
             findings.warnings |= {text: text for text in _gymnasium_findings(env)}
     finally:
         logger.removeHandler(findings)
-    return findings.report(states)
+    episodes = int(sum(np.sum(state.terminated | state.truncated) for state in states))
+    return EnvReport(
+        tuple(findings.errors.values()), tuple(findings.warnings.values()), episodes, max(len(states) - 1, 0)
+    )
 
 
 class _Findings(logging.Handler):
@@ -109,10 +112,6 @@ class _Findings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """See ``logging.Handler``."""
         self.warnings[str(record.msg)] = record.getMessage()
-
-    def report(self, states: Sequence[EnvState]) -> EnvReport:
-        episodes = int(sum(np.sum(state.terminated | state.truncated) for state in states))
-        return EnvReport(tuple(self.errors.values()), tuple(self.warnings.values()), episodes, max(len(states) - 1, 0))
 
 
 def _play_twice(env: Env, findings: _Findings, states: list[EnvState], num_steps: int, seed: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -159,11 +158,6 @@ class _Checker:
         foreign = [name for name, leaf in named_leaves(state) if not isinstance(leaf, kind)]
         if foreign:
             self.errors.append(f"initialize_state returned a leaf {foreign[0]!r} that is not an array of the engine.")
-        elif not takes_three(self.module):
-            self.errors.append(
-                f"{type(self.module).__name__}.__call__ can't be given three arguments; it must take "
-                "(self, state, x, rollout_extras=None), and is given rollout_extras in replay."
-            )
         elif self._holds("carry/batch_axis") and (found := self.evidence.starts_anew()).worst:
             self.errors.append(
                 f"initialize_state gives another carry each time: {self._said(found)}. Make a key in the constructor, "
@@ -366,16 +360,6 @@ def drawn_around(sample_input: Any) -> Callable[[Any], Any]:
         return tree_map(like, sample_input)
 
     return draw
-
-
-def takes_three(module: Any) -> bool:
-    """Returns True if a module can be called with ``(state, x, rollout_extras)``."""
-    neutral = type(module).__mro__[1]
-    try:
-        inspect.signature(neutral.__call__).bind(module, None, None, None)
-    except TypeError:
-        return False
-    return True
 
 
 def inspect_output(engine: Any, out: Any, batch: int) -> str | None:

@@ -224,10 +224,8 @@ class FunctionalClock:
 
     def reset(self, key: Any) -> State:
         """Starts at time 0."""
-        import jax.numpy as jnp
-
         del key
-        return self._at(jnp.zeros((), jnp.int32))
+        return self._at(np.zeros((), np.int32))
 
     def step(self, state: State, action: Any) -> State:
         """Advances the time by one step."""
@@ -236,12 +234,11 @@ class FunctionalClock:
 
     def _at(self, time: Any) -> State:
         import jax
-        import jax.numpy as jnp
 
-        over = (time == self.length).astype(jnp.float32)
-        cut = over if self.end == "truncated" else jnp.zeros_like(over)
-        obs = jax.nn.one_hot(time, self.length + 1, dtype=jnp.float32)
-        return State(obs, jnp.ones(()), over, {"truncation": cut, "time": time}, {})
+        over = (time == self.length).astype(np.float32)
+        cut = over if self.end == "truncated" else over * 0
+        obs = jax.nn.one_hot(time, self.length + 1, dtype=np.float32)
+        return State(obs, jax.numpy.ones(()), over, {"truncation": cut, "time": time}, {})
 
 
 class FunctionalGoal:
@@ -259,17 +256,13 @@ class FunctionalGoal:
     def reset(self, key: Any) -> State:
         """Draws a new goal."""
         import jax
-        import jax.numpy as jnp
 
-        goal = jax.random.uniform(key, (1,), jnp.float32, -1.0, 1.0)
-        zero = jnp.zeros(())
-        return State(goal, zero, zero, {"truncation": zero, "time": jnp.zeros((), jnp.int32)}, {})
+        goal, zero = jax.random.uniform(key, (1,), np.float32, -1.0, 1.0), jax.numpy.zeros(())
+        return State(goal, zero, zero, {"truncation": zero, "time": np.zeros((), np.int32)}, {})
 
     def step(self, state: State, action: Any) -> State:
         """Pays the reward and advances the time."""
-        import jax.numpy as jnp
-
         time = state.info["time"] + 1
-        over = (time == self.length).astype(jnp.float32)
-        reward = -jnp.sum((action - state.obs) ** 2)
+        over = (time == self.length).astype(np.float32)
+        reward = -((action - state.obs) ** 2).sum()
         return State(state.obs, reward, over, {"truncation": over, "time": time}, {})

@@ -164,7 +164,7 @@ ERRORS = {
     ),
     "fails": (changed(fails), "A call failed: KeyError: 'count'"),
     "fails in the update": (changed(base=Learns, update_statistics=fails), "update_statistics failed: KeyError: 'cou"),
-    "takes two": (TakesTwo, r"TakesTwo\.__call__ can't be given three arguments; it must take \(self, state, x, rollo"),
+    "takes two": (TakesTwo, r"A call failed: TypeError: TakesTwo.__call__\(\) takes 3 positional arguments but 4 were"),
     "starts at random": (
         changed(initialize_state=random_start),
         "initialize_state gives another carry each time: off by .* at env=",

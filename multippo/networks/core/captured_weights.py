@@ -6,6 +6,7 @@ A framework finds the weights in a module's attributes. A layer that only a func
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -98,10 +99,10 @@ def _captured(
         below, used = [(name, value.__func__), ("self", value.__self__)], _names(value.__func__.__code__)
     elif isinstance(value, FunctionType):
         used = _names(value.__code__)
-        code, cells, defaults = value.__code__, value.__closure__ or (), value.__defaults__ or ()
-        names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-        known = [(free, cell.cell_contents) for free, cell in zip(code.co_freevars, cells, strict=True) if _full(cell)]
-        below = [*known, *zip(names, defaults, strict=True), *(value.__kwdefaults__ or {}).items()]
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        below = [(free, cell.cell_contents) for free, cell in cells if _full(cell)]
+        parameters = inspect.signature(value, follow_wrapped=False).parameters.values()
+        below += [(parameter.name, parameter.default) for parameter in parameters]
     elif name or callable(value):
         below = [(f"{name}.{key}".lstrip("."), item) for key, item in getattr(value, "__dict__", {}).items()]
     for inner, item in below:

@@ -114,10 +114,7 @@ class Drawing(StatefulModule):
             check_steps(kind, x, done)
             batch = done.shape[1]
         if not isinstance(state, RandomState):
-            raise ValueError(
-                f"{kind} got {describe(state)} as its state; expected a RandomState, as initialize_state({batch}) "
-                "makes it."
-            )
+            raise ValueError(f"{kind} got {describe(state)} as its state; expected that of initialize_state({batch}).")
         check_rows(kind, state.count, batch)
 
     def initialize_state(self, batch_size: int) -> Any:

@@ -10,6 +10,7 @@ from multippo.networks.graph.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.text import Text
 
 
 _FORWARD, _FEEDBACK = "0.35", "tab:red"
@@ -73,8 +74,8 @@ def draw(graph: Any, ax: Axes | None) -> Axes:
             raise ImportError("PopulationGraph.plot needs the package matplotlib: pip install matplotlib") from error
         rows = max([len(outputs), *(list(depth.values()).count(column) for column in range(last))])
         ax = pyplot.subplots(figsize=(2.2 * (last + 1.5), 1.2 * rows + 1.8))[1]
+    boxes = {name: _text(ax, places[name], f"{name}\n{held.output_size}", "0.2") for name, held in populations.items()}
     inside = {edge.key for part in plan.components for step in part.steps for edge in step.incoming if edge.inside}
-    widths = {name: max(len(name), 4) for name in populations}
     # The delayed connections of a pair share an arrow.
     arrows: dict[tuple[str, str, bool], list[str]] = {}
     for name, edge in connections.items():
@@ -83,20 +84,15 @@ def draw(graph: Any, ax: Axes | None) -> Axes:
         # What leads onwards within a loop is as grey as the rest.
         back = inside.issuperset(names) and depth[target] <= depth[source]
         label = ", ".join(str(connections[name].delay) for name in names) if delayed else ""
-        ends = (places[source], places[target])
-        _arrow(ax, *ends, (widths[source], widths[target]), label, _FEEDBACK if back else _FORWARD)
+        _arrow(ax, boxes[source], boxes[target], label, _FEEDBACK if back else _FORWARD)
     for number, (name, head) in enumerate(outputs.items()):
-        place = (float(last), (len(outputs) - 1) / 2 - number)
-        _arrow(ax, places[head.source], place, (widths[head.source], len(name)), "", _FORWARD)
-        _text(ax, place, name, boxed=False)
+        output = _text(ax, (float(last), (len(outputs) - 1) / 2 - number), name)
+        _arrow(ax, boxes[head.source], output)
     for name, population in populations.items():
-        _text(ax, places[name], f"{name}\n{population.output_size}", boxed=True)
         if population.input_from is not None:
             x, y = places[name]
-            seen = population.input_from
-            text = "observation" if callable(seen) else str(seen)
-            _arrow(ax, (x - 0.9, y), (x, y), (len(text), widths[name]), "", _FORWARD)
-            _text(ax, (x - 0.9, y), text, boxed=False)
+            seen = "observation" if callable(population.input_from) else str(population.input_from)
+            _arrow(ax, _text(ax, (x - 0.9, y), seen), boxes[name])
     ys = [y for _, y in places.values()]
     ax.set_xlim(-1.3, last + 0.6)
     ax.set_ylim(min([*ys, -len(outputs) / 2]) - 0.8, max([*ys, len(outputs) / 2]) + 0.8)
@@ -125,37 +121,26 @@ def _places(depth: Mapping[str, int]) -> dict[str, tuple[float, float]]:
     }
 
 
-def _text(ax: Axes, place: tuple[float, float], text: str, boxed: bool) -> None:
-    box = {"boxstyle": "round", "facecolor": "white", "edgecolor": "0.2"} if boxed else None
-    ax.text(*place, text, ha="center", va="center", zorder=3, bbox=box)
+def _text(ax: Axes, place: tuple[float, float], text: str, edge: str = "none") -> Text:
+    """A text in a box, whose edge has a colour or is not seen."""
+    box = {"boxstyle": "round", "facecolor": "white", "edgecolor": edge}
+    return ax.text(*place, text, ha="center", va="center", zorder=3, bbox=box)
 
 
-def _arrow(
-    ax: Axes,
-    start: tuple[float, float],
-    end: tuple[float, float],
-    widths: tuple[int, int],
-    delays: str,
-    color: str,
-) -> None:
-    """An arrow from text to text, which are ``widths`` letters wide; over the top of one that reads itself."""
-    if start == end:
+def _arrow(ax: Axes, source: Text, target: Text, delays: str = "", color: str = _FORWARD) -> None:
+    """An arrow from box to box; over the top of one that reads itself."""
+    start, end = source.get_position(), target.get_position()
+    style = {"arrowstyle": "->", "color": color, "patchA": source.get_bbox_patch(), "patchB": target.get_bbox_patch()}
+    if source is target:
         x, y = start
-        start, end, bend, label_at, shrink = (x - 0.12, y + 0.2), (x + 0.12, y + 0.2), -1.8, (x, y + 0.52), (0.0, 0.0)
+        start, end, bend, label_at = (x - 0.12, y + 0.2), (x + 0.12, y + 0.2), -1.8, (x, y + 0.52)
+        style |= {"patchA": None, "patchB": None}
     else:
         bend = 0.3 if delays else 0.0
         across = (end[1] - start[1], start[0] - end[0])
         out = 0.75 * bend  # the curve passes at half of it
         label_at = ((start[0] + end[0]) / 2 + out * across[0], (start[1] + end[1]) / 2 + out * across[1])
-        shrink = (8 + 3.2 * widths[0], 8 + 3.2 * widths[1])
-    style = {"arrowstyle": "->", "color": color, "connectionstyle": f"arc3,rad={bend}"}
-    ax.annotate("", xy=end, xytext=start, arrowprops={**style, "shrinkA": shrink[0], "shrinkB": shrink[1]})
+    ax.annotate("", xy=end, xytext=start, arrowprops={**style, "connectionstyle": f"arc3,rad={bend}"})
     if delays:
-        ax.text(
-            *label_at,
-            delays,
-            color=color,
-            ha="center",
-            va="center",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
-        )
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        ax.text(*label_at, delays, color=color, ha="center", va="center", bbox=box)

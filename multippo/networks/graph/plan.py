@@ -83,7 +83,13 @@ def make_plan(
     for source, target, _ in connections.values():
         targets[source].append(target)
     reached = {name: _reachable(targets, targets[name]) for name in populations}
-    _check_reached(populations, inputs, reached)
+    seen = set(inputs).union(*(reached[name] for name in inputs))
+    unreached = [name for name in populations if name not in seen]
+    if unreached:
+        raise ValueError(
+            f"PopulationGraph has populations that no observation reaches: {unreached}; connect a population that has "
+            f"one ({list(inputs) or 'none so far, see add_input'}) to them, or give them one (input_from=...)."
+        )
     # Each population with all those that it reaches and is reached by.
     together = {
         name: tuple(n for n in populations if n == name or (n in reached[name] and name in reached[n]))
@@ -107,16 +113,6 @@ def _reachable(targets: Mapping[str, Iterable[str]], starts: Iterable[str]) -> s
                 found.add(target)
                 waiting.append(target)
     return found
-
-
-def _check_reached(populations: Sequence[str], inputs: Sequence[str], reached: Mapping[str, set[str]]) -> None:
-    seen = set(inputs).union(*(reached[name] for name in inputs))
-    unreached = [name for name in populations if name not in seen]
-    if unreached:
-        raise ValueError(
-            f"PopulationGraph has populations that no observation reaches: {unreached}; connect a population that has "
-            f"one ({list(inputs) or 'none so far, see add_input'}) to them, or give them one (input_from=...)."
-        )
 
 
 def _incoming(name: str, group: Sequence[str], connections: Mapping[str, tuple[str, str, int]]) -> tuple[Edge, ...]:

@@ -160,7 +160,7 @@ def test_inputs_of_other_steps_or_rows_than_done(torch_engine, name):
         (
             MODULES["ar1"][0],
             lambda: None,
-            r"AR1VariationalBottleneck got a NoneType as its state; expected a CodeState",
+            r"AR1VariationalBottleneck got a NoneType as its state; expected that of initialize_state",
         ),
         (
             Count,
