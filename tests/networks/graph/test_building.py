@@ -61,7 +61,7 @@ REFUSED = [
     (lambda g: g.connect("a", "b", transform="identity"), "no transform, but leads from 2 features to 3"),
     *((lambda g, d=delay: g.connect("a", "b", delay=d), "is not possible: expected an integer") for delay in (-1, 1.5)),
     # Modules
-    (lambda g: g.add_population("c", 2, compute=foreign()), "compute=..., is a jax module"),
+    (lambda g: g.add_population("c", 2, compute=foreign()), "Population.compute is a Dense of engine jax"),
     (lambda g: g.connect("a", "b", transform="dense"), "transform='dense'; expected 'linear', 'identity'"),
     (lambda g: g.connect("a", "b", transform=dense(), reciprocal=True), "reciprocal=True"),
     # Outputs
