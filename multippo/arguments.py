@@ -172,11 +172,9 @@ def check_leaves(kind: str, x: Any, names: list[str], lone: str = "an array") ->
     """
     received, expected = sorted(name for name, _ in named_leaves(x)), sorted(names)
     if received != expected:
-        if expected == [""]:
-            raise ValueError(f"{kind} got {describe(x)}; expected {lone}.")
-        if received in ([], [""]):
-            raise ValueError(f"{kind} got {describe(x)}; expected a tree with leaves {expected}.")
-        raise ValueError(f"{kind} got an input with leaves {received}; expected {expected}.")
+        what = describe(x) if received in ([], [""]) else f"an input with leaves {received}"
+        wanted = lone if expected == [""] else f"leaves {expected}"
+        raise ValueError(f"{kind} got {what}; expected {wanted}.")
 
 
 _FRAMEWORKS = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "flax": "jax", "numpy": "numpy"}

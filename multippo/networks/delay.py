@@ -47,9 +47,11 @@ class Delay(StatefulModule):
             if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
                 raise TypeError(f"Delay(sample_input=...){_at(name)} is a {type(leaf).__name__}; expected {_EXPECTED}.")
         self.structure = optree.tree_structure(sample_input)
+        own = _type_name(self.zeros(()).dtype)
+        types = [own if name in _OWN_TYPES else name for name in (_type_name(leaf.dtype) for _, leaf in leaves)]
         # (name, shape, type) of each leaf: hashable, so that they are part of the module's structure.
-        self.leaves = tuple((name, tuple(map(int, leaf.shape)), _type_name(leaf.dtype)) for name, leaf in leaves)
-        self.initial = _initial_values(initial_value, self.structure, self.leaves, _type_name(self.zeros(()).dtype))
+        self.leaves = tuple((name, tuple(leaf.shape), kind) for (name, leaf), kind in zip(leaves, types, strict=True))
+        self.initial = _initial_values(initial_value, self.structure, self.leaves)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """A tree of ``[B, ...]`` to the same kind of tree, k steps older."""
@@ -84,9 +86,8 @@ class Delay(StatefulModule):
         """The initial value k times, for every leaf."""
         if not self.k_steps:
             return ()
-        held = [
-            self._as_kept(np.zeros((batch_size, self.k_steps, *shape), dtype), dtype) for _, shape, dtype in self.leaves
-        ]
+        lead = (batch_size, self.k_steps)
+        held = [self.engine.asarray(np.zeros((*lead, *shape), dtype)) for _, shape, dtype in self.leaves]
         return self.reset_state(optree.tree_unflatten(self.structure, held))
 
     def reset_state(self, prev_state: Any) -> Any:
@@ -101,15 +102,10 @@ class Delay(StatefulModule):
         for held, (_, shape, dtype), value in zip(tree_leaves(state), self.leaves, self.initial, strict=True):
             if isinstance(value, tuple) or not held.shape[0]:  # an empty batch has no row to compare with
                 array = np.asarray(value, dtype).reshape(shape if isinstance(value, tuple) else ())
-                values.append(self._as_kept(array, dtype))
+                values.append(self.engine.asarray(array))
             else:
                 values.append(self.xp.full_like(held[0, 0], value))
         return optree.tree_unflatten(self.structure, values)
-
-    def _as_kept(self, array: np.ndarray, dtype: str) -> Any:
-        """An array in the type the leaf has on this engine."""
-        array = self.engine.asarray(array)
-        return self.xp.astype(array, self.engine.float_dtype) if dtype in _OWN_TYPES else array
 
     def _typed(self, x: Any, state: Any) -> Any:
         """The input in the carry's types.
@@ -161,7 +157,7 @@ def _type_name(dtype: Any) -> str:
     return getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
 
 
-def _initial_values(initial_value: Any, structure: Any, leaves: tuple[Any, ...], own_type: str) -> tuple[Any, ...]:
+def _initial_values(initial_value: Any, structure: Any, leaves: tuple[Any, ...]) -> tuple[Any, ...]:
     """One number, or a flat tuple of a leaf's numbers, for each leaf."""
     if isinstance(initial_value, bool | int | float | np.generic):
         values = [initial_value] * len(leaves)
@@ -173,20 +169,18 @@ def _initial_values(initial_value: Any, structure: Any, leaves: tuple[Any, ...],
                 f"Delay(initial_value={initial_value!r}) has another structure than sample_input; expected a number, "
                 f"or a tree with the leaves {[name for name, _, _ in leaves]}."
             ) from error
-    return tuple(_frozen(value, own_type, *leaf) for value, leaf in zip(values, leaves, strict=True))
+    return tuple(_frozen(value, *leaf) for value, leaf in zip(values, leaves, strict=True))
 
 
-def _frozen(value: Any, own_type: str, name: str, shape: tuple[int, ...], dtype: str) -> Any:
-    kind = own_type if dtype in _OWN_TYPES else dtype
+def _frozen(value: Any, name: str, shape: tuple[int, ...], dtype: str) -> Any:
     with contextlib.suppress(TypeError, ValueError, OverflowError), np.errstate(over="ignore", invalid="ignore"):
         given = np.asarray(value)
         kept = given.astype(dtype)
-        held = kept.astype(kind)
         spread = np.broadcast_to(kept, shape)
         # A number beyond what a type holds becomes infinite in it.
-        if given.dtype.kind in "biuf" and np.all(np.isfinite(held) if held.dtype.kind == "f" else held == given):
+        if given.dtype.kind in "biuf" and np.all(np.isfinite(kept) if kept.dtype.kind == "f" else kept == given):
             return kept.item() if kept.ndim == 0 else tuple(spread.ravel().tolist())
     raise ValueError(
-        f"Delay(initial_value=...){_at(name)} is {value!r}; expected finite numbers of type {kind} that broadcast "
+        f"Delay(initial_value=...){_at(name)} is {value!r}; expected finite numbers of type {dtype} that broadcast "
         f"to {shape}."
     )

@@ -333,11 +333,11 @@ def suite(part: str) -> Any:
 
 def stir(module: Any) -> None:
     """Moves trained parameters by a tenth."""
-    rng, arrays = np.random.default_rng(0), to_portable(module)
-    for name, leaf in module.engine.leaves(module).items():
+    rng = np.random.default_rng(0)
+    for leaf in module.engine.leaves(module).values():
         if leaf.trained:
-            arrays[name] = (arrays[name] + 0.1 * rng.normal(size=arrays[name].shape)).astype(arrays[name].dtype)
-    load_portable(module, arrays)
+            value = leaf.read()
+            leaf.write((value + 0.1 * rng.normal(size=value.shape)).astype(value.dtype))
 
 
 def drawn_around(sample_input: Any) -> Callable[[Any], Any]:

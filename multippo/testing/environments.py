@@ -34,8 +34,7 @@ class HostEnv(Env):
         self.id = type(self).__name__
         self.num_envs = num_envs
         self.may_skip = autoreset == "next_step"
-        self._pending = np.zeros(num_envs, np.bool_)
-        self._rng = np.random.default_rng(0)
+        self._options: dict[str, Any] = {"autoreset": autoreset}
 
     @abc.abstractmethod
     def _begin(self, which: np.ndarray) -> None:
@@ -48,6 +47,11 @@ class HostEnv(Env):
     @abc.abstractmethod
     def _observe(self) -> np.ndarray:
         """A new array of what each environment shows now."""
+
+    def similar(self, num_envs: int) -> Env:
+        """See ``Env.similar``."""
+        kind: Any = type(self)
+        return kind(num_envs=num_envs, **self._options)
 
     def reset(self, key: Any) -> EnvState:
         """See ``Env.reset``."""
@@ -107,7 +111,7 @@ class Clock(HostEnv):
         self.length, self.end = np.broadcast_to(np.asarray(length), (num_envs,)), end
         self.observation_space = spaces.Box(0, 1, (int(self.length.max()) + 1,), np.float32)
         self.action_space = spaces.Discrete(2)
-        self._options: dict[str, Any] = {"length": length, "end": end, "autoreset": autoreset}
+        self._options |= {"length": length, "end": end}
         self.time = np.zeros(num_envs, np.int64)
 
     def _begin(self, which: np.ndarray) -> None:
@@ -122,10 +126,6 @@ class Clock(HostEnv):
 
     def _observe(self) -> np.ndarray:
         return np.eye(int(self.length.max()) + 1, dtype=np.float32)[self.time]
-
-    def similar(self, num_envs: int) -> Clock:
-        """See ``Env.similar``."""
-        return Clock(num_envs=num_envs, **self._options)
 
 
 class Goal(HostEnv):
@@ -142,7 +142,7 @@ class Goal(HostEnv):
         self.observation_space = spaces.Box(-1, 1, (1,), np.float32)
         self.action_space = spaces.Box(-1, 1, (1,), np.float32)
         self.max_episode_steps = length
-        self._options: dict[str, Any] = {"length": length, "autoreset": autoreset}
+        self._options |= {"length": length}
         self.goal, self.time = np.zeros(num_envs), np.zeros(num_envs, np.int64)
 
     def _begin(self, which: np.ndarray) -> None:
@@ -156,10 +156,6 @@ class Goal(HostEnv):
 
     def _observe(self) -> np.ndarray:
         return self.goal[:, None].astype(np.float32)
-
-    def similar(self, num_envs: int) -> Goal:
-        """See ``Env.similar``."""
-        return Goal(num_envs, **self._options)
 
 
 class Spy(EnvWrapper):

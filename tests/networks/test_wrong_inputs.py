@@ -42,7 +42,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: mp.Dropout(1.0, rngs()), "Dropout(rate=1.0) is not possible: expected a number of at least 0 and below 1"),
     (lambda: mp.Dense(4, 2, "tanh"), "rngs='tanh') is not possible: expected a stream of keys"),
     (lambda: mp.CategoricalSampler("tanh"), "rngs='tanh') is not possible: expected a stream of keys"),
-    (lambda: mp.Normalizer(3, epsilon=NAN), "Normalizer(epsilon=nan, clip=10.0) is not possible: expected both"),
+    (lambda: mp.Normalizer(3, epsilon=NAN), "Normalizer(epsilon=nan) is not possible: expected a number above 0"),
     *(
         (lambda bad=bad: mp.Normalizer(bad), "expected an int of at least 0, a tuple of ints")
         for bad in ("3", 2.0, None, True, {"a": "b"})

@@ -120,9 +120,8 @@ def is_image(space: Any) -> bool:
 
 
 def _is_bytes(space: Any) -> bool:
-    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
-        return False
-    return bool(np.all(space.low == 0) and np.all(space.high == 255))
+    is_uint8 = isinstance(space, spaces.Box) and space.dtype == np.uint8
+    return is_uint8 and bool(np.all(space.low == 0) and np.all(space.high == 255))
 
 
 def map_space(function: Callable[[Any], Any], space: Any) -> Any:
