@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from multippo.action_spaces import num_choices
 from multippo.algorithms.config import PPOConfig, TrainConfig
 from multippo.algorithms.types import TrainingState
 from multippo.arguments import describe, is_the_librarys
+from multippo.backends.registry import array_kind
 from multippo.envs.api import Env, EnvState
 from multippo.networks.core.captured_weights import captured_weights
 from multippo.networks.core.error_paths import all_modules, message_of, path_of, refuse_other_module, where_it_failed
@@ -22,20 +22,6 @@ from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
 from multippo.trees import named_leaves, tree_leaves, tree_structure
 
 _LOG = logging.getLogger("multippo")
-
-
-def with_num_envs(ppo: PPOConfig, num_envs: int) -> PPOConfig:
-    """Returns the settings with the environment's ``num_envs``.
-
-    Raises:
-        ValueError: If they have another number.
-    """
-    if ppo.num_envs not in (None, num_envs):
-        raise ValueError(
-            f"PPOConfig.num_envs={ppo.num_envs}, but the environment has {num_envs}; make them the same, or leave "
-            "num_envs unset."
-        )
-    return dataclasses.replace(ppo, num_envs=num_envs)
 
 
 def check_call(network: Any, config: Any) -> None:
@@ -175,12 +161,11 @@ def check_initial_state(network: Any, initial: TrainingState, env: Env, ppo: PPO
             f"initial_state is a {type(initial).__name__}; expected a TrainingState, such as result.training_state or "
             "what load_checkpoint returns."
         )
-    foreign = [leaf for leaf in tree_leaves(initial.key) if not isinstance(leaf, type(engine.zeros((1,))))]
-    if foreign:
+    received = array_kind(initial.key)
+    if received != array_kind(engine.zeros((1,))):
         raise TypeError(
-            f"initial_state holds arrays of type {type(foreign[0]).__module__}.{type(foreign[0]).__name__}, not the "
-            f"{engine.name} engine's. To go on with another engine, save it with save_checkpoint and load "
-            "it with load_checkpoint and a network of that engine."
+            f"initial_state holds arrays of {received}, not the {engine.name} engine's. To go on with another engine, "
+            "save it with save_checkpoint and load it with load_checkpoint and a network of that engine."
         )
     # Frozen parameters too, which may have been trained before.
     split = engine.split(network)

@@ -89,9 +89,6 @@ def made_env(env: Any, num_envs: int | None) -> Generator[Env]:
         env: An ``Env``, or what ``make_env`` takes.
         num_envs: For ``make_env``; None is ``DEFAULT_NUM_ENVS`` for a name.
     """
-    if isinstance(env, Env):
-        yield env
-        return
     from multippo.envs.make import make_env
 
     by_name = isinstance(env, str)
@@ -180,13 +177,10 @@ class Player:
         env: The environment.
         config: Number and length of the episodes.
         mode: ``TrainConfig.compile``.
-
-    Attributes:
-        env: The environment.
     """
 
     def __init__(self, network: Any, env: Env, config: EvalConfig, mode: str) -> None:
-        self._network, self.env, self._config = network, env, config
+        self._network, self._env, self._config = network, env, config
         self._limit = config.max_episode_steps or env.max_episode_steps or _DEFAULT_LIMIT
         engine = network.engine
         with evaluation_mode(network, config.deterministic):
@@ -195,7 +189,7 @@ class Player:
 
     def play(self, params: Any, variables: Any, key: Any) -> dict[str, float]:
         """Plays the episodes with the given parameters, variables and key; see ``eval_rollout``."""
-        engine, env = self._network.engine, self.env
+        engine, env = self._network.engine, self._env
         quota = np.full(env.num_envs, self._config.num_episodes // env.num_envs)
         quota[: self._config.num_episodes % env.num_envs] += 1
         tally = _Tally(quota, self._limit, env.max_episode_steps or _PATIENCE * self._limit)
@@ -339,8 +333,6 @@ def record_activations_rollout(
     deterministic = check_flag("record_activations_rollout", "deterministic", deterministic)
     key = as_key(network.engine, key)
     num_steps = check_size("", "num_steps", num_steps)
-    if isinstance(env, Env) and num_envs not in (None, env.num_envs):
-        raise ValueError(f"num_envs={num_envs!r} is not possible: the environment passed in has {env.num_envs}.")
     engine = network.engine
     keys = engine.random.split(key, 3)
     with made_env(env, num_envs) as env, evaluation_mode(network, deterministic), engine.no_grad():

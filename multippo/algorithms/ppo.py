@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from multippo.algorithms.checks import check_call, check_initial_state, finished, with_num_envs, without_effect
+from multippo.algorithms.checks import check_call, check_initial_state, finished, without_effect
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.distillation.teacher import Teacher
 from multippo.algorithms.evaluation import evaluator, made_env, training_mode, widest_layer
@@ -78,7 +78,7 @@ class Run:
         self._compiled_before = self.engine.compile_seconds()
         made.enter_context(self.engine.activated())
         self.env = made.enter_context(made_env(env, config.ppo.num_envs))
-        self.ppo = with_num_envs(config.ppo, self.env.num_envs)
+        self.ppo = dataclasses.replace(config.ppo, num_envs=self.env.num_envs)
         self.config = dataclasses.replace(config, ppo=self.ppo)
         # After the environment is made, whose constructor may set modes of the framework.
         rows = self.ppo.steps_per_iteration // self.ppo.num_minibatches
@@ -102,22 +102,21 @@ class Run:
 
     def _begin(self, initial: TrainingState | None) -> None:
         """Sets all but the arrays to the state before the first iteration."""
-        if initial is not None:
-            check_initial_state(self.network, initial, self.env, self.ppo)
-        self.key = self.engine.random.key(self.config.seed)
-        self.iteration, self.step, self.planned_steps = 0, 0, planned_steps(self.ppo, initial)
-        # After which iteration the last evaluation was, and its return.
-        self._evaluated: tuple[int, float | None] = (-1, None)
+        self.key, self.iteration, self.step = self.engine.random.key(self.config.seed), 0, 0
+        # Of the evaluation after the last finished iteration, and whether one is still to be made.
+        self._eval_return: float | None = None
         self._eval_due = False
         if initial is not None:
+            check_initial_state(self.network, initial, self.env, self.ppo)
             if self.config.seed and (self.engine.to_numpy(self.key) != self.engine.to_numpy(initial.key)).any():
                 _LOG.warning(
                     "seed=%d has no effect on a run that goes on with the random numbers it began with; leave it out.",
                     self.config.seed,
                 )
             self.key, self.iteration, self.step = initial.key, initial.iteration, initial.step
-            self._evaluated = (initial.iteration, initial.eval_return)
+            self._eval_return = initial.eval_return
             self._eval_due = initial.eval_due and self.evaluator is not None
+        self.planned_steps = planned_steps(self.ppo, initial)
         self._set_next_checkpoint()
         # Iterations before this call; after which one the network was given the weights, and the state to be saved.
         self._began_at, self._shown_at, self._saved_at = self.iteration, self.iteration, -1
@@ -183,6 +182,7 @@ class Run:
         failed = next((report for report in reports if bool(report["nonfinite/any"])), None)
         for report in reports if failed is None else reports[: reports.index(failed)]:
             self.iteration += 1
+            self._eval_return = None
             self.step += int(report["steps"])
             self.planned_steps += self.ppo.steps_per_iteration
             metrics = readable(report)
@@ -244,7 +244,7 @@ class Run:
         metrics = {"step": float(self.step), **found}
         self.eval_history.append(metrics)
         self.final_metrics = {**self.final_metrics, **found}
-        self._evaluated, self._eval_due = (self.iteration, found[EVAL_RETURN]), False
+        self._eval_return, self._eval_due = found[EVAL_RETURN], False
         return metrics
 
     def _show_weights(self) -> None:
@@ -267,7 +267,7 @@ class Run:
             iteration=self.iteration,
             step=self.step,
             planned_steps=self.planned_steps,
-            eval_return=self._evaluated[1] if self._evaluated[0] == self.iteration else None,
+            eval_return=self._eval_return,
             eval_due=self._eval_due,
         )
 

@@ -68,9 +68,7 @@ class Trainer:
         # One engine can't compile a teacher of another.
         self.traced = is_traced(self.engine, env) and not (teacher is not None and teacher.abroad)
         self.iterations_per_call = iterations_per_call if self.traced else 1
-        split = self.engine.split(network)
-        self.definition = split.definition
-        self._params, self._variables = split.params, split.variables
+        self.definition = self.engine.split(network).definition
         taught = None if teacher is None else teacher.structure
         more = compiled_in(config), sequence_length, self.iterations_per_call, taught
         programmes = programmes_for(Trainer, self.engine, self.definition, env, mode, *more)
@@ -98,10 +96,17 @@ class Trainer:
         apart = is_traced(self.engine, env) and not self.traced
         self._act = programmes.compiled(self, Trainer._rollout, jit) if apart else self._rollout
 
-    def initial_learner(self) -> LearnerState:
-        """The network's weights and statistics, and a fresh optimiser."""
-        rate = self.engine.zeros(()) + self.config.learning_rate if self.config.lr_schedule == "adaptive_kl" else None
-        return LearnerState(self._params, self._variables, self.learner.optimizer.init(self._params), rate)
+    def initial_learner(self, initial: TrainingState | None = None) -> LearnerState:
+        """The network's weights and statistics, and the optimiser and learning rate of a state, or fresh ones."""
+        split, optimizer, rate = self.engine.split(self.network), self.learner.optimizer, self.config.learning_rate
+        if initial is None:
+            optimizer_state = optimizer.init(split.params)
+        else:
+            optimizer_state = optimizer.import_state(split.params, *initial.optimizer_state)
+            rate = rate if initial.learning_rate is None else initial.learning_rate
+        adaptive = self.config.lr_schedule == "adaptive_kl"
+        rate = self.engine.zeros(()) + rate if adaptive else None
+        return LearnerState(split.params, split.variables, optimizer_state, rate)
 
     def initial_episodes(self, rewards: Any) -> EpisodeState:
         """The sums before the first step; ``rewards`` for their structure."""
@@ -137,14 +142,13 @@ class Trainer:
             key = engine.to_numpy(random.fold_in(roots[1], 2**30 + iteration))
             teacher = self.teacher.start(env.num_envs, key, kept)
             self.teacher.check(teacher, network_state, obs)
-        learner, episodes = self.initial_learner(), self.initial_episodes(env_state.reward)
+        episodes = self.initial_episodes(env_state.reward)
         if initial is not None:
             if tree_structure(initial.episodes) != tree_structure(episodes):
                 raise ValueError(
                     f"initial_state has sums of rewards {tree_structure(initial.episodes.scale)}; expected "
                     f"{tree_structure(episodes.scale)}. Go on in an environment with the same rewards."
                 )
-            learner = self._continued(initial, learner.learning_rate)
             if env.functional:
                 network_state, episodes = initial.network_state, engine.snapshot(initial.episodes)
             elif episodes.scale is not None:
@@ -154,25 +158,17 @@ class Trainer:
                 episodes = episodes._replace(scale=engine.snapshot(zeroed))
         # Copies, since buffers are consumed, each once. Only a traced environment's state is.
         env_state = engine.snapshot(env_state) if self.traced else env_state
+        learner = self.initial_learner(initial)
         return RunState(learner, engine.snapshot(network_state), env_state, episodes, teacher)
-
-    def _continued(self, initial: TrainingState, rate: Any) -> LearnerState:
-        """Returns the learner of a state whose weights the network has by now; ``rate`` is a fresh learner's."""
-        split = self.engine.split(self.network)
-        optimizer_state = self.learner.optimizer.import_state(split.params, *initial.optimizer_state)
-        if rate is not None and initial.learning_rate is not None:
-            rate = self.engine.zeros(()) + initial.learning_rate
-        return LearnerState(split.params, split.variables, optimizer_state, rate)
 
     def export(self, state: RunState, copied: Callable[[Any], Any]) -> dict[str, Any]:
         """The fields of a ``TrainingState`` with arrays, those that a later iteration changes through ``copied``."""
         learner, teacher = state.learner, state.teacher
-        first, second, count = self.learner.optimizer.export_state(learner.optimizer_state)
         return {
             "definition": self.definition,
             "params": copied(learner.params),
             "variables": copied(learner.variables),
-            "optimizer_state": (first, second, count),
+            "optimizer_state": self.learner.optimizer.export_state(learner.optimizer_state),
             "network_state": copied(state.network_state),
             # Only a traced environment's buffers are donated to a later iteration.
             "env_state": copied(state.env_state) if self.traced else state.env_state,
@@ -207,7 +203,7 @@ class Trainer:
             keys = engine.xp.concat([keys, engine.xp.repeat(keys[-1:], missing, axis=0)], axis=0) if missing else keys
             active = engine.asarray([True] * count + [False] * missing)
             # Drawn out here, where the reset is compiled already.
-            drawn = [self.env.draw_starts(self._keys(key)[0]) for key in keys[:count]]
+            drawn = [self.env.draw_starts(self.engine.random.split(key, 2)[0]) for key in keys[:count]]
             state, stacked = self._call(state, self._stack(drawn + drawn[-1:] * missing), keys, scheduled, active)
             host = tree_map(engine.to_numpy, stacked)
             return state, [{name: value[i] for name, value in host.items()} for i in range(count)]
@@ -258,7 +254,7 @@ class Trainer:
     def _iteration(
         self, state: RunState, pool: Any, key: Any, coefficients: Coefficients
     ) -> tuple[RunState, dict[str, Any]]:
-        _, update_key = self._keys(key)
+        _, update_key = self.engine.random.split(key, 2)
         learner = state.learner
         network_state, env_state, transition, starts = self._collect(state, pool)
         teacher, transition = self._teach(state, transition)
@@ -278,7 +274,7 @@ class Trainer:
     def _stepped(
         self, state: RunState, key: Any, coefficients: Coefficients, stepping: Callable[[], Any]
     ) -> tuple[RunState, dict[str, Any]]:
-        env_key, update_key = self._keys(key)
+        env_key, update_key = self.engine.random.split(key, 2)
         learner = state.learner
         with stepping():
             network_state, env_state, transition, starts = self._collect(state, self.env.draw_starts(env_key))
@@ -312,10 +308,6 @@ class Trainer:
         if self.teacher is None or state.teacher is None:
             return None, transition
         return self.teacher.teach(state.teacher, transition)
-
-    def _keys(self, key: Any) -> tuple[Any, Any]:
-        pair = self.engine.random.split(key, 2)
-        return pair[0], pair[1]
 
     def _finish(
         self,

@@ -307,15 +307,13 @@ def fold_episodes(xp: Any, episodes: EpisodeState, transition: Transition) -> tu
     # A step adds to the sum of the step before, unless that one ended its episode.
     going = xp.astype(~transition.done, dtype)
     decay = xp.concat([xp.ones_like(going[:1]), going[:-1]], axis=0)
-    reward = linear_recurrence(xp, decay, _plus_first(xp, reward, episodes.reward))
-    length = linear_recurrence(xp, decay, _plus_first(xp, length, episodes.length))
+    reward, length = (
+        linear_recurrence(xp, decay, xp.concat([(x[0] + first)[None], x[1:]], axis=0))
+        for x, first in ((reward, episodes.reward), (length, episodes.length))
+    )
     ended = xp.astype(transition.done & valid, dtype)
     sums = {"count": xp.sum(ended), "reward": xp.sum(ended * reward), "length": xp.sum(ended * length)}
     return EpisodeState(reward[-1] * going[-1], length[-1] * going[-1]), sums
-
-
-def _plus_first(xp: Any, x: Any, first: Any) -> Any:
-    return xp.concat([(x[0] + first)[None], x[1:]], axis=0)
 
 
 def first_true(xp: Any, flags: Any) -> Any:

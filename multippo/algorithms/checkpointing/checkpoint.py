@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from multippo.algorithms.checkpointing.manifest import (
 )
 from multippo.algorithms.checkpointing.tensor_files import ArrayType, read_tensors, write_tensors
 from multippo.algorithms.config import TrainConfig
+from multippo.algorithms.metrics import json_ready
 from multippo.algorithms.reward_scaling import RewardScale
 from multippo.algorithms.types import EpisodeState, TrainingState
 from multippo.envs.api import Env
@@ -35,6 +35,8 @@ WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT = (
     f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")
 )
 MOMENTS = ("first", "second")
+_COUNTS = ("step", "iteration", "learning_rate", "planned_steps")
+"""Fields that ``TrainingState`` and ``Manifest`` share."""
 _SCALARS = ("count", "mean", "m2")
 """Fields of ``RewardScale`` that environments share."""
 _FILES = {MANIFEST, WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT}
@@ -79,20 +81,17 @@ def save_checkpoint(
     if isinstance(config, TrainConfig):
         config = dataclasses.asdict(config)
     manifest = Manifest(
-        step=int(training_state.step),
-        iteration=int(training_state.iteration),
         backend=network.engine.name,
         num_envs=int(training_state.episodes.reward.shape[0]),
         optimizer_count=int(training_state.optimizer_state[2]),
-        learning_rate=training_state.learning_rate,
         environment=environment is not None,
         episodes=describe(training_state.episodes),
         config=None if config is None else dict(config),
         extra=dict(extra or {}),
         teacher_leaves=None if training_state.teacher_carry is None else len(training_state.teacher_carry),
-        planned_steps=training_state.planned_steps,
-        eval_return=_finite(training_state.eval_return),
+        eval_return=json_ready(training_state.eval_return),
         eval_due=training_state.eval_due,
+        **{name: getattr(training_state, name) for name in _COUNTS},
     )
     write_manifest(manifest)  # refuses what JSON can't hold before anything is written
     files = {
@@ -107,10 +106,6 @@ def save_checkpoint(
         with create(directory / MANIFEST) as file:
             file.write(write_manifest(dataclasses.replace(manifest, sha256=sums)).encode())
     return path
-
-
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None  # JSON has no others
 
 
 def _moments(state: TrainingState, network: Any) -> dict[str, np.ndarray]:
@@ -206,13 +201,10 @@ class Checkpoint:
             env_state=env_state,
             episodes=episodes,
             key=key,
-            iteration=manifest.iteration,
-            step=manifest.step,
-            learning_rate=manifest.learning_rate,
             teacher_carry=teacher_carry,
-            planned_steps=manifest.planned_steps,
             eval_return=manifest.eval_return,
             eval_due=bool(manifest.eval_due),
+            **{name: getattr(manifest, name) for name in _COUNTS},
         )
 
     def _read(self, file: str, like: Mapping[str, Any] | None = None, what: str = "array") -> dict[str, np.ndarray]:
