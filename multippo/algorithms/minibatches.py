@@ -29,7 +29,7 @@ def replay(network: Any, network_state: Any, transition: Transition) -> PPONetwo
         ``[T, B, ...]``. Before any update it equals ``transition.network_output`` at every valid step.
 
     Raises:
-        TypeError: If ``network`` is not a StatefulModule, or ``transition`` not a Transition with its engine's arrays.
+        TypeError: If ``network`` is not a StatefulModule, or ``transition`` holds other arrays than its engine's.
         ValueError: If the carry is of another number of environments.
     """
     refuse_other_module("replay", network, "network")
@@ -49,13 +49,8 @@ def repeat_rollout(
     return gather_time(xp, part(out), xp.argsort(order, axis=0, stable=True))
 
 
-def _own(engine: Any, transition: Any) -> Transition:
+def _own(engine: Any, transition: Transition) -> Transition:
     """Returns a transition in the engine's arrays: as it is, or converted from NumPy's."""
-    if not isinstance(transition, Transition):
-        raise TypeError(
-            f"replay got a {type(transition).__name__} as its transition; expected what unroll_env returned, a "
-            "Transition."
-        )
     received, own = array_kind(transition.done), array_kind(engine.zeros((1,)))
     if received == own:
         return transition

@@ -57,18 +57,13 @@ def unroll_env(
         keep the carry from before the call.
 
     Raises:
-        TypeError: If ``env`` is not an environment of ``make_env``, ``env_state`` not one of its states, or the network
-            not a StatefulModule whose output is a PPONetworkOutput.
+        TypeError: If ``env`` is not an environment of ``make_env``, or the network not a StatefulModule whose output is
+            a PPONetworkOutput.
         ValueError: If ``unroll_length`` is not an integer of at least 1, or the carry is of another number of
             environments.
     """
     if not isinstance(env, Env):
         raise TypeError(f"unroll_env got a {type(env).__name__} as its env; expected environments from make_env(...).")
-    if not isinstance(env_state, EnvState):
-        raise TypeError(
-            f"unroll_env got a {type(env_state).__name__} as its env_state; expected what env.reset(key), or the last "
-            "unroll_env, returned."
-        )
     refuse_other_module("unroll_env", network, "network")
     unroll_length = check_size("unroll_env", "unroll_length", unroll_length)
     check_batch("unroll_env", network_state, env.num_envs)

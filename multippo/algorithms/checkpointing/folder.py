@@ -19,7 +19,7 @@ from multippo.algorithms.checkpointing.manifest import (
 )
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.types import TrainingState
-from multippo.arguments import check_size
+from multippo.arguments import check_size, require
 from multippo.files import remove_directory, remove_leftovers
 
 _LOG = logging.getLogger("multippo")
@@ -69,8 +69,7 @@ class CheckpointFolder:
         for name, number in (("keep_last", keep_last), ("keep_best", keep_best)):
             if number is not None:
                 check_size("CheckpointFolder", name, number, otherwise=", or None")
-        if on_save_error not in ("stop", "continue"):
-            raise ValueError(f"on_save_error={on_save_error!r} is not possible: expected 'stop' or 'continue'.")
+        require(on_save_error in ("stop", "continue"), "on_save_error", on_save_error, "'stop' or 'continue'")
         self.path = Path(path)
         self.saved: Path | None = None
         self.error: OSError | None = None

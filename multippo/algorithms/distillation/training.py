@@ -13,7 +13,7 @@ from multippo.algorithms.reports import LogFn
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.arguments import known_keywords
 from multippo.envs.api import Env
-from multippo.networks.core.error_paths import all_modules, refuse_other_module
+from multippo.networks.core.error_paths import refuse_other_module
 
 
 @known_keywords
@@ -210,13 +210,11 @@ def _check(teacher: Any, student: Any, config: Any) -> None:
             "train_distillation needs a DistillationTrainConfig(distillation=DistillationConfig(...)); got a "
             f"{type(config).__name__}."
         )
-    taught = {id(module) for module in all_modules(student)}
-    shared = [f"a module, a {type(module).__name__}" for module in all_modules(teacher) if id(module) in taught]
-    # Other modules may hold the same arrays: with_recording(teacher) is a copy that shares all of them.
+    # Of other modules, maybe: with_recording(teacher) is a copy that shares all arrays.
     moved = {id(leaf.holder) for leaf in student.engine.leaves(student).values()}
-    shared += [f"the array {name}" for name, leaf in teacher.engine.leaves(teacher).items() if id(leaf.holder) in moved]
+    shared = [name for name, leaf in teacher.engine.leaves(teacher).items() if id(leaf.holder) in moved]
     if shared:
         raise ValueError(
-            f"The student and the teacher share {shared[0]}, so training the student would change the teacher. Build "
-            "them apart; load_portable(student, to_portable(teacher)) copies its weights."
+            f"The student and the teacher share the array {shared[0]}, so training the student would change the "
+            "teacher. Build them apart; load_portable(student, to_portable(teacher)) copies its weights."
         )

@@ -287,7 +287,7 @@ def test_what_is_refused_before_the_first_step(torch_engine):
     for teacher, error, message in (
         (TableNet([0.0] * 5), ValueError, r"The teacher failed on .*\(2, 4\).* at TableNet"),
         (TableNet([0.0] * 4, num_actions=3), ValueError, r"parameters \(3,\), the student's .* parameters \(2,\)"),
-        (student, ValueError, "share a module, a TableNet"),
+        (student, ValueError, "share the array"),
         (3, TypeError, "got a int as its teacher"),
     ):
         with pytest.raises(error, match=message):
