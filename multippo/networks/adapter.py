@@ -13,9 +13,6 @@ from multippo.arguments import describe
 from multippo.networks.containers import Container, Pass, check_child, named_children
 from multippo.networks.types import PPONetworkOutput, StatefulModule
 
-_MISSING: Any = None
-"""Default of a port that was not given, so that the error names the port."""
-
 _SAMPLER_KEYS = {"action", "log_likelihood"}
 
 
@@ -48,10 +45,10 @@ class PPOAdapter(Container):
         ports: Mapping[str, StatefulModule] | None = None,
         /,
         *more: Any,
-        action: StatefulModule = _MISSING,
-        value: StatefulModule = _MISSING,
+        action: StatefulModule | None = None,
+        value: StatefulModule | None = None,
     ) -> None:
-        given = {name: port for name, port in (("action", action), ("value", value)) if port is not _MISSING}
+        given = {name: port for name, port in (("action", action), ("value", value)) if port is not None}
         named = named_children("PPOAdapter", ports, more, given, "action=..., value=...")
         if not set(named) <= {"action", "value"}:
             raise TypeError(f"PPOAdapter got the ports {list(named)}; expected PPOAdapter(action=..., value=...).")

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import logging
 import re
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,6 +20,7 @@ from multippo.envs.api import Env, EnvState
 from multippo.envs.make import make_env
 from multippo.envs.nonfinite import LARGEST, fits, guarded_leaves
 from multippo.errors import one_line
+from multippo.networks.core.error_paths import thrower
 from multippo.networks.factories.actor_critics import MASK_KEY
 from multippo.networks.factories.observations import map_space
 from multippo.trees import named_leaves, tree_leaves, tree_map
@@ -126,10 +126,9 @@ def _play_twice(env: Env, findings: _Findings, states: list[EnvState], num_steps
         _play(env, again, actions, num_steps, seed)
         _compare(states, again, findings)
     except Exception as error:
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         by = f"step {len(again or states)}" if states else "reset"
         # This one names the method, and what was expected of it.
-        plain = frame.f_globals.get("__name__") == "multippo.envs.observations"
+        plain = thrower(error) == "multippo.envs.observations"
         findings.errors["raised"] = ("" if plain else f"{by} raised {type(error).__name__}: ") + one_line(error)
 
 

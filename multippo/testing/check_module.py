@@ -43,12 +43,9 @@ class ModuleReport:
 
 
 _ERRORS: dict[str, str] = {
-    "carry/batch_axis": "A carry leaf from initialize_state(B) has no leading batch axis: {}. Every leaf must be an "
-    "array [B, ...], one row for each environment.",
-    "carry/kept": "The call changed the kind of the carry: {}. next_state must have the structure, shapes and types of "
-    "the state passed in.",
-    "reset/kept": "reset_state changed the kind of the carry: {}. It must return the structure, shapes and types of "
-    "what it is given, for all environments.",
+    "carry/batch_axis": "initialize_state(B) must return arrays [B, ...], one row for each environment: {}.",
+    "carry/kept": "The call changed the kind of the carry: {}. Keep structure, shapes and types in next_state.",
+    "reset/kept": "reset_state changed the kind of the carry: {}. Keep structure, shapes and types in it.",
     "reset/writes_nothing": "reset_state must not write to the module or to the carry it is given, which goes on where "
     "no episode ended: {}. Return a new carry.",
     "call/writes_nothing": "A call must not write to the module or to its arguments: {}. Return what is to be kept in "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterator, Mapping
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from multippo.networks.core.binding import Param
@@ -89,10 +89,8 @@ def _captured(
     if _is_tracked(value):
         if name:
             yield name, value, used
-    elif isinstance(value, Mapping):
-        below = [(name, item) for item in value.values()]
-    elif isinstance(value, list | tuple):
-        below = [(name, item) for item in value]
+    elif isinstance(value, Mapping | list | tuple):
+        below = [(name, item) for item in (value.values() if isinstance(value, Mapping) else value)]
     elif isinstance(value, functools.partial):
         below = [(name, value.func), *((name or "argument", item) for item in value.args), *value.keywords.items()]
     elif isinstance(value, MethodType):
@@ -100,7 +98,8 @@ def _captured(
     elif isinstance(value, FunctionType):
         used = _names(value.__code__)
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        below = [(free, cell.cell_contents) for free, cell in cells if _full(cell)]
+        # A cell that is not assigned yet has no contents; it is equal to other empty ones.
+        below = [(free, cell.cell_contents) for free, cell in cells if cell != CellType()]
         parameters = inspect.signature(value, follow_wrapped=False).parameters.values()
         below += [(parameter.name, parameter.default) for parameter in parameters]
     elif name or callable(value):
@@ -112,10 +111,3 @@ def _captured(
 def _names(code: CodeType) -> frozenset[str]:
     """Names of attributes and globals in a function's code, functions inside it included."""
     return frozenset(code.co_names).union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
-
-
-def _full(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:  # not assigned yet
-        return False

@@ -32,9 +32,8 @@ def summary(graph: Any) -> str:
     else:
         at_once = [", ".join(part.populations) for part in plan.components if not part.feedback]
         scanned = [" with ".join(part.populations) for part in plan.components if part.feedback]
-        parts = [f"{', '.join(at_once)} at once"] * bool(at_once) + [f"{', '.join(scanned)} step by step"] * bool(
-            scanned
-        )
+        ways = {"at once": at_once, "step by step": scanned}
+        parts = [f"{', '.join(names)} {way}" for way, names in ways.items() if names]
         lines.append(f"  over time: {'; '.join(parts)}")
     return "\n".join([*lines, ")"])
 
