@@ -65,8 +65,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
         ValueError: If the network fails on the observation, or its output does not fit the environment.
         TypeError: If the network or its output is of the wrong type.
     """
-    draws: list[Any] = []
-    out = run_once(network, network_state, obs, draws=draws)
+    out, draws = run_once(network, network_state, obs)
     check_acts(out.output, "training")
     if _takes_known_actions(env):
         check_actions(network, out.output.actions, iter(draws), env.action_space, env.num_envs)
@@ -108,21 +107,25 @@ def check_acts(output: Any, purpose: str) -> None:
 
 
 def run_once(
-    network: Any, network_state: Any, obs: Any, role: str = "network", draws: list[Any] | None = None
-) -> StatefulModuleOutput:
-    """Runs a network on the first observation, and returns its output as shapes, or something that has them.
+    network: Any, network_state: Any, obs: Any, role: str = "network"
+) -> tuple[StatefulModuleOutput, list[Draw | None]]:
+    """Runs a network on the first observation.
 
     Args:
         network: A bound module.
         network_state: Its carry.
         obs: ``[B, ...]`` in its arrays.
         role: Its name in an error.
-        draws: A list to which is added where the actions come from: a ``Draw`` for each leaf, or None.
+
+    Returns:
+        Its output as shapes, or something that has them; and for each leaf of the actions the ``Draw`` that it comes
+        from, or None.
 
     Raises:
         ValueError: If it fails, with the place where it did; or its loss or a metric is not one number for each
             environment.
     """
+    draws: list[Draw | None] = []
 
     def call(s: Any, x: Any) -> Any:
         with drawing() as made:
@@ -133,13 +136,13 @@ def run_once(
                 "return multippo.StatefulModuleOutput(next_state, output)."
             )
         check_scalars(network, x, out)
-        if draws is not None:  # here, where the actions are the very arrays that were drawn
-            by_action = {id(draw.action): draw._replace(action=None) for draw in made}
-            draws[:] = [by_action.get(id(leaf)) for leaf in tree_leaves(getattr(out.output, "actions", ()))]
+        # Here, where the actions are the very arrays that were drawn.
+        by_action = {id(draw.action): draw._replace(action=None) for draw in made}
+        draws[:] = [by_action.get(id(leaf)) for leaf in tree_leaves(getattr(out.output, "actions", ()))]
         return tuple(out)
 
     try:
-        return StatefulModuleOutput(*network.engine.shapes(call, network_state, obs))
+        return StatefulModuleOutput(*network.engine.shapes(call, network_state, obs)), draws
     except Exception as error:
         shapes = {name or "obs": tuple(leaf.shape) for name, leaf in named_leaves(obs)}
         raise ValueError(

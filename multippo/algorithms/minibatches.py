@@ -82,9 +82,8 @@ def gather_time(xp: Any, tree: Any, order: Any) -> Any:
 
 def has_memory(network_state: Any) -> bool:
     """True if a carry holds more than random keys, so that the order of steps matters to the network."""
-    is_random = lambda node: isinstance(node, RandomState)  # noqa: E731
-    leaves = optree.tree_leaves(network_state, is_leaf=is_random)
-    return any(not is_random(leaf) for leaf in leaves)
+    leaves = optree.tree_leaves(network_state, is_leaf=lambda node: isinstance(node, RandomState))
+    return not all(isinstance(leaf, RandomState) for leaf in leaves)
 
 
 def choose_sequence_length(config: PPOConfig, num_envs: int, memory: bool) -> int:

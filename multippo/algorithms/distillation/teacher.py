@@ -68,8 +68,7 @@ class Teacher:
         self.engine, self.student_engine = network.engine, student.engine
         self.abroad = self.engine is not self.student_engine
         # Where samples alone are routed, by a function that may expect arrays, no distribution is compared.
-        self._plain = target_fn is not None and loss == "nll"
-        samplers = None if self._plain else loss
+        samplers = None if target_fn is not None and loss == "nll" else loss
         with evaluation_mode(network, True):  # a copy, with the modes that it has now
             self._acting = measured(network, samplers)
         self._replayed = measured(student, samplers)
