@@ -44,6 +44,8 @@ class ModuleReport:
 
 _ERRORS: dict[str, str] = {
     "carry/batch_axis": "initialize_state(B) must return arrays [B, ...], one row for each environment: {}.",
+    "carry/repeats": "initialize_state gives another carry each time: {}. Make a key in the constructor, a Variable of "
+    "rngs.key(), and split it.",
     "carry/kept": "The call changed the kind of the carry: {}. Keep structure, shapes and types in next_state.",
     "reset/kept": "reset_state changed the kind of the carry: {}. Keep structure, shapes and types in it.",
     "reset/writes_nothing": "reset_state must not write to the module or to the carry it is given, which goes on where "
@@ -51,6 +53,7 @@ _ERRORS: dict[str, str] = {
     "call/writes_nothing": "A call must not write to the module or to its arguments: {}. Return what is to be kept in "
     "next_state, and update statistics in update_statistics.",
     "statistics/only_in_update": "Only update_statistics may change a Variable, and nothing but Variables: {}.",
+    "call/repeats": "Two calls with equal arguments differ: {}. Draw with self.random, from a key in the carry.",
     "call/rows_apart": "The rows of one environment influence another's: {}. Compute row by row, the loss as well; "
     "take no mean over the batch axis.",
     "unroll/step_by_step": "unroll gives something else than calling step by step, with a reset after each step where "
@@ -155,11 +158,8 @@ class _Checker:
         foreign = [name for name, leaf in named_leaves(state) if not isinstance(leaf, kind)]
         if foreign:
             self.errors.append(f"initialize_state returned a leaf {foreign[0]!r} that is not an array of the engine.")
-        elif self._holds("carry/batch_axis") and (found := self.evidence.starts_anew()).worst:
-            self.errors.append(
-                f"initialize_state gives another carry each time: {self._said(found)}. Make a key in the constructor, "
-                "a Variable of rngs.key(), and split it."
-            )
+        elif self._holds("carry/batch_axis"):
+            self._holds("carry/repeats", found=self.evidence.starts_anew())
 
     def _first_call(self) -> None:
         state, x = self.evidence.fresh_state(), self.evidence.at_step(0)
@@ -178,15 +178,7 @@ class _Checker:
         if self.errors or not self._holds("carry/kept") or not self._holds("call/writes_nothing"):
             return
         again = self.evidence.call(state, x)
-        self._repeats(suite("evidence.deviations").compare(again[:2], out[:2], axes=("env",)))
-
-    def _repeats(self, found: Any, allowed: float = 0.0) -> bool:
-        if found.worst > allowed:
-            self.errors.append(
-                f"Two calls with equal arguments differ, by {found.worst:.2g} at {found.where}. Draw random numbers "
-                "with self.random, from a key in the carry."
-            )
-        return found.worst <= allowed
+        self._holds("call/repeats", found=suite("evidence.deviations").compare(again[:2], out[:2], axes=("env",)))
 
     # -- rules that the conformance suite measures
 
@@ -195,10 +187,8 @@ class _Checker:
             return
         if not (self._holds("unroll/step_by_step", rounded=True) and self._replays()):
             # On an engine that compiles, a draw on the host is another one in the next programme.
-            found = self.evidence.traced_anew()
-            if found.worst > self._scaled():
-                self.errors.clear()
-                self._repeats(found, self._scaled())
+            if not self._holds("call/repeats", rounded=True, found=self.evidence.traced_anew()):
+                del self.errors[:-1]
             return
         if self._carries:
             self._holds("replay/keeps_actions", rounded=True)
