@@ -116,7 +116,7 @@ def check_module(module: Any, sample_input: Any) -> ModuleReport:
 
 class _Checker:
     def __init__(self, module: Any, sample_input: Any) -> None:
-        self.module, self.engine = module, module.engine
+        self.module, self.engine, self.array = module, module.engine, type(module.engine.zeros((1,)))
         self.errors: list[str] = []
         self.warnings: list[str] = []
         self.precision = "float64" if "float64" in str(self.engine.float_dtype) else "float32"
@@ -154,8 +154,7 @@ class _Checker:
         self.evidence.doing = f"initialize_state({num_envs})"
         with self.evidence.at():
             state = self.module.initialize_state(num_envs)
-        kind = type(self.engine.zeros((1,)))
-        foreign = [name for name, leaf in named_leaves(state) if not isinstance(leaf, kind)]
+        foreign = [name for name, leaf in named_leaves(state) if not isinstance(leaf, self.array)]
         if foreign:
             self.errors.append(f"initialize_state returned a leaf {foreign[0]!r} that is not an array of the engine.")
         elif self._holds("carry/batch_axis"):
@@ -223,10 +222,9 @@ class _Checker:
             self.warnings.append(
                 f"The regularization_loss of {path} is not part of the one that comes out. Return it, added to others."
             )
-        kind = type(self.engine.zeros((1,)))
         for path, module in self.evidence.own:
             for name, value in vars(module).items():
-                if isinstance(value, kind) and "float" in str(value.dtype) and not name.startswith("_"):
+                if isinstance(value, self.array) and "float" in str(value.dtype) and not name.startswith("_"):
                     self.warnings.append(
                         f"The attribute {f'{path}.{name}' if path else name} holds {describe(value)} that is not a "
                         "Param or Variable: it is neither trained nor saved. Assign mp.Param(...) or mp.Variable(...); "

@@ -85,8 +85,7 @@ def _steps(parent: Any, child: Any, key: Any) -> list[str]:
     """Ways from a module to one that it holds itself: to the place of a key, or to all places in one attribute."""
     names = [name for name, held in parent.engine.children(parent) if held is child]
     of_key = [name for name in names if key is not None and str(key) in (name, name.partition(".")[2])]
-    attributes = [name.partition(".")[0] for name in names]
-    same = [name for name, attribute in zip(names, attributes, strict=True) if attribute == attributes[0]]
+    same = [name for name in names if name.partition(".")[0] == names[0].partition(".")[0]]
     return [step_to(name) for name in of_key[:1] or same]
 
 
