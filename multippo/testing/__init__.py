@@ -1,10 +1,9 @@
 """Environments and networks so small that every number they produce can be worked out by hand.
 
-They are what multippo's own tests use; use them to test your modules and environments. ``Clock``, ``Goal`` and ``Spy``
-are host environments; ``FunctionalClock`` and ``FunctionalGoal`` are the same tasks as pure JAX functions, for
-``make_env``. ``TableNet``, ``CountNet`` and ``NoisyNet`` are networks without memory, with memory, and with noise of
-their own. ``check_env`` reports faults of an environment, ``check_module`` the rules of the protocol that a module
-breaks.
+multippo's own tests use them, and yours can. ``Clock``, ``Goal`` and ``Spy`` are host environments;
+``FunctionalClock`` and ``FunctionalGoal`` are the same tasks as pure JAX functions, for ``make_env``. ``TableNet``,
+``CountNet`` and ``NoisyNet`` are networks without memory, with memory, and with noise of their own. ``check_env``
+reports faults of an environment, ``check_module`` the rules of the protocol that a module breaks.
 """
 
 from __future__ import annotations

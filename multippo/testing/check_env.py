@@ -35,8 +35,8 @@ class EnvReport:
     Attributes:
         errors: Faults that make training on the environment wrong or impossible.
         warnings: Findings that are allowed and seldom meant.
-        episodes: Episodes that ended while it was played.
-        steps: Steps taken in every environment.
+        episodes: Number of episodes that ended.
+        steps: Number of steps taken in every environment.
     """
 
     errors: tuple[str, ...]
@@ -56,24 +56,23 @@ class EnvReport:
 def check_env(
     env: Any, num_envs: int | None = None, *, num_steps: int = 500, seed: int = 0, **kwargs: Any
 ) -> EnvReport:
-    """Plays random actions, and compares what comes with what the environment declares and training relies on.
+    """Plays random actions in an environment and reports faults in its spaces, observations, rewards and episodes.
 
-    Checked are: the spaces; types, shapes, bounds and finiteness of observations and rewards; which flags end an
-    episode, and that its last observation is reported; that equal seeds give equal episodes and successive episodes and
-    environments differ; what the library warns of. Of a single environment in which all this is right, the findings of
-    ``gymnasium.utils.env_checker`` are added.
+    Checked are: the spaces; types, shapes, bounds and finiteness of observations and rewards; flags that end an
+    episode, and the report of its last observation; equal episodes of equal seeds, and different ones of successive
+    episodes and of environments; warnings of the library. If no error is found in a single environment, the findings
+    of ``gymnasium.utils.env_checker`` are added.
 
     Args:
         env: An environment as ``make_env`` takes it: a name, a function that makes a ``gymnasium.Env``, a vector
-            environment, a functional environment, or an ``Env``. It is reset and stepped, and closed unless it was
-            passed in made.
+            environment, a functional environment, or an ``Env``. An environment that is made here is closed here.
         num_envs: Number of environments to play in; by default 2, or as many as ``env`` has.
-        num_steps: Steps to play in each environment.
+        num_steps: Number of steps to play in each environment.
         seed: Seed of the resets and the actions.
-        **kwargs: For ``make_env``.
+        **kwargs: Arguments of ``make_env``.
 
     Returns:
-        The findings. Nothing is raised for what the environment does wrong.
+        The findings; faults of the environment are not raised.
 
     >>> print(check_env("CartPole-v1", num_steps=100))
     100 steps and 4 episode ends were looked at; nothing is wrong.
@@ -102,7 +101,7 @@ def check_env(
 
 
 class _Findings(logging.Handler):
-    """Errors and warnings by kind, one of each; warnings that the library logs are among them."""
+    """Errors and warnings by kind, one of each, with the warnings that the library logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -115,7 +114,7 @@ class _Findings(logging.Handler):
 
 
 def _play_twice(env: Env, findings: _Findings, states: list[EnvState], num_steps: int, seed: int) -> None:
-    """Adds the states of a run to ``states``, and their faults to the findings."""
+    """Plays two runs of one seed; adds the states of the first to ``states`` and the faults to the findings."""
     actions, again = list[Any](), list[EnvState]()
     try:
         try:
@@ -127,13 +126,13 @@ def _play_twice(env: Env, findings: _Findings, states: list[EnvState], num_steps
         _compare(states, again, findings)
     except Exception as error:
         by = f"step {len(again or states)}" if states else "reset"
-        # This one names the method, and what was expected of it.
+        # Errors of the observation checks name the method, and what was expected of it.
         plain = thrower(error) == "multippo.envs.observations"
         findings.errors["raised"] = ("" if plain else f"{by} raised {type(error).__name__}: ") + one_line(error)
 
 
 def _play(env: Env, states: list[EnvState], actions: list[Any], num_steps: int, seed: int) -> None:
-    """Takes the given actions; draws those that are missing."""
+    """Takes the given actions, and draws the missing ones."""
     rng = np.random.default_rng(seed)
     live = env.reset(seed)
     states.append(_copy(live))
@@ -147,7 +146,7 @@ def _play(env: Env, states: list[EnvState], actions: list[Any], num_steps: int, 
 
 
 def _look(env: Env, states: list[EnvState], findings: _Findings) -> None:
-    """Reports the faults of a run, as far as it came."""
+    """Reports the faults of a run, complete or not."""
     errors, warnings = findings.errors, findings.warnings
     obs, final, reward, broken = (_stacked(states, part) for part in ("obs", "final_obs", "reward", "broken"))
     terminated, truncated, valid = (_stacked(states, part)[""] for part in ("terminated", "truncated", "valid"))
@@ -244,7 +243,7 @@ def _compare(states: list[EnvState], again: list[EnvState], findings: _Findings)
         )
 
 
-# The passive ones first: they say more of types than the assertion with which the last one ends.
+# The passive checks first: they say more about types than the assertion with which the last one ends.
 _CHECKS: tuple[Callable[[Any], object], ...] = (
     passive_env_checker.env_reset_passive_checker,
     lambda env: passive_env_checker.env_step_passive_checker(env, env.action_space.sample()),
@@ -259,9 +258,9 @@ _LEFT_OUT = re.compile(
 
 
 def _gymnasium_findings(env: Any) -> Iterator[str]:
-    """Yields the faults that ``gymnasium.utils.env_checker`` finds in what a function makes.
+    """Yields the faults that ``gymnasium.utils.env_checker`` finds in an environment that a function makes.
 
-    Actions are drawn without regard to a mask, so that an environment with one is not stepped.
+    An environment with an action mask is not stepped, since gymnasium draws actions without regard to one.
     """
     if not callable(env) or (hasattr(env, "step") and not inspect.isclass(env)):
         return
@@ -283,7 +282,7 @@ def _gymnasium_findings(env: Any) -> Iterator[str]:
 
 
 def _copy(state: EnvState) -> EnvState:
-    """The parts of a state that are checked, as NumPy arrays that no later step changes."""
+    """The checked parts of a state, as NumPy arrays that no later step changes."""
     broken = {} if state.broken is None else np.array(state.broken)
     return tree_map(np.array, state._replace(internal=(), broken=broken))
 
@@ -319,12 +318,12 @@ def random_action(space: spaces.Space[Any], num_envs: int, rng: np.random.Genera
     """Actions in policy coordinates, extremes included now and then.
 
     Args:
-        space: Of one action.
-        num_envs: B.
-        rng: Decides.
-        mask: For Discrete and MultiDiscrete actions and a Box of integers, what is allowed: B rows of as many numbers
+        space: Space of one action.
+        num_envs: Number of actions, B.
+        rng: Source of the actions.
+        mask: Allowed choices, for Discrete and MultiDiscrete actions and a Box of integers: B rows of as many numbers
             as there are choices, in any shape; for a Dict of actions a dict with some of its keys. None, or a row
-            without any: everything is.
+            without an allowed choice, allows all.
     """
     if isinstance(space, spaces.Dict):
         masks = mask if isinstance(mask, Mapping) else {}
@@ -339,7 +338,7 @@ def random_action(space: spaces.Space[Any], num_envs: int, rng: np.random.Genera
     if mask is not None:
         leaves = mask if isinstance(mask, tuple) else (mask,)
         given = np.concatenate([np.reshape(leaf, (num_envs, -1)) for leaf in leaves], axis=1) > 0
-        # One of another size is not a mask of these choices.
+        # An array of another size is not a mask of these choices.
         allowed = given if given.shape == allowed.shape else allowed
     columns: list[np.ndarray] = []
     for part in np.split(allowed, np.cumsum(counts.ravel())[:-1], axis=1):

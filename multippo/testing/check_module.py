@@ -19,7 +19,7 @@ from multippo.networks.weights import load_portable, to_portable
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
 _TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
-"""Allowed distance of two ways to the same number, relative to the largest one."""
+"""Allowed distance between two ways to the same number, relative to the largest output."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,27 +77,27 @@ _WARNINGS: dict[str, str] = {
 
 
 def check_module(module: Any, sample_input: Any) -> ModuleReport:
-    """Runs a module in rollouts, replays, resets and updates, and compares what comes with what the protocol asks for.
+    """Runs a module in rollouts, replays, resets and updates, and reports the rules of the protocol that are broken.
 
-    Looked at are: that functions capture no weights that would not be trained; what a call returns; that the carry
-    keeps its structure, shapes and types, in calls and resets; that nothing is written in a call, a reset or a replay,
-    and in ``update_statistics`` Variables alone; that environments are apart, in outputs and loss; that equal arguments
-    give equal outputs; that a replay, also from another carry and under other weights, evaluates the action that was
-    taken; that ``unroll``, values and gradient (by parameters, inputs and carry), is the steps one by one with their
-    resets; that noise drawn ahead is the noise drawn otherwise; that the statistics of every module inside move, and
-    that losses of modules inside are handed on. Trained parameters are moved a little for the time of the check, since
-    biases of 0 hide mistakes.
+    Checked is that functions capture no weights that would not be trained; that a call returns what the protocol asks
+    for; that the carry keeps its structure, shapes and types, in calls and resets; that nothing is written in a call, a
+    reset or a replay, and in ``update_statistics`` Variables alone; that environments do not influence each other, in
+    outputs and loss; that equal arguments give equal outputs; that a replay, also from another carry and under other
+    weights, evaluates the action that was taken; that ``unroll``, values and gradient (by parameters, inputs and
+    carry), equals the steps one by one with their resets; that noise drawn ahead is the noise drawn otherwise; that the
+    statistics of every module inside move, and that losses of modules inside are handed on. Trained parameters are
+    moved a little for the time of the check, since biases of 0 hide mistakes.
 
     Args:
-        module: A StatefulModule, on its engine. Its arrays are put back.
+        module: A StatefulModule on any engine. Its arrays are put back.
         sample_input: Example of one environment's input, a tree of arrays without a batch axis. Floating-point inputs
             are drawn around it; integers from the range of the example's.
 
     Returns:
-        The findings. Nothing is raised for what the module does wrong.
+        The findings; faults of the module are not raised.
 
     Raises:
-        TypeError: If it is not a StatefulModule, or the sample is not a tree of numbers.
+        TypeError: If ``module`` is not a StatefulModule, or ``sample_input`` is not a tree of numbers.
         ModuleNotFoundError: If multippo is not installed, but imported from its folder.
 
     >>> import numpy as np
@@ -185,7 +185,7 @@ class _Checker:
         if not self._holds("call/rows_apart", rounded=True):
             return
         if not (self._holds("unroll/step_by_step", rounded=True) and self._replays()):
-            # On an engine that compiles, a draw on the host is another one in the next programme.
+            # On an engine that compiles, a number drawn on the host changes only with the programme.
             if not self._holds("call/repeats", rounded=True, found=self.evidence.traced_anew()):
                 del self.errors[:-1]
             return
@@ -215,7 +215,7 @@ class _Checker:
             )
 
     def _inside(self) -> None:
-        """Checks modules of a user's own for faults that ours can't have."""
+        """Checks modules of a user's own for faults that the library's can't have."""
         if self.evidence.overridden_by_own("draw_ahead"):
             self._holds("noise/drawn_ahead", rounded=True, found=self.evidence.drawn_ahead())
         for path in suite("evidence.lost_losses").lost_losses(self.evidence):
@@ -258,7 +258,7 @@ class _Checker:
     # -- helpers
 
     def _holds(self, name: str, rounded: bool = False, found: Any = None) -> bool:
-        """Notes what a check of the conformance suite finds, or what was found already; True if it is nothing."""
+        """Notes the finding of a check of the conformance suite, made now or before; True without a finding."""
         if found is None:
             (check,) = (check for check in suite("checks.module_checks").MODULE_CHECKS if check.name == name)
             found = check.measure(self.evidence)
@@ -275,7 +275,7 @@ class _Checker:
         return f"{how_far} at {found.where}" if found.where else how_far
 
     def _scaled(self) -> float:
-        """Rounding, in proportion to the largest number that comes out."""
+        """The allowed distance, in proportion to the largest output."""
         unrolled = self.evidence.rollout[1]
         leaves = tree_leaves((unrolled.over_time, unrolled.next_state))
         sizes = [np.abs(leaf[np.isfinite(leaf)]).max(initial=1.0) for leaf in leaves if leaf.dtype.kind == "f"]
@@ -290,7 +290,7 @@ class _Checker:
         return bool(tree_leaves(self.evidence.extras))
 
     def _failed(self, error: Exception) -> None:
-        """Notes an exception under what was being run, never under a rule."""
+        """Notes an exception under the call that raised it, never under a rule."""
         doing, said = self.evidence.doing, " ".join(str(error).split()).rstrip(".")
         if isinstance(error, self.probing.ProtocolError):
             said = str(error)
@@ -312,12 +312,12 @@ def _written(attributes: set[str]) -> str:
 
 
 def suite(part: str) -> Any:
-    """A module of the conformance suite, which is in another folder until multippo is installed."""
+    """A module of the conformance suite, which lies in another folder until multippo is installed."""
     return importlib.import_module(f"multippo.conformance.{part}")
 
 
 def stir(module: Any) -> None:
-    """Moves trained parameters by a tenth."""
+    """Adds noise with a standard deviation of 0.1 to trained parameters."""
     rng = np.random.default_rng(0)
     for leaf in module.engine.leaves(module).values():
         if leaf.trained:
@@ -326,7 +326,7 @@ def stir(module: Any) -> None:
 
 
 def drawn_around(sample_input: Any) -> Callable[[Any], Any]:
-    """Inputs ``[T, B, ...]`` like an example."""
+    """A function of a key that draws inputs ``[T, B, ...]`` like an example."""
     environment = suite("specimens.scripted_environment")
 
     def draw(key: Any) -> Any:
@@ -348,11 +348,11 @@ def drawn_around(sample_input: Any) -> Callable[[Any], Any]:
 
 
 def inspect_output(engine: Any, out: Any, batch: int) -> str | None:
-    """The fault of what a call returned, in words, or None.
+    """The fault of a call's return value, in words, or None.
 
     Args:
         engine: The module's engine.
-        out: What the call returned.
+        out: Return value of the call.
         batch: Number of environments.
     """
     if not isinstance(out, StatefulModuleOutput):

@@ -21,10 +21,10 @@ Autoreset = Literal["same_step", "next_step"]
 class HostEnv(Env):
     """A batch of environments that end and start episodes independently, in either of gymnasium's two manners.
 
-    A subclass says how an episode starts, how it goes on, and what is seen.
+    A subclass defines the start of an episode, its steps and the observation.
 
     Args:
-        num_envs: B.
+        num_envs: Number of environments, B.
         autoreset: ``"same_step"``, or ``"next_step"``: the step after an end only resets, and is not valid.
     """
 
@@ -42,11 +42,11 @@ class HostEnv(Env):
 
     @abc.abstractmethod
     def _advance(self, action: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Takes a step where ``which`` holds; reward, terminated and truncated, ``[B]`` each."""
+        """Takes a step where ``which`` holds; returns reward, terminated and truncated, ``[B]`` each."""
 
     @abc.abstractmethod
     def _observe(self) -> np.ndarray:
-        """A new array of what each environment shows now."""
+        """The current observation of each environment, in a new array."""
 
     def similar(self, num_envs: int) -> Env:
         """See ``Env.similar``."""
@@ -94,10 +94,10 @@ class Clock(HostEnv):
     The last observation, time ``length``, is shown nowhere else.
 
     Args:
-        length: Steps of an episode; a sequence gives each environment its own.
-        end: The flag with which episodes end.
-        num_envs: B.
-        autoreset: See ``HostEnv``.
+        length: Number of steps of an episode, or a sequence with one for each environment.
+        end: The flag with which episodes end: ``"terminated"`` or ``"truncated"``.
+        num_envs: Number of environments, B.
+        autoreset: Step of the reset after an end; see ``HostEnv``.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class Goal(HostEnv):
     """Draws a goal in [-1, 1] at each start and shows it; pays minus the squared distance of the action to it.
 
     Args:
-        num_envs: B.
-        length: Steps of an episode, which ends by truncation.
-        autoreset: See ``HostEnv``.
+        num_envs: Number of environments, B.
+        length: Number of steps of an episode, which ends by truncation.
+        autoreset: Step of the reset after an end; see ``HostEnv``.
     """
 
     def __init__(self, num_envs: int = 1, length: int = 2, autoreset: Autoreset = "same_step") -> None:
@@ -159,7 +159,7 @@ class Goal(HostEnv):
 
 
 class Spy(EnvWrapper):
-    """Passes everything on to a host environment, and keeps what it saw.
+    """Passes everything on to a host environment, and keeps all keys, states and actions.
 
     Args:
         env: The environment.
@@ -168,7 +168,7 @@ class Spy(EnvWrapper):
         resets: Keys of every reset.
         states: Every state returned, those of resets included.
         actions: The action of every step.
-        real_steps: Steps that were valid, of all environments together.
+        real_steps: Number of valid steps, of all environments together.
     """
 
     def __init__(self, env: Env) -> None:
@@ -209,8 +209,8 @@ class FunctionalClock:
     """``Clock`` as pure JAX functions of a single environment's state, for ``make_env``.
 
     Args:
-        length: Steps of an episode.
-        end: The flag with which episodes end.
+        length: Number of steps of an episode.
+        end: The flag with which episodes end: ``"terminated"`` or ``"truncated"``.
     """
 
     action_space = spaces.Discrete(2)
@@ -219,7 +219,7 @@ class FunctionalClock:
         self.length, self.end = length, end
 
     def reset(self, key: Any) -> State:
-        """Starts at time 0."""
+        """Starts an episode at time 0."""
         del key
         return self._at(np.zeros((), np.int32))
 
@@ -241,7 +241,7 @@ class FunctionalGoal:
     """``Goal`` as pure JAX functions of a single environment's state, for ``make_env``.
 
     Args:
-        length: Steps of an episode, which ends by truncation.
+        length: Number of steps of an episode, which ends by truncation.
     """
 
     action_space = spaces.Box(-1, 1, (1,), np.float32)

@@ -1,4 +1,4 @@
-"""Actor-critics whose log-likelihoods and values are simple functions of what they see and carry."""
+"""Actor-critics whose log-likelihoods and values are simple functions of observation and carry."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TinyActorCritic(StatefulModule):
         return {"memory": self.fresh_memory(batch_size), "sampler": self.sampler.initialize_state(batch_size)}
 
     def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int, replay: bool = False) -> Any:
-        """The sampler's noise, drawn ahead."""
+        """The carry with the sampler's noise drawn ahead."""
         sampler = self.sampler.draw_ahead(state["sampler"], rollout_extras, num_steps, replay)
         return {**state, "sampler": sampler}
 
@@ -68,8 +68,8 @@ class TableNet(TinyActorCritic):
     """A network without memory that reads value and logits of a one-hot observation from tables.
 
     Args:
-        values: ``[N]``, the value of each observation.
-        num_actions: A; all logits start at 0.
+        values: Value of each observation, ``[N]``.
+        num_actions: Number of actions, A; all logits start at 0.
         rngs: Source of the sampler's key.
     """
 
@@ -79,19 +79,19 @@ class TableNet(TinyActorCritic):
         self.logits = Param(np.zeros((len(values), num_actions)))
 
     def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
-        """A row of each table."""
+        """The row of each table that the observation selects."""
         values = self.values[...]
         row = self.xp.astype(x, values.dtype)
         return memory, row @ self.logits[...], row @ values
 
 
 class CountNet(TinyActorCritic):
-    """A network whose memory counts the steps since the last reset, and decides alone.
+    """A network whose outputs depend on its memory alone, which counts the steps since the last reset.
 
     The value is ``10 + count``, the logits are ``(g count, 0)``.
 
     Args:
-        gain: g, the only parameter.
+        gain: Initial value of g, the only parameter.
         rngs: Source of the sampler's key.
     """
 
@@ -104,7 +104,7 @@ class CountNet(TinyActorCritic):
         return self.zeros((batch_size,))
 
     def heads(self, memory: Any, x: Any) -> tuple[Any, Any, Any]:
-        """Logits and value from the count; the observation is ignored."""
+        """The count plus 1, and logits and value from the count; the observation is ignored."""
         logit = self.gain[...] * memory
         return memory + 1, self.xp.stack((logit, self.xp.zeros_like(logit)), axis=-1), memory + 10
 
@@ -116,9 +116,9 @@ class NoisyNet(TinyActorCritic):
 
     Args:
         in_features: Features of the observation.
-        num_actions: A.
+        num_actions: Number of actions, A.
         rngs: Source of the initial weights and the keys.
-        decay: Of the noise from one step to the next.
+        decay: Factor of the noise from one step to the next.
     """
 
     def __init__(self, in_features: int, num_actions: int, rngs: Rngs, decay: float = 0.8) -> None:
@@ -141,7 +141,7 @@ class NoisyNet(TinyActorCritic):
         return {**prev_state, "memory": {**memory, "noise": self.xp.zeros_like(memory["noise"])}}
 
     def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int, replay: bool = False) -> Any:
-        """The sampler's noise and the network's own; replay needs its own too."""
+        """The carry with the noise of the sampler and the network drawn ahead; replay needs the network's too."""
         state, shape = super().draw_ahead(state, rollout_extras, num_steps, replay), self.kernel[...].shape[1:]
         memory = state["memory"]
         random = random_state.draw_ahead(self, self.random.normal, memory["random"], num_steps, shape)
