@@ -1,7 +1,7 @@
 """Environments: gymnasium, brax, playground, and the user's own, behind one contract.
 
-``api.py`` holds the contract. ``make_env`` makes an environment from a name or an object. Nothing here imports JAX
-before a functional environment is asked for.
+``api.py`` holds the contract. ``make_env`` makes an environment from a name or an object. JAX is imported with the
+first functional environment, not before.
 """
 
 from __future__ import annotations

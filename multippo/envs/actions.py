@@ -1,8 +1,8 @@
 """Maps from policy coordinates to the actions an environment takes.
 
 A policy works in coordinates of its own: [-1, 1] in each bounded dimension of a Box of floats, counting from 0 in a
-Discrete space and in each dimension of a Box of integers. The map below is applied by the environment adapter and
-nowhere else, so the action that is stored and replayed is the one that was sampled, neither scaled nor clipped.
+Discrete space and in each dimension of a Box of integers. The environment adapter alone applies the map, so the action
+that is stored and replayed is the one that was sampled, neither scaled nor clipped.
 
 For a Box of floats with bounds ``low`` and ``high``, per dimension:
 
@@ -37,10 +37,10 @@ def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np, path:
         space: One environment's action space.
         num_envs: Number of actions in a batch.
         xp: Array namespace of the environment: NumPy, or ``jax.numpy``.
-        path: Its name in errors.
+        path: Name of the space in errors.
 
     Raises:
-        ValueError: If the space is not supported; the message names it and those that are.
+        ValueError: If the space is not supported; the message names the space and the supported ones.
     """
     counts = num_choices(space, path)
     if counts is not None:
@@ -79,7 +79,7 @@ class _BoxMap:
             action = action * self._scale + self._offset
         if self._clips:
             action = action.clip(self._low, self._high)
-        # Always a copy: an environment that writes into its action must not reach the policy's.
+        # Always a copy: an environment may write into its action, but not into the policy's.
         # Without its 64-bit mode JAX has no float64, and warns where one is asked for.
         return action.astype(self._dtype if self._xp is np else self._xp.asarray(self._low).dtype)
 
@@ -98,7 +98,7 @@ class _IntegerMap:
             raise ValueError(
                 f"The action for {self._path} is {action.dtype}; expected integers: use a sampler for discrete actions."
             )
-        # A traced value is not known.
+        # Traced values can't be compared.
         if self._xp is np and ((action < 0) | (action >= self._counts)).any():
             raise ValueError(
                 f"The action for {self._path} is {action.tolist()}; expected numbers from 0 to below "

@@ -2,9 +2,9 @@
 
 Two families exist, and ``Env.functional`` separates them:
 
-* *host* environments (gymnasium) keep their state to themselves, are stepped in Python, and speak NumPy;
-* *functional* environments (brax, playground) are pure JAX functions of an explicit state, can be traced, and speak
-  JAX arrays whichever engine trains on them.
+* *host* environments (gymnasium) keep their state to themselves, are stepped in Python, and return NumPy arrays;
+* *functional* environments (brax, playground) are pure JAX functions of an explicit state, can be traced, and return
+  JAX arrays on every engine.
 
 Axes: ``B`` is the number of environments, stepped side by side.
 """
@@ -21,20 +21,20 @@ class EnvState(NamedTuple):
     """The result of one reset or step of ``B`` environments.
 
     Attributes:
-        obs: Tree of ``[B, ...]`` arrays in the dtype the space declares, which the policy sees next. Where an episode
-            has just ended, this is already the first observation of the following one (except in an environment with
+        obs: Tree of ``[B, ...]`` arrays in the space's types: the observation that the policy sees next. Where an
+            episode has just ended, already the first observation of the following one (except in an environment with
             ``may_skip``, which shows the final observation once more and resets on the following, invalid, step).
-        reward: Tree of ``[B]`` floats, earned by the step just taken.
-        terminated: ``[B]`` bool; the episode ended in a state of value zero.
-        truncated: ``[B]`` bool; the episode was cut, and its final state still has a value. Never True together with
-            ``terminated``.
-        final_obs: Like ``obs``. Where an episode has just ended, the observation in which it ended, from which a
-            truncated episode is bootstrapped; elsewhere equal to ``obs``.
-        valid: ``[B]`` bool; False where the step was not one of the task (gymnasium's NEXT_STEP reset step: the
-            action was ignored). Such a step enters no loss, statistic or count.
+        reward: Tree of ``[B]`` floats, the reward of the step just taken.
+        terminated: ``[B]`` bool, True where the episode ended in a state of value zero.
+        truncated: ``[B]`` bool, True where the episode was cut, so that its final state still has a value. Never True
+            together with ``terminated``.
+        final_obs: Tree like ``obs``. Where an episode has just ended, its last observation, from which a truncated
+            episode is bootstrapped; elsewhere equal to ``obs``.
+        valid: ``[B]`` bool, False where the step was not one of the task (gymnasium's NEXT_STEP reset step, which
+            ignores the action). An invalid step enters no loss, statistic or count.
         metrics: Dict of ``[B]`` floats that the environment reports beside the reward.
         internal: The simulator's own state: a pytree for functional environments, ``()`` for host environments.
-        broken: ``[B]`` int32; above 0 where the step gave a value that is not finite. Its episode has then been
+        broken: ``[B]`` int32, above 0 where the step gave a value that is not finite. The step's episode has then been
             truncated with a reward of 0, and a new one has started; the number is that of the leaf (see
             ``envs.nonfinite``). Below 0 where the step is sound and the next episode was reset again, since its first
             observation was not finite; in the state from ``reset`` the number is never above 0. None if unknown.
@@ -55,16 +55,16 @@ class Env(abc.ABC):
     """``num_envs`` environments stepped side by side.
 
     Attributes:
-        id: The name ``make_env`` knows the environment by, or the class name of an environment made by the user.
+        id: Name that ``make_env`` takes, or the class name of an environment made by the user.
         num_envs: Number of environments, ``B``.
         observation_space: gymnasium space of one environment's observation.
         action_space: gymnasium space of one environment's action. Actions handed to ``step`` are in *policy
             coordinates*: for a Box of floats, each bounded dimension lies in [-1, 1] and is scaled to its bounds by
-            the environment adapter; an unbounded dimension is passed through. For a Discrete space they count from 0,
+            the environment adapter; an unbounded dimension is passed through. Actions of a Discrete space count from 0,
             as in each dimension of a MultiDiscrete or a Box of integers.
         functional: True if ``reset`` and ``step`` are pure JAX functions of their arguments.
         may_skip: True if ``valid`` can be False after a step.
-        max_episode_steps: The time limit, or None where it is unknown or there is none.
+        max_episode_steps: Time limit in steps, or None where it is unknown or there is none.
         restarts: True if ``restart`` can reset single environments; None if only a call can find out.
     """
 
@@ -82,11 +82,11 @@ class Env(abc.ABC):
         """Starts an episode in every environment.
 
         Args:
-            key: A random key (two 32-bit words, of any engine) or an integer seed. Equal keys give equal starts;
+            key: Random key (two 32-bit words, of any engine) or an integer seed. Equal keys give equal starts;
                 environments of one batch start differently.
 
         Returns:
-            The first state; reward 0, no episode ended, every entry valid.
+            The first state, with rewards of 0, no ended episode and every entry valid.
         """
 
     @abc.abstractmethod
@@ -94,7 +94,7 @@ class Env(abc.ABC):
         """Takes one step in every environment, and resets those whose episode ends.
 
         Args:
-            env_state: The latest state. A host environment only checks that it is the latest, and may write its answer
+            env_state: The latest state. A host environment only checks that the state is the latest, and may write
                 into arrays it has returned before; a rollout copies what it keeps.
             action: Tree of ``[B, ...]`` arrays in policy coordinates.
         """
@@ -105,7 +105,7 @@ class Env(abc.ABC):
         return None
 
     def with_starts(self, env_state: EnvState, starts: Any) -> EnvState:
-        """The state with a new pool, from ``draw_starts``; running episodes continue."""
+        """The state with a new pool of starts, from ``draw_starts``; running episodes continue."""
         del starts
         return env_state
 
@@ -114,15 +114,15 @@ class Env(abc.ABC):
         return self.with_starts(env_state, self.draw_starts(key))
 
     def restart(self, env_state: EnvState, which: Any) -> EnvState | None:
-        """Abandons episodes, as after a simulator has blown up, and begins new ones.
+        """Abandons episodes, such as those of a simulator that has blown up, and starts new ones.
 
         Args:
             env_state: The latest state.
-            which: ``[B]`` bool, where; at least one.
+            which: ``[B]`` bool, True for at least one episode to abandon.
 
         Returns:
-            The state with the new episodes' first observations, ``truncated`` and not ``terminated`` there; None if
-            single environments can't be restarted.
+            The state with the new episodes' first observations, ``truncated`` and not ``terminated`` where ``which``
+            holds; None if single environments can't be restarted.
         """
         del env_state, which
         return None
@@ -139,4 +139,4 @@ class Env(abc.ABC):
         )
 
     def close(self) -> None:
-        """Frees what the environment holds (processes, windows). Safe to call twice."""
+        """Frees the environment's processes and windows; a second call does nothing."""

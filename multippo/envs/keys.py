@@ -1,8 +1,8 @@
 """Random keys at the border between engines and environments.
 
-An environment takes the key of whichever engine trains on it: two 32-bit words in a NumPy, JAX or torch array, a typed
-JAX key, or a plain integer seed. Here they become what the environment's family understands. No engine is imported:
-a key of an engine can only exist where its owner has already imported that engine.
+An environment takes the key of any engine: two 32-bit words in a NumPy, JAX or torch array, a typed JAX key, or a plain
+integer seed. The functions here convert keys for the environment's family. No engine is imported: a key of an engine
+can only exist where its owner has already imported that engine.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def key_words(key: Any) -> int | np.ndarray:
     """The content of a concrete key: an integer seed as it is, any other key as an array of ``uint32`` words.
 
     Args:
-        key: A non-negative integer; or two words in an integer array of any engine (negative entries are read as the
+        key: Non-negative integer; or two words in an integer array of any engine (negative entries are read as the
             unsigned word with the same bits); or a typed JAX key.
 
     Raises:
-        ValueError: If it is none of these.
+        ValueError: If ``key`` is something else.
 
     >>> key_words(7)
     7
@@ -50,8 +50,8 @@ def key_words(key: Any) -> int | np.ndarray:
 def host_seed(key: Any, num_envs: int) -> int:
     """A seed for a gymnasium vector environment, which gives its members ``seed``, ``seed + 1``, ….
 
-    Equal keys give equal seeds on every engine. The words are hashed, so that neighbouring seeds do not share members,
-    and all members' seeds stay below 2**31, the most that some simulators accept.
+    Equal keys give equal seeds on every engine. The key's words are hashed, so that neighbouring seeds do not share
+    members' seeds; all of these stay below 2**31, the most that some simulators accept.
     """
     drawn = np.random.SeedSequence(key_words(key)).generate_state(1, np.uint64)[0]
     return int(drawn % np.uint64(2**31 - num_envs))

@@ -46,27 +46,28 @@ def make_env(
     Args:
         env: One of
 
-            * a name: ``"CartPole-v1"`` or ``"gymnasium/CartPole-v1"``, ``"brax/ant"``,
+            * a name: ``"CartPole-v1"``, ``"gymnasium/CartPole-v1"``, ``"brax/ant"``,
               ``"playground/CartpoleBalance"``;
             * a ``gymnasium.vector.VectorEnv``, in any autoreset mode;
             * a function that makes a ``gymnasium.Env``, or a list of such functions, one for each environment;
             * a functional JAX environment, such as a brax or playground object: see ``FunctionalEnv``;
             * an ``Env``, which is returned as it is.
         num_envs: Number of environments, stepped side by side; by default 1, or as many as ``env`` has.
-        reward_scale: Multiply rewards; see ``wrappers.ScaleReward``.
-        observation_keys: Show only these keys of a Dict observation; see ``wrappers.FilterObservation``.
-        **kwargs: For gymnasium names and functions: ``vectorization`` (``"auto"``, ``"native"``, ``"sync"`` or
+        reward_scale: Factor of the rewards; see ``wrappers.ScaleReward``.
+        observation_keys: Keys of a Dict observation that are shown, all by default; see ``wrappers.FilterObservation``.
+        **kwargs: For gymnasium names and functions ``vectorization`` (``"auto"``, ``"native"``, ``"sync"`` or
             ``"async"``), ``max_episode_steps`` (None for a name: no limit at all), ``action_repeat``, and for names
-            ``wrappers`` and what the environment's constructor takes. For brax names what ``make_brax`` takes
-            (``backend``, ``episode_length``, ``action_repeat``, …), for playground ``make_playground``. For objects
-            what ``GymnasiumEnv`` or ``FunctionalEnv`` take, and for vector environments ``max_episode_steps``, which is
-            kept by ``wrappers.EpisodeLimit``.
+            ``wrappers`` and the arguments of the environment's constructor. For brax names the arguments of
+            ``make_brax`` (``backend``, ``episode_length``, ``action_repeat``, …), for playground names those of
+            ``make_playground``. For objects the arguments of ``GymnasiumEnv`` or ``FunctionalEnv``, and for vector
+            environments ``max_episode_steps``, which is kept by ``wrappers.EpisodeLimit``.
 
     Raises:
         ValueError: If the name is not known (the message has the nearest ones), or a space or an argument is not
             supported.
         TypeError: If ``env`` is none of the above, or nothing takes an argument (the message has the nearest name).
-        ImportError: If the environment needs a package that is not installed; the message says how to get it.
+        ImportError: If the environment needs a package that is not installed; the message has the command.
+        RuntimeError: If a worker process dies or takes too long.
 
     >>> env = make_env("CartPole-v1", num_envs=2)
     >>> env.reset(0).obs.shape
@@ -81,7 +82,7 @@ def make_env(
 
 
 def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> None:
-    """Names the argument nearest to one that no function on the way to the environment's constructor takes."""
+    """Raises a TypeError with the nearest argument, if the error is of one that no function on the way takes."""
     found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
     if found is None or found[1] not in kwargs:
         return
@@ -120,7 +121,7 @@ def _is_functional(env: Any) -> bool:
 
 
 _INTERNAL = {"env", "env_id", "name", "constructors", "can_repeat", "vector_env", "remake"}
-"""Parameters that ``make_env`` fills in itself."""
+"""Names of parameters that ``make_env`` fills in itself."""
 
 
 def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: dict[str, Any]) -> Env:
@@ -135,7 +136,7 @@ def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: di
         limit = kwargs.pop("max_episode_steps", None)
         made = GymnasiumEnv(env, observation_keys=keys, **kwargs)
         report_wrapper_statistics(made.id, env)
-        # A limit at or above its own changes nothing.
+        # A limit at or above the environment's own changes nothing.
         return EpisodeLimit(made, limit) if limit and limit < (made.max_episode_steps or math.inf) else made
     if isinstance(env, Env):
         _check_count(num_envs, env.num_envs, f"{type(env).__name__} has")
@@ -276,6 +277,6 @@ def _adapted(
 
 
 def _changes(action_repeat: int, keys: Sequence[str] | None) -> list[Wrapper]:
-    """Wrappers of a single environment for arguments of ``make_env``."""
+    """Wrappers of a single environment for two arguments of ``make_env``."""
     repeating = [] if action_repeat == 1 else [functools.partial(ActionRepeat, repeats=action_repeat)]
     return [*repeating, *([] if keys is None else [functools.partial(filter_single, keys=keys)])]

@@ -1,13 +1,13 @@
-"""Detection of steps whose outcome is not finite; they are counted, and cut out of everything else.
+"""Detection of steps whose outcome is not finite, which are counted and cut out of everything else.
 
-A simulator that blows up returns NaN or an infinity now and then. The step in which it does is *broken*: its episode is
-cut there and a new one started, and the step enters no loss and no return. The step before it stays whole, since the
-observation between the two was finite and so was its value. The other environments notice nothing.
+A simulator that blows up returns NaN or an infinity now and then. A step with such an outcome is *broken*: its episode
+is cut there and a new one started, and the step enters no loss and no return. The step before stays whole, since the
+observation between the two was finite and so was its value. The other environments are not touched.
 
-Where it is the next episode's first observation, only that start is replaced: the step before it is sound.
+Where the next episode's first observation is not finite, only that start is replaced: the step before is sound.
 
-Not finite is also what does not fit into the type that networks compute in: of 1e299 in ``float64`` a network in single
-precision would be shown an infinity, or the number itself, as its engine casts.
+A number that does not fit into the type that networks compute in is not finite either: of 1e299 in ``float64`` a
+network in single precision would see an infinity or the number itself, depending on the engine.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def broken_leaf(xp: Any, obs: Any, reward: Any, seen: Any, valid: Any) -> Any:
     Args:
         xp: Array namespace.
         obs: Observations after the step, ``[B, ...]``.
-        reward: Its rewards, ``[B]``.
-        seen: ``[B]`` bool, where the observation matters: not where it is that of a terminated episode. It does where
-            the step was only a reset, whose observation is the first of an episode.
-        valid: ``[B]`` bool, where the step was one, and so has a reward.
+        reward: Rewards of the step, ``[B]``.
+        seen: ``[B]`` bool, False where the observation is the last of a terminated episode, which nothing depends on;
+            True where the step was only a reset, whose observation is the first of an episode.
+        valid: ``[B]`` bool, True where the step was one of the task, and so has a reward.
 
     Returns:
-        ``[B]`` int32: 0 where all is finite, else 1 + the position in ``guarded_leaves`` of the first that is not.
+        ``[B]`` int32: 0 where all is finite, else 1 + the position in ``guarded_leaves`` of the first leaf that is not.
     """
     code = xp.zeros(valid.shape, xp.int32)
     for position, (name, leaf) in enumerate(_leaves(obs, reward)):
@@ -60,9 +60,9 @@ def broken_leaf(xp: Any, obs: Any, reward: Any, seen: Any, valid: Any) -> Any:
 
 
 def restart_broken(env: Env, env_state: EnvState) -> EnvState:
-    """A host environment's step with broken episodes reset, where the environment can; ``broken`` is set.
+    """A host environment's step with broken episodes reset and ``broken`` set.
 
-    Where it can't, the values stay as they are, for the run to stop at.
+    The values stay as they are, for the run to stop at, where the environment can't reset single episodes.
     """
     if env_state.broken is not None:
         return env_state
@@ -88,20 +88,20 @@ def restart_broken(env: Env, env_state: EnvState) -> EnvState:
     return restarted._replace(
         reward=tree_map(without, env_state.reward),
         metrics=tree_map(without, env_state.metrics),
-        # No value is taken of it; it must only be finite.
+        # No value is taken of a broken episode's last observation; it must only be finite.
         final_obs=select(np, blown | ~env_state.valid & begun, restarted.obs, env_state.final_obs),
-        # A start that is replaced ends no episode.
+        # Replacing a start ends no episode.
         truncated=np.where(begun, truncated, restarted.truncated),
         broken=np.where(blown, code, -start),
     )
 
 
 def _step_and_start(env: Env, env_state: EnvState) -> tuple[np.ndarray, np.ndarray]:
-    """Codes of the leaf that is not finite in each environment: of the step itself, and of a new episode's start."""
+    """Codes of the leaf that is not finite in each environment, for the step and for a new episode's start."""
     valid, terminated, truncated = env_state.valid, env_state.terminated, env_state.truncated
     nowhere = np.zeros_like(valid)
     if env.may_skip:
-        # The last observation is shown once more, and nothing hangs on a terminated episode's; then comes the start.
+        # The last observation is shown once more, and nothing depends on a terminated episode's; then comes the start.
         ended, begins = terminated, ~valid
     else:
         ended = begins = terminated | truncated
@@ -127,7 +127,7 @@ def _as_shown(env_state: EnvState) -> EnvState:
 def restart_unsound(env: Env, env_state: EnvState) -> EnvState:
     """A host environment's first state, with episodes reset again whose first observation is not finite.
 
-    Where that can't be, or does not help, the values stay as they are, for the run to stop at.
+    The values stay as they are, for the run to stop at, where the environment can't do that or it does not help.
     """
     if env_state.broken is not None or env.functional:
         return env_state
@@ -141,7 +141,7 @@ def restart_unsound(env: Env, env_state: EnvState) -> EnvState:
 
 
 def unsound_starts(env_state: EnvState) -> tuple[int, str, int]:
-    """Number of episodes that were reset twice, and the leaf and environment for which the first of them was."""
+    """Number of episodes that were reset again, and the leaf and environment of the first of them."""
     codes = np.zeros(1, int) if env_state.broken is None else np.abs(np.asarray(env_state.broken))
     (places,) = np.nonzero(codes)
     if not len(places):

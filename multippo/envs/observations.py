@@ -1,4 +1,4 @@
-"""Observations and whatever else a gymnasium environment returns: checked, and converted to what a policy sees.
+"""Checks of all that a gymnasium environment returns, and conversion of its observations for the policy.
 
 A policy sees a tree (dict and tuple) of ``[B, ...]`` arrays in the declared types. Box observations keep their type,
 so images stay ``uint8``; a categorical leaf becomes one-hot ``float32``, and its space says so:
@@ -44,7 +44,7 @@ class ObservationMap(abc.ABC):
     def __call__(self, raw: Any, num_envs: int | None) -> Any:
         """A checked copy of a batch ``raw`` (leaves ``[num_envs, ...]``) in the declared types.
 
-        With None for ``num_envs``, ``raw`` is a single environment's observation, of which a batch of one is made.
+        With ``num_envs`` None, ``raw`` is a single environment's observation, of which a batch of one is made.
 
         Raises:
             ValueError: If a leaf's structure, shape or type does not fit the space; the message names the leaf.
@@ -57,12 +57,12 @@ def make_observation_map(
     """The map for one environment's observation space.
 
     Args:
-        space: The space.
-        path: Its name in errors.
-        keys: The only keys of a Dict that are looked at; a dot leads into a nested Dict.
+        space: Space of one observation.
+        path: Name of the space in errors.
+        keys: Keys of a Dict that are converted, all by default; a dot leads into a nested Dict.
 
     Raises:
-        ValueError: If the space is not supported, or a Dict's keys are not; the message names it and those that are.
+        ValueError: If the space is not supported (the message names the supported ones), or lacks one of the keys.
     """
     if keys is not None:
         paths = key_paths(keys)
@@ -90,7 +90,7 @@ def key_paths(keys: Sequence[str]) -> list[list[str]]:
     """Keys of a nested Dict, with dots, as paths.
 
     Raises:
-        ValueError: If it is not a list of at least one key.
+        ValueError: If ``keys`` is not a list of at least one key.
     """
     if isinstance(keys, str) or not keys:
         raise ValueError(f"observation_keys={keys!r} is not possible: expected a list of at least one key.")
@@ -101,7 +101,7 @@ def at_paths(tree: Any, paths: list[list[str]]) -> Any:
     """The parts of a nested dict, or of a Dict space, that the paths lead to.
 
     Raises:
-        ValueError: If there is no such part.
+        ValueError: If a path leads nowhere.
     """
     branches: Any = tree.spaces if isinstance(tree, spaces.Dict) else tree
     parts: dict[str, Any] = {}
@@ -115,7 +115,7 @@ def at_paths(tree: Any, paths: list[list[str]]) -> Any:
 
 
 def put_rows(target: Any, rows: np.ndarray, source: Any) -> Any:
-    """A copy of a converted batch ``target`` in which ``rows`` (indices) are those of the smaller ``source``."""
+    """A copy of a converted batch ``target``, its ``rows`` (indices) replaced by those of the smaller ``source``."""
 
     def put(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:
         leaf = leaf.copy()
@@ -126,7 +126,7 @@ def put_rows(target: Any, rows: np.ndarray, source: Any) -> Any:
 
 
 class _LeafMap(ObservationMap):
-    """Base of the Box and one-hot maps: one array, its shape checked before it is converted."""
+    """Base of the Box and one-hot maps, which checks the shape of one array before the conversion."""
 
     def __init__(self, raw_shape: tuple[int, ...], path: str) -> None:
         self._raw_shape, self._path = raw_shape, path
@@ -171,7 +171,7 @@ class _OneHotMap(_LeafMap):
             raise mismatch(self._path, f"{raw.dtype.name} values", "integers")
         index = raw.reshape(raw.shape[0], -1).astype(np.int64) - self._starts
         if np.any((index < 0) | (index >= self._sizes)):
-            # Refused, unlike a value beyond a Box's bounds: it has no place in a one-hot vector.
+            # Refused, unlike a value beyond a Box's bounds, for want of a place in a one-hot vector.
             first, last = self._starts.tolist(), (self._starts + self._sizes - 1).tolist()
             raise mismatch(self._path, f"the values {raw.tolist()}", f"values from {first} to {last}")
         one_hot = np.zeros((raw.shape[0], int(self._sizes.sum())), np.float32)
@@ -202,7 +202,7 @@ class _TreeMap(ObservationMap):
 
 
 class _FilterMap(ObservationMap):
-    """Reads some parts of nested dicts."""
+    """The map of some parts of a nested Dict."""
 
     def __init__(self, part: ObservationMap, paths: list[list[str]]) -> None:
         self.space, self._part, self._paths = part.space, part, paths
@@ -240,7 +240,7 @@ def split_reset(returned: Any) -> tuple[Any, Any]:
     """Splits the result of ``reset`` into observation and info.
 
     Raises:
-        TypeError: If it is something else, such as the observation alone.
+        TypeError: If ``returned`` is something else, such as the observation alone, or the info is not a dict.
     """
     # An observation alone may have two entries as well.
     if not isinstance(returned, tuple | list) or len(returned) != 2:
@@ -251,7 +251,7 @@ def split_reset(returned: Any) -> tuple[Any, Any]:
 
 
 def split_step(returned: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """Splits the result of ``step`` into five values; odd rewards and flags become plain ones.
+    """Splits the result of ``step`` into five values, with rewards and flags of any library as plain ones.
 
     Raises:
         TypeError: If there are not five values, or the reward is not a number, a flag not a bool, the info not a dict.
@@ -278,7 +278,7 @@ def check_numbers(name: str, **batches: Any) -> None:
     """Raises for rewards or flags of a vector environment that NumPy would cast: None to NaN, ``"False"`` to True.
 
     Raises:
-        TypeError: If their type is neither bool nor that of real numbers.
+        TypeError: If the type of a batch is neither bool nor that of real numbers.
     """
     for what, batch in batches.items():
         dtype = np.asarray(batch).dtype
@@ -297,11 +297,11 @@ def _refuse_reward_tree(reward: Any) -> None:
 
 
 def as_reward(reward: Any) -> Any:
-    """A reward as it is, or as a float where it is an array of any framework.
+    """The reward of one environment, a number or an array without axes of any framework, as a float.
 
     Raises:
-        TypeError: If it is not a real number.
-        ValueError: If it has axes.
+        TypeError: If ``reward`` is not a real number.
+        ValueError: If ``reward`` has axes.
     """
     _refuse_reward_tree(reward)
     if shape := _shape(reward):
@@ -313,11 +313,11 @@ def as_reward(reward: Any) -> Any:
 
 
 def as_flag(name: str, flag: Any) -> bool:
-    """An end of an episode as a bool, from a bool or a number that is 0 or 1; None counts as False.
+    """The flag of an episode's end as a bool, from a bool or a number that is 0 or 1; None counts as False.
 
     Raises:
-        TypeError: If it is something else.
-        ValueError: If it has axes.
+        TypeError: If ``flag`` is something else.
+        ValueError: If ``flag`` has axes.
     """
     if flag is None:
         return False
@@ -332,7 +332,7 @@ class Observations:
     """Checks observations of single environments, and names the entry that does not fit.
 
     Args:
-        space: Their space.
+        space: Space of the observations.
 
     Raises:
         ValueError: If the space is not supported.
@@ -343,7 +343,7 @@ class Observations:
         self._look: Any = None
 
     def check(self, obs: Any) -> None:
-        """Raises a ValueError unless an observation fits; cheap for one with the types and shapes of the last."""
+        """Raises a ValueError unless an observation fits; cheap for the types and shapes of the last observation."""
         look = _look(obs)
         if look != self._look:
             self._map(obs, None)
@@ -351,7 +351,7 @@ class Observations:
 
 
 def _look(obs: Any) -> Any:
-    """Types and shapes of an observation; lists, whose entries may change, equal nothing else."""
+    """Types and shapes of an observation. Lists equal nothing else, since their entries may change."""
     if isinstance(obs, dict):
         return {key: _look(entry) for key, entry in obs.items()}
     if isinstance(obs, tuple):

@@ -1,4 +1,4 @@
-"""Environments that are known: families and their names, own variants of classic tasks, other libraries' interfaces."""
+"""Known environments: families and their names, own variants of classic tasks, other libraries' interfaces."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Family(NamedTuple):
     unknown name.
 
     Attributes:
-        package: The package that has them. The extra of multippo that installs it goes by the family's name.
-        options: Fields of ``runs.settings.EnvironmentOptions`` that it takes beside those of every family.
+        package: Package of the environments. The extra of multippo that installs it has the family's name.
+        options: Fields of ``runs.settings.EnvironmentOptions`` that the family takes beside those of every family.
         names: Names of the environments; None to ask ``NAME_names()`` in that file.
     """
 
@@ -41,8 +41,8 @@ FAMILIES = {
     "brax": Family(
         "brax",
         frozenset({"env_backend", "episode_length", "pool_size"}),
-        # Importing brax takes seconds. Names that the user has registered with brax are found as well. "swimmer" is
-        # left out, which brax can't compute with the JAX of today.
+        # A list, since importing brax takes seconds; names that the user has registered with brax are found as well.
+        # "swimmer" is left out, since brax can't compute it with the JAX of today.
         (
             "ant",
             "fast",
@@ -69,7 +69,7 @@ _SPELLING = (
 
 
 def maker(family: str) -> Callable[..., Any]:
-    """The function that makes a family's environments."""
+    """The function ``make_NAME`` of a family."""
     return getattr(_module(family), f"make_{family}")
 
 
@@ -87,10 +87,10 @@ def list_envs() -> list[str]:
 
 
 def unknown_env(env_id: str) -> ValueError:
-    """The error for an id that nothing is known by, with the nearest names."""
+    """The error for an unknown id, with the nearest names."""
     by_spelling: dict[str, str] = {}
     for name in list_envs():
-        # An id can be found by its last part as well: "ant" is near "brax/ant".
+        # By its last part as well, since "ant" is near "brax/ant".
         for spelling in (name, name.rpartition("/")[2], name.rpartition("/")[2].partition("-v")[0]):
             by_spelling.setdefault(spelling.lower(), name)
     wanted = env_id.removeprefix("gymnasium/").lower()
@@ -102,7 +102,7 @@ def unknown_env(env_id: str) -> ValueError:
 
 
 def is_installed(package: str) -> bool:
-    """True if a package can be imported; it is not imported."""
+    """True if a package can be imported, found without importing it."""
     return importlib.util.find_spec(package) is not None
 
 
@@ -114,7 +114,7 @@ def _gymnasium_ids() -> list[str]:
     register_hidden_velocities()
     newest: dict[tuple[str | None, str], Any] = {}
     for spec in gymnasium.registry.values():
-        # These convert environments from before gymnasium.
+        # The ids GymV2... convert environments from before gymnasium.
         if spec.name.startswith("GymV2"):
             continue
         known = newest.get((spec.namespace, spec.name))
@@ -139,19 +139,19 @@ _WAYS = {
     "gym": "Derive it from gymnasium.Env, with five values from step; or pass lambda: "
     "shimmy.GymV26CompatibilityV0(env=...) with a new environment in it (GymV21CompatibilityV0 before gym 0.26).",
 }
-"""The way to train on an environment, by the package in which its base class is defined."""
+"""Advice on training on an environment, by the package in which its base class is defined."""
 
 
 def refuse_other_interface(env: Any) -> None:
-    """Raises for an object with ``reset`` and ``step`` that is not a functional environment; imports nothing for that.
+    """Raises for an object with ``reset`` and ``step`` that is not a functional environment, importing nothing.
 
     Raises:
-        TypeError: If it is not one; the message names what it is and the way to train on it.
+        TypeError: If ``env`` is of another library's interface; the message names it and the way to train on it.
     """
     if hasattr(env, "action_size"):  # brax's interface, such as gymnax's wrapper for it
         return
     packages = {base.__module__.partition(".")[0] for base in type(env).__mro__}
-    # craftax derives its environments from gymnax's, and is asked for first.
+    # craftax derives its environments from gymnax's, and is looked for first.
     package = next((package for package in _WAYS if package in packages), None)
     if package is not None:
         what, way = f"an environment of {package}", _WAYS[package]
@@ -179,8 +179,8 @@ CARTPOLE_ID = "multippo/CartPoleNoVel-v0"
 PENDULUM_ID = "multippo/PendulumNoVel-v0"
 """Classic tasks that hide velocities, so that only a policy with memory can solve them.
 
-They show the cart's position and the pole's angle, and the cosine and sine of the pendulum's angle. Dynamics, rewards
-and time limits are those of CartPole-v1 and Pendulum-v1.
+Observations are the cart's position and the pole's angle, and the cosine and sine of the pendulum's angle. Dynamics,
+rewards and time limits are those of CartPole-v1 and Pendulum-v1.
 """
 
 _CARTPOLE_ENTRIES = [0, 2]
@@ -209,7 +209,7 @@ def make_pendulum(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
 
 
 def register_hidden_velocities() -> None:
-    """Makes the ids known to gymnasium; calling it again changes nothing."""
+    """Registers the tasks that hide velocities with gymnasium; a second call changes nothing."""
     if CARTPOLE_ID not in gymnasium.registry:
         gymnasium.register(
             CARTPOLE_ID,

@@ -1,4 +1,4 @@
-"""The key of an environment: equal for two of which a compiled programme would be the same."""
+"""Keys of environments, equal for two with which a compiled programme would be the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from multippo.programmes import frozen, identity
 
 @functools.singledispatch
 def structure(env: Env) -> Hashable:
-    """The key of an environment that is compiled in, from what it holds at this moment."""
+    """The key of an environment that is compiled in, made from its present content."""
     return contents(env, identity)
 
 
@@ -36,11 +36,11 @@ def stepped_structure(env: Env) -> Hashable:
 def contents(
     value: Any, other: Callable[[Any], Hashable], known: dict[int, tuple[Any, Hashable]] | None = None
 ) -> Hashable:
-    """A key of an object and of the objects it wraps: of numbers, arrays, spaces and dataclasses by their values.
+    """A key of an object and the objects it wraps, with numbers, arrays, spaces and dataclasses by their values.
 
     Args:
-        value: An environment, say.
-        other: Makes the key of anything else that one of them holds, such as a function.
+        value: The object, such as an environment.
+        other: Function that makes the key of anything else, such as a function.
         known: Keys made before, of frozen dataclasses such as a simulator's model, which take long.
     """
     known = {} if known is None else known
@@ -81,12 +81,12 @@ def contents(
 
 
 class Content:
-    """The key of an environment's content, which it does not change by what it counts while it is traced.
+    """The key of an environment's content, which changes that the environment makes while traced leave as it is.
 
     Args:
         env: The environment.
-        made_by: Where it was made by name, the name and all arguments. What it holds beside numbers, arrays and
-            dataclasses is then taken to be equal in all environments made like that.
+        made_by: Name and all arguments of an environment made by name. All that it holds beside numbers, arrays and
+            dataclasses is then taken to be equal in all environments made with them.
     """
 
     def __init__(self, env: Any, *made_by: Any) -> None:
@@ -97,14 +97,14 @@ class Content:
 
     @property
     def key(self) -> Hashable:
-        """The key at this moment; another one after somebody has changed the environment."""
+        """The present key, another one after somebody has changed the environment."""
         now = self._now()
         if now != self._seen:
             self._key = self._seen = now
         return self._made_by, self._key
 
     def keep_key(self) -> None:
-        """Called after a method of the environment was traced: a change it has made to itself is not one."""
+        """Keeps the key after a method of the environment was traced, though the method may have changed it."""
         self._seen = self._now()
 
     def _now(self) -> Hashable:

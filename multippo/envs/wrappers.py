@@ -27,11 +27,11 @@ _LOG = logging.getLogger("multippo")
 
 
 class EnvWrapper(Env):
-    """Passes everything on. A subclass overrides what it changes, and names in ``options`` what it is made with.
+    """Base of wrappers of an ``Env``: passes everything on but what a subclass overrides.
 
     Args:
         env: The environment, which must not be used beside the wrapper.
-        options: Keyword arguments with which ``similar`` wraps a similar environment.
+        options: Keyword arguments of the subclass, with which ``similar`` wraps a similar environment.
     """
 
     def __init__(self, env: Env, **options: Any) -> None:
@@ -39,7 +39,7 @@ class EnvWrapper(Env):
         self.id, self.num_envs, self.functional = env.id, env.num_envs, env.functional
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.may_skip, self.max_episode_steps, self.restarts = env.may_skip, env.max_episode_steps, env.restarts
-        # A host environment's latest state as it came, for ``restart``.
+        # A host environment's latest state before the change, for ``restart``.
         self._latest: EnvState | None = None
 
     def reset(self, key: Any) -> EnvState:
@@ -77,22 +77,22 @@ class EnvWrapper(Env):
         return self._changed(env_state)
 
     def _changed(self, env_state: EnvState) -> EnvState:
-        """A state of the environment, changed by a subclass."""
+        """A state of the environment as a subclass changes it."""
         return env_state
 
 
 class ScaleReward(EnvWrapper):
     """Multiplies rewards by a constant, in the reports of training and evaluation too.
 
-    To bring rewards to a scale that suits learning, ``PPOConfig.scale_rewards`` is the better way: it finds the scale
-    by itself and leaves the reports in the task's units.
+    ``PPOConfig.scale_rewards`` is the better way to rewards of a scale that suits learning: it finds the scale by
+    itself and leaves the reports in the task's units.
 
     Args:
         env: The environment.
         scale: The constant; or one for each key of a reward that is a dict.
 
     Raises:
-        ValueError: If a scale is not a finite number.
+        ValueError: If a scale is not a finite number; in a step, if the reward has other keys than ``scale``.
     """
 
     def __init__(self, env: Env, scale: float | Mapping[str, float]) -> None:
@@ -114,15 +114,15 @@ class ScaleReward(EnvWrapper):
 class FilterObservation(EnvWrapper):
     """Shows some keys of a Dict observation and hides the others.
 
-    For functional environments and those of the user's own classes; in those of gymnasium the hidden entries may be of
-    spaces that are not supported, so ``make_env`` takes them away before anything reads them.
+    It wraps functional environments and those of the user's own classes. Hidden entries of a gymnasium environment may
+    be of spaces that are not supported, so ``make_env`` takes them away before anything reads them.
 
     Args:
         env: The environment.
         keys: The keys that are shown; a dot leads into a nested Dict (``"camera.left"``).
 
     Raises:
-        ValueError: If the observation is not a Dict, or has no such key.
+        ValueError: If the observation is not a Dict or lacks a key, or ``keys`` is not a list of at least one.
     """
 
     def __init__(self, env: Env, keys: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ class FilterObservation(EnvWrapper):
 
     def _changed(self, env_state: EnvState) -> EnvState:
         obs = at_paths(env_state.obs, self._paths)
-        # One and the same where no episode has ended, as before.
+        # One object where no episode has ended, as in the environment's own state.
         same = env_state.final_obs is env_state.obs
         return env_state._replace(obs=obs, final_obs=obs if same else at_paths(env_state.final_obs, self._paths))
 
@@ -144,17 +144,18 @@ def filter_single(env: gymnasium.Env[Any, Any], keys: Sequence[str]) -> gymnasiu
 
 
 class EpisodeLimit(EnvWrapper):
-    """Truncates episodes of a host environment after a number of steps. It must be able to restart single ones.
+    """Truncates episodes of a vector environment that the user has made after a number of steps.
 
     gymnasium names have ``make_env(..., max_episode_steps=)``, and functional environments ``episode_length=``, which
-    are cheaper; this is for vector environments that the user has made.
+    are cheaper.
 
     Args:
-        env: The environment.
-        max_episode_steps: The limit.
+        env: A host environment that can restart single episodes.
+        max_episode_steps: The limit, at least 1.
 
     Raises:
-        ValueError: If the limit is below 1, or the environment is functional or known not to restart single episodes.
+        ValueError: If the limit is not an integer of at least 1, or the environment is functional or known not to
+            restart single episodes.
     """
 
     def __init__(self, env: Env, max_episode_steps: int) -> None:
@@ -205,7 +206,7 @@ class EpisodeLimit(EnvWrapper):
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Takes each action several times, until the episode ends, and adds up the rewards.
 
-    ``info`` holds what any of these steps reported; of an entry that several did, the latest value.
+    ``info`` holds the entries of all these steps, each with its latest value.
 
     Args:
         env: A single environment.
@@ -246,14 +247,14 @@ _STATISTICS = {
     "obs_rms": "observations are normalised by the network's own Normalizer (normalize_obs=True, the default)",
     "return_rms": "rewards are scaled by PPOConfig(scale_rewards=True)",
 }
-"""Attributes of NormalizeObservation and NormalizeReward, scalar and vector form, and what to use in their place."""
+"""Attributes of NormalizeObservation and NormalizeReward, scalar and vector form, and their replacements."""
 
 
 def report_wrapper_statistics(name: str, vector_env: VectorEnv[Any, Any, Any]) -> None:
     """Warns of wrappers, anywhere in the chain, that normalise by statistics of their own.
 
     Args:
-        name: The environment's.
+        name: Name of the environment.
         vector_env: The environment.
     """
     found = sorted(attribute for attribute in _STATISTICS if _has(vector_env, attribute))
@@ -276,7 +277,7 @@ def _has(vector_env: VectorEnv[Any, Any, Any], attribute: str) -> bool:
 
 
 def layers_of(vector_env: VectorEnv[Any, Any, Any]) -> Iterator[VectorEnv[Any, Any, Any]]:
-    """Yields the wrappers around a vector environment, from the outermost on, and then itself."""
+    """Yields the wrappers around a vector environment, from the outermost on, and then the environment."""
     while isinstance(vector_env, VectorWrapper):
         yield vector_env
         vector_env = vector_env.env
