@@ -33,30 +33,30 @@ def make_brax(
     """An environment from brax's registry, with the time limit kept by the adapter.
 
     Args:
-        name: As brax knows it: ``"ant"``.
+        name: Name in brax's registry, such as ``"ant"``.
         num_envs: Number of copies.
         backend: Physics engine, one of ``BRAX_BACKENDS``; by default the environment's own choice.
-        episode_length: Steps of the simulation after which an episode is cut.
-        action_repeat: Steps of the simulation per action.
-        pool_size: See ``FunctionalEnv``.
-        **kwargs: For the environment's constructor.
+        episode_length: Number of simulation steps after which an episode is cut.
+        action_repeat: Number of simulation steps per action.
+        pool_size: Number of fresh starts; see ``FunctionalEnv``.
+        **kwargs: Arguments of the environment's constructor.
 
     Raises:
-        ValueError: If the backend is not known.
-        KeyError: If the name is not.
-        TypeError: If nothing takes an argument.
+        ValueError: If the backend is not known, or an argument is out of range.
+        KeyError: If the name is not known.
+        TypeError: If the constructor does not take an argument.
         ImportError: If brax can't compute the environment with the JAX that is installed.
     """
     if backend is not None:
         if backend not in BRAX_BACKENDS:
             raise ValueError(f"brax has no backend {backend!r}: expected one of {', '.join(BRAX_BACKENDS)}.")
         kwargs["backend"] = backend
-    # MJX prints to standard output when its optional engine, warp, is missing. That would end up in what a command
-    # prints for other programs to read.
+    # MJX prints to standard output when its optional engine, warp, is missing, and would spoil a command's output that
+    # other programs read.
     with contextlib.redirect_stdout(io.StringIO()):
         from brax import envs
     with warnings.catch_warnings():
-        # A warning on loading any system, which asks nothing of a user of brax's environments.
+        # Loading any system warns of something that a user of brax's environments can't change.
         warnings.filterwarnings("ignore", "Brax System, piplines and environments are not actively", UserWarning)
         # The system's constants are of the precision in which it will be simulated.
         with precision_of_engine():
@@ -85,7 +85,7 @@ def make_brax(
 def without_batching(env: Any) -> Any:
     """The user's environment without brax's or playground's outer wrappers for batching and automatic resets.
 
-    Both are what ``FunctionalEnv`` does itself. An episode wrapper below them stays and is understood.
+    ``FunctionalEnv`` does both itself. An episode wrapper below those wrappers stays and is understood.
 
     Raises:
         ValueError: If such a wrapper lies below another one, from where it can't be taken away.

@@ -1,8 +1,8 @@
 """Declarations of functional environments: their spaces, and their time limits, kept apart from terminations.
 
-An environment describes itself by sizes and by what ``reset`` returns. A brax-like state has one flag, ``done``. A
-wrapper that ends episodes by time sets it as well and says so in ``info``, under a name on which nobody agreed. To
-overlook that name would turn every time limit into a termination, and the values of all states near it would be wrong
+An environment describes itself by sizes and by the result of ``reset``. A brax-like state has one flag, ``done``. A
+wrapper that ends episodes by time sets ``done`` as well and reports the limit in ``info``, under one of several names.
+Overlooking the name would turn every time limit into a termination, and make the values of all states near it wrong
 without a sign.
 """
 
@@ -26,8 +26,8 @@ def functional_observation_space(env: Any, declared: spaces.Space[Any] | None, o
 
     Args:
         env: The environment.
-        declared: The space the user declares; by default the environment's ``observation_space``, if it has one.
-        obs: Shapes and types of what ``reset`` returns for one environment.
+        declared: Space that the user declares; by default the environment's ``observation_space``, if it has one.
+        obs: Shapes and types of one environment's observation from ``reset``.
 
     Returns:
         The declared space; otherwise a tree of unbounded Boxes, in which floats and flags are ``float32`` (also where
@@ -44,10 +44,13 @@ def functional_observation_space(env: Any, declared: spaces.Space[Any] | None, o
 
 
 def functional_action_space(env: Any, declared: spaces.Space[Any] | None) -> spaces.Space[Any]:
-    """The space an environment declares; or [-1, 1] in each of its ``action_size`` dimensions.
+    """The space an environment declares, else [-1, 1] in each of its ``action_size`` dimensions.
 
-    brax and playground take actions in [-1, 1] by convention. brax's tasks either scale them to the actuators' range
+    brax and playground take actions in [-1, 1] by convention. brax's tasks either scale actions to the actuators' range
     themselves (humanoid, pusher, inverted_pendulum) or have actuators whose range is [-1, 1].
+
+    Raises:
+        ValueError: If the environment has neither a space nor an ``action_size``.
     """
     space = declared if declared is not None else getattr(env, "action_space", None)
     if isinstance(space, spaces.Space):
@@ -116,15 +119,15 @@ def find_truncation_key(env: Any, info_keys: set[str], requested: str | None, ep
 
     Args:
         env: The environment.
-        info_keys: The keys of its state's ``info``.
-        requested: The key the user names; None if the user declares that none exists; ``"auto"`` to find a known one.
-        episode_length: The adapter's own limit, if any.
+        info_keys: Keys of ``info`` in the environment's state.
+        requested: Key that the user names; None if the user declares that none exists; ``"auto"`` to find a known one.
+        episode_length: The adapter's own limit in steps, or None.
 
     Returns:
         The key, or None if every end that the environment itself declares is a termination.
 
     Raises:
-        ValueError: If the requested key is not there, or there is none and the environment has a limit of its own.
+        ValueError: If the requested key is missing, or no key is found and the environment has a limit of its own.
     """
     name = type(env).__name__
     if requested is None:
@@ -157,7 +160,7 @@ def find_truncation_key(env: Any, info_keys: set[str], requested: str | None, ep
 
 
 def own_episode_limit(env: Any) -> int | None:
-    """The number of steps after which an environment or one of its wrappers ends an episode, where it can be seen."""
+    """The number of steps after which an environment or a wrapper of it ends an episode; None if not found."""
     for attribute in (*_LIMIT_NAMES, "_episode_length"):
         limit = getattr(env, attribute, None)
         if isinstance(limit, int | float | np.integer) and not isinstance(limit, bool) and limit > 0:

@@ -52,7 +52,7 @@ def precision_of_engine() -> AbstractContextManager[Any]:
 
 
 def in_own_precision(method: _Method) -> _Method:
-    """A method that computes in 64 bits where its object's ``float64`` says so, whichever engine calls it."""
+    """A method that computes in 64 bits if its object's ``float64`` is True, on every engine."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any) -> Any:
@@ -66,10 +66,10 @@ class FunctionalState(NamedTuple):
     """``EnvState.internal`` of a functional environment.
 
     Attributes:
-        simulator: The environment's own states, ``[B, ...]``; some simulators keep leaves that all share.
+        simulator: The environment's own states, ``[B, ...]``; in some simulators with leaves that all rows share.
         pool: Freshly reset states, ``[P, ...]``, in which the next episodes start.
-        draws: ``[B]``, how many of them each environment has used since the pool was drawn.
-        steps: ``[B]``, the environment's own steps in the current episode.
+        draws: Number of the pool's states that each environment has used since it was drawn, ``[B]``.
+        steps: Number of the environment's own steps in the current episode, ``[B]``.
     """
 
     simulator: Any
@@ -79,39 +79,40 @@ class FunctionalState(NamedTuple):
 
 
 class FunctionalEnv(Env):
-    """``num_envs`` copies of a pure JAX environment, which end and start episodes independently.
+    """Copies of a pure JAX environment, which end and start episodes independently.
 
     The environment has ``reset(key) -> state`` (an old-style key: two ``uint32`` words) and ``step(state, action) ->
     state`` for a single instance, where ``state`` is a dataclass or named tuple with ``obs``, ``reward``, ``done`` and
-    optionally ``info`` and ``metrics``. That is brax's interface, and playground's.
+    optionally ``info`` and ``metrics``: the interface of brax and playground.
 
     An ended episode is followed by one that starts from a pool of fresh resets. The pool is drawn by ``reset`` and by
     ``refresh``: resetting every environment in every step would double the cost of a step, and returning to one stored
-    start would show each environment one start for ever. Successive episodes take different entries, and environments
-    that end together do too. All of the state is taken from there, ``info`` included.
+    start would show each environment one start for ever. Successive episodes take different entries, and so do
+    environments that end together. All of the state comes from the pool, ``info`` included.
 
-    ``reset``, ``step`` and ``refresh`` may be called from compiled code or from Python; they are compiled by
-    themselves. An environment made while the active engine's floating-point type is float64 computes in that, on
-    every engine: its random numbers differ from those in single precision.
+    ``reset``, ``step`` and ``refresh`` are compiled, and may be called from compiled code or from Python. An
+    environment made while the active engine's floating-point type is float64 computes in float64 on every engine: its
+    random numbers differ from those in single precision.
 
     Args:
         env: The environment, without batching and automatic resets.
-        num_envs: The number of copies, ``B``.
-        id: Its name; by default the class name.
-        episode_length: Steps of the environment after which the adapter cuts an episode; None for no such limit.
-        action_repeat: Steps of the environment per action. Rewards add up until the episode ends or is cut, which
-            may be amid an action; metrics are averaged over these steps. ``info`` stays with the environment.
+        num_envs: Number of copies, ``B``.
+        id: Name of the environment; by default the class name.
+        episode_length: Number of the environment's steps after which the adapter cuts an episode; None for no limit.
+        action_repeat: Number of the environment's steps per action. Rewards add up until the episode ends or is cut,
+            which may be amid an action; metrics are averaged over these steps. ``info`` stays with the environment.
         pool_size: Number of fresh starts, at least ``num_envs``; by default ``num_envs``, and at least 64.
         truncation_key: Key of ``info`` under which the environment reports a time limit of its own; ``"auto"`` finds
             the usual ones; None if all its ends are terminations.
-        observation_space: Space of one observation; by default the environment's, else made from what it returns.
+        observation_space: Space of one observation; by default the environment's, else made from an observation.
         action_space: Space of one action; by default the environment's, else [-1, 1] in ``action_size`` dimensions.
         reward_dtype: Type of the rewards.
-        content: Where ``env`` was made by name, the key under which it is compiled once for all of that name.
+        content: Key of an environment made by name, under which all of that name are compiled once.
 
     Raises:
-        ValueError: If a space is not supported, an argument is out of range, or the environment has a time limit of
-            which its state says nothing.
+        ValueError: If a space is not supported, an argument is out of range, the environment is a batch of several, or
+            it has a time limit that its state does not report.
+        TypeError: If ``reset`` returns a state without ``obs``, ``reward`` or ``done``, or can't be compiled.
     """
 
     functional = True
@@ -167,15 +168,15 @@ class FunctionalEnv(Env):
 
     @property
     def structure(self) -> Hashable:
-        """A key of the environment as it is at this moment."""
+        """The key of the environment in its present state."""
         return type(self), self._arguments, self._content.key
 
     def _compile(self) -> None:
-        """Binds the programmes of environments like this one; each is compiled at its first use, by any of them."""
+        """Binds the programmes that environments like this one share; each is compiled at its first use."""
         self._bound_to = self.structure
         programmes = programmes_of(self._bound_to)
         self._single_shapes: list[tuple[int, ...]] = programmes.notes.setdefault("single_shapes", [])
-        # Inside a compiled function they are inlined.
+        # Inside a compiled function the programmes are inlined.
         self._draw = programmes.compiled(self, FunctionalEnv._trace_draw, jax.jit)
         self._begin = programmes.compiled(self, FunctionalEnv._trace_begin, jax.jit)
         self._step = programmes.compiled(self, FunctionalEnv._trace_step, jax.jit)
@@ -190,7 +191,7 @@ class FunctionalEnv(Env):
 
     @in_own_precision
     def draw_starts(self, key: Any) -> Any:
-        """See ``Env.draw_starts``. ``pool_size`` reset states, ``[P, ...]``."""
+        """See ``Env.draw_starts``. The pool has ``pool_size`` reset states, ``[P, ...]``."""
         return self._draw(raw_jax_key(key))
 
     @in_own_precision
@@ -201,11 +202,11 @@ class FunctionalEnv(Env):
 
     @in_own_precision
     def step(self, env_state: EnvState, action: Any) -> EnvState:
-        """See ``Env.step``. Reads nothing of the state but ``internal``.
+        """See ``Env.step``. Of the state only ``internal`` is read.
 
         Raises:
             TypeError: If the environment's step returns a state of another structure, shape or kind than its reset, or
-                does what can't be compiled, such as branching on an array.
+                can't be compiled, as where it branches on an array.
         """
         return self._step(env_state.internal, action)
 
@@ -216,7 +217,7 @@ class FunctionalEnv(Env):
 
     @in_own_precision
     def _read_first_state(self) -> Any:
-        """Shapes and types of one environment's first state; what is traced for it serves the first reset too."""
+        """Shapes and types of one environment's first state, by a trace that serves the first reset too."""
         state = jax.eval_shape(self._draw, jax.ShapeDtypeStruct((2,), jnp.uint32))
         self._shared = shared_leaves(state, self._single_shapes, self._pool_size)
         state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
@@ -233,7 +234,7 @@ class FunctionalEnv(Env):
             with while_traced(self.env, "reset"):
                 state = self.env.reset(key)
                 self._content.keep_key()
-            # What is traced is a single environment; that its state is known from it costs no trace of its own.
+            # The trace is of a single environment, and gives its shapes without a trace of their own.
             self._single_shapes[:] = [jnp.shape(leaf) for leaf in jax.tree.leaves(state)]
             return state
 
@@ -267,7 +268,7 @@ class FunctionalEnv(Env):
     def _trace_step(self, internal: FunctionalState, action: Any) -> EnvState:
         action = self._actions(action)
         last, steps, (reward, metrics), done, cut = self._advance(internal.simulator, internal.steps, action)
-        # What a terminated episode shows last is of no account.
+        # Nothing depends on the last observation of a terminated episode.
         broken = broken_leaf(jnp, last.obs, reward, ~done | cut, jnp.ones(self.num_envs, jnp.bool_))
         blown = broken > 0
         ended = done | cut | blown
@@ -280,10 +281,10 @@ class FunctionalEnv(Env):
         return EnvState(
             obs=as_declared(self.observation_space, simulator.obs),
             reward=reward,
-            # A time limit that the environment reports is part of its `done`.
+            # A time limit that the environment reports sets its `done`.
             terminated=done & ~cut & ~blown,
             truncated=cut | blown,
-            # No value is taken of a broken step's; it must only be finite.
+            # No value is taken of a broken step's observation; it must only be finite.
             final_obs=as_declared(self.observation_space, select(blown, simulator.obs, last.obs)),
             valid=jnp.ones(self.num_envs, jnp.bool_),
             metrics=metrics,
@@ -359,8 +360,9 @@ def _(env: FunctionalEnv) -> Hashable:
 def _stride(num_envs: int, pool_size: int) -> int:
     """Number of entries by which an environment moves on in the pool with each episode.
 
-    It shares no divisor with the pool's size, so that each environment passes through all entries before one comes
-    again; and it is at least ``num_envs`` in a large pool, so that no other environment has just used what comes next.
+    The number shares no divisor with the pool's size, so that each environment passes through all entries before one
+    comes again; in a large pool the number is at least ``num_envs``, so that no other environment has just used the
+    next entry.
     """
     stride = num_envs if 2 * num_envs <= pool_size else max(1, round(0.618 * pool_size))
     while math.gcd(stride, pool_size) != 1:

@@ -22,12 +22,12 @@ def make_playground(
     """An environment from playground's registry, with the time limit kept by the adapter.
 
     Args:
-        name: As playground knows it: ``"CartpoleBalance"``.
+        name: Name in playground's registry, such as ``"CartpoleBalance"``.
         num_envs: Number of copies.
-        episode_length: Steps of the environment after which an episode is cut; by default its configuration's.
-        action_repeat: Steps of the environment per action; by default its configuration's.
-        pool_size: See ``FunctionalEnv``.
-        **config_overrides: Entries of its configuration.
+        episode_length: Number of the environment's steps after which an episode is cut; by default its configuration's.
+        action_repeat: Number of the environment's steps per action; by default its configuration's.
+        pool_size: Number of fresh starts; see ``FunctionalEnv``.
+        **config_overrides: Entries of the environment's configuration.
 
     Raises:
         KeyError: If the name is not known.
@@ -57,7 +57,7 @@ def playground_names() -> tuple[str, ...]:
 
 
 def _registry() -> Any:
-    # As in brax.py: MJX prints to standard output when warp is missing.
+    # MJX prints to standard output when warp is missing; see brax.py.
     with contextlib.redirect_stdout(io.StringIO()):
         from mujoco_playground import registry  # pyright: ignore[reportMissingImports]
     return registry

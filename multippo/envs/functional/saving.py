@@ -1,6 +1,6 @@
 """The state of functional environments as named NumPy arrays, for checkpoints.
 
-Names are paths in the state's tree; its structure is never stored, but taken from the environment it is restored for.
+Names are paths in the state's tree. The structure is not stored, but taken from the environment when it is restored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multippo.envs.api import Env, EnvState
 
 
 def read_env_state(env_state: EnvState) -> dict[str, np.ndarray]:
-    """A functional environment's state as arrays by path; random keys as their words."""
+    """A functional environment's state as arrays by path, random keys as their words."""
     import jax
 
     arrays: dict[str, np.ndarray] = {}
@@ -26,11 +26,11 @@ def read_env_state(env_state: EnvState) -> dict[str, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class SavedEnvState:
-    """A state that is still in its file.
+    """A functional environment's state that is still in its file.
 
     Attributes:
-        read: Given by the name of every array something of its shape and type (None: whatever there is), reads them, or
-            raises ValueError where they do not fit.
+        read: Function that reads all arrays, given an example of shape and type for each name (None: all as they are);
+            raises ValueError for an array that does not fit.
     """
 
     read: Callable[[Mapping[str, Any] | None], Mapping[str, np.ndarray]]
@@ -39,7 +39,7 @@ class SavedEnvState:
         """The state, in the structure that ``env.reset`` returns.
 
         Raises:
-            ValueError: If the environment is not functional, or its state has other arrays than those saved.
+            ValueError: If the environment is not functional, or its state has other arrays than the saved ones.
         """
         if not env.functional:
             raise ValueError(

@@ -1,8 +1,8 @@
-"""States of functional environments: trees of a fixed type, fresh starts, and what can't be traced, in plain words.
+"""States of functional environments: trees of a fixed type, fresh starts, and tracing errors in plain words.
 
 An environment's ``reset`` and ``step`` are written apart and often disagree: a Python 0 here and a ``float32`` there.
 ``lax.scan`` and the compilation cache ask for one type: the step's result gets the types of the reset's, or an error
-names the leaf that can't have them.
+names the leaf that does not fit.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def conform(tree: Any, reference: Any, name: str) -> Any:
     """A tree, cast to the types of ``reference``.
 
     Raises:
-        TypeError: If structures or shapes differ, or a cast would lose what the values mean (a float as an integer);
-            the message names the leaf. ``name`` says in it what returned the tree.
+        TypeError: If structures or shapes differ, or a cast would lose the meaning of the values (a float as an
+            integer); the message names the leaf, and by ``name`` the function that returned the tree.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     expected_leaves, expected_structure = jax.tree_util.tree_flatten_with_path(reference)
@@ -75,7 +75,7 @@ def select(mask: jax.Array, where_true: Any, where_false: Any, shared: Collectio
         mask: ``[B]`` bool.
         where_true: Taken where the mask holds.
         where_false: Taken elsewhere.
-        shared: Positions of leaves that have no rows; they are those of ``where_false``.
+        shared: Positions of leaves without rows, which are taken from ``where_false``.
     """
     pairs = zip(jax.tree.leaves(where_true), jax.tree.leaves(where_false), strict=True)
     leaves = [
@@ -86,7 +86,7 @@ def select(mask: jax.Array, where_true: Any, where_false: Any, shared: Collectio
 
 
 def take(tree: Any, rows: Any, shared: Collection[int] = ()) -> Any:
-    """The given rows (indices or a slice) of every leaf but those at the positions ``shared``, which have none."""
+    """The given rows (indices or a slice) of every leaf, and whole the leaves at the positions ``shared``."""
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, [leaf if i in shared else leaf[rows] for i, leaf in enumerate(leaves)])
 
@@ -99,7 +99,7 @@ def _cast(leaf: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _rank(dtype: Any) -> int:
-    """Types of a lower rank fit into those of a higher one without losing their meaning."""
+    """Rank of a type: values keep their meaning in a type of a higher rank."""
     for rank, kind in enumerate((jnp.bool_, jnp.integer, jnp.inexact)):
         if jnp.issubdtype(dtype, kind):
             return rank
@@ -107,21 +107,21 @@ def _rank(dtype: Any) -> int:
 
 
 def sound_starts(obs: Any, reward: Any, entry: jax.Array, wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Entries of a pool of starts, each that is not finite replaced by one that is.
+    """Entries of a pool of starts, with finite ones in place of those that are not.
 
-    Environments whose entries are not finite at once take different ones, which no other environment takes in this
-    step, where there are enough: two that start alike could play one episode. They follow each other in the pool, from
-    the first such environment's entry on.
+    Environments whose entries are not finite in the same step take different ones, which no other environment takes in
+    this step, where there are enough: two that start alike could play one episode. The replacements follow each other
+    in the pool, from the first such environment's entry on.
 
     Args:
         obs: The pool's observations, ``[P, ...]``.
         reward: Rewards of any values, for the position of a leaf in ``nonfinite.guarded_leaves``.
-        entry: ``[B]``, the entries whose turn it is.
-        wanted: ``[B]`` bool, where one is taken.
+        entry: Next entry of each environment, ``[B]``.
+        wanted: ``[B]`` bool, True where an entry is taken.
 
     Returns:
         The entries to take, and ``[B]`` int32: 1 + the position of the leaf for which an entry was passed over, 0 where
-        none was. Where no entry of the pool is finite, all stay what they are.
+        none was. All entries stay as they are if none of the pool is finite.
     """
     none = jax.tree.map(lambda leaf: jnp.zeros(entry.shape, leaf.dtype), reward)
     seen = jax.tree.map(lambda leaf: leaf[entry], obs)
@@ -135,13 +135,13 @@ def sound_starts(obs: Any, reward: Any, entry: jax.Array, wanted: jax.Array) -> 
         passed_over = code > 0
         taken = jnp.zeros(size, jnp.bool_).at[entry].max(wanted & ~passed_over)
         ahead = (jnp.arange(size) - entry[jnp.argmax(passed_over)]) % size
-        # Sound ones first, of these the free ones, of these the next.
+        # Finite entries first, among these the free ones, among these the next in the pool.
         order = jnp.argsort(ahead + size * taken + 2 * size * ~sound)
         rank = jnp.cumsum(passed_over) - 1
         others = order[rank % jnp.maximum(jnp.sum(sound), 1)]
         return jnp.where(passed_over & jnp.any(sound), others, entry).astype(entry.dtype)
 
-    # In a branch: nearly every pool is finite from end to end.
+    # In a branch, since nearly every pool is finite from end to end.
     return jax.lax.cond(jnp.any(code > 0), replaced, lambda: entry), code
 
 
@@ -156,10 +156,10 @@ _ERRORS = (
 
 @contextlib.contextmanager
 def while_traced(env: Any, method: str) -> Generator[None]:
-    """Explains errors of JAX's in an environment's ``reset`` or ``step``, which is compiled.
+    """Explains JAX's errors in an environment's ``reset`` or ``step`` while it is compiled.
 
     Raises:
-        TypeError: In the place of JAX's error, which is its cause.
+        TypeError: In place of JAX's error, which becomes the cause.
     """
     try:
         yield

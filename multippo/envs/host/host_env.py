@@ -34,24 +34,25 @@ from multippo.trees import select, tree_leaves, tree_map
 class GymnasiumEnv(Env):
     """A gymnasium vector environment in any autoreset mode.
 
-    ``obs`` and ``final_obs`` are arrays of this adapter's own, never the environment's buffers; they are one and the
-    same array where no episode has ended; those that seem to be overwritten before they arrive are reported once.
-    Rewards are cast, an end that is both a termination and a truncation counts
-    as a termination, and an exception of the environment passes through unchanged.
+    ``obs`` and ``final_obs`` are arrays of this adapter's own, never the environment's buffers, and one array where no
+    episode has ended; final observations that seem to be overwritten before they arrive are reported once. Rewards are
+    cast, an end that is both a termination and a truncation counts as a termination, and an exception of the
+    environment passes through unchanged.
 
     Args:
         vector_env: The environment.
-        id: Its name; by default the registered id, else the class name.
-        autoreset_mode: The mode in which it resets, where its metadata has none.
-        max_episode_steps: Its time limit; by default that of its registration.
+        id: Name of the environment; by default the registered id, else the class name.
+        autoreset_mode: Autoreset mode; by default that of the environment's metadata.
+        max_episode_steps: Time limit in steps; by default that of the registration.
         reward_dtype: Type of the rewards.
-        remake: Makes the same environment with another batch size, for ``similar``.
+        remake: Function of a batch size that makes the same environment again, for ``similar``.
         worker_timeout: Seconds that the slowest worker process may take for a step or a reset.
-        observation_keys: The only keys of a Dict observation that are shown; a dot leads into a nested Dict.
+        observation_keys: Keys of a Dict observation that are shown, all by default; a dot leads into a nested Dict.
 
     Raises:
-        ValueError: If a space or the autoreset mode is not supported, two environments are the same object, or
-            ``max_episode_steps`` is not an integer of at least 1.
+        ValueError: If a space or the autoreset mode is not supported, two environments are the same object,
+            ``max_episode_steps`` is not an integer of at least 1, ``worker_timeout`` is not above 0, or one of
+            ``observation_keys`` is missing.
     """
 
     functional = False
@@ -91,9 +92,9 @@ class GymnasiumEnv(Env):
             _refuse_one_for_many(self.id, base)
             if self._same_step and not all(isinstance(env, Member) for env in base.envs):
                 keep_final_observations(base)
-        # Of a subclass are those whose workers the user has started.
+        # A subclass of WatchedVectorEnv has workers that the user has started.
         self._may_overwrite = not isinstance(base, SyncVectorEnv) and type(base) is not WatchedVectorEnv
-        # The same observation may then look different later.
+        # With such a wrapper the same observation may look different later.
         self._changes_observations = any(isinstance(layer, VectorObservationWrapper) for layer in layers_of(vector_env))
         self.restarts = mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         if isinstance(base, AsyncVectorEnv):
@@ -109,7 +110,7 @@ class GymnasiumEnv(Env):
             worker_timeout=worker_timeout,
             observation_keys=observation_keys,
         )
-        # The latest state's own array, by which it is recognised even after a wrapper has changed other fields.
+        # The latest state's own array, by which the state is recognised even after a wrapper has changed other fields.
         self._latest: np.ndarray | None = None
         self._shown: Any = None
         self._skips = np.zeros(self.num_envs, np.bool_)
@@ -127,9 +128,9 @@ class GymnasiumEnv(Env):
         """See ``Env.step``.
 
         Raises:
-            ValueError: If ``env_state`` is not the latest one, an action does not fit, or the environment returns what
-                its spaces or its autoreset mode do not allow.
-            TypeError: If the reward is a dict, or it or a flag is not a number.
+            ValueError: If ``env_state`` is not the latest one, an action does not fit, or the environment returns
+                observations or ends that its spaces or its autoreset mode do not allow.
+            TypeError: If the reward is a dict, or the reward or a flag is not a number.
         """
         if env_state.terminated is not self._latest:
             raise ValueError(
@@ -141,7 +142,7 @@ class GymnasiumEnv(Env):
         obs = self._shown = self._observations(raw_obs, self.num_envs)
         reward = np.array(raw_reward, self._reward_dtype)
         terminated = np.array(raw_terminated, np.bool_)
-        # Truncated and not terminated.
+        # An end that is both counts as a termination.
         truncated = np.greater(np.asarray(raw_truncated, np.bool_), terminated)
         if reward.shape != (self.num_envs,) or terminated.shape != (self.num_envs,):
             raise ValueError(
@@ -153,7 +154,7 @@ class GymnasiumEnv(Env):
         return self._finish(EnvState(obs, reward, terminated, truncated, obs, valid, {}, ()), infos)
 
     def restart(self, env_state: EnvState, which: np.ndarray) -> EnvState | None:
-        """See ``Env.restart``. Possible where gymnasium can reset single environments."""
+        """See ``Env.restart``. Needs a gymnasium environment that can reset single members."""
         if not self.restarts:
             return None
         obs = self._reset_some(env_state.obs, which)
@@ -180,7 +181,7 @@ class GymnasiumEnv(Env):
         self.vector_env.close()
 
     def _finish(self, state: EnvState, infos: Any) -> EnvState:
-        """The step as its autoreset mode leaves it: with last observations, and what begins after them."""
+        """The step's state as the autoreset mode leaves it, with last observations and new episodes."""
         ended = state.terminated | state.truncated
         if self.may_skip:
             if np.count_nonzero(self._skips):
@@ -198,7 +199,7 @@ class GymnasiumEnv(Env):
         return state._replace(final_obs=final)
 
     def _without_resets(self, state: EnvState, ended: np.ndarray) -> EnvState:
-        """A NEXT_STEP environment's step, not valid where it was one that only resets."""
+        """The state of a NEXT_STEP environment's step, not valid where the step was only a reset."""
         if np.any(ended & self._skips):
             raise ValueError(
                 f"{self.id} ended an episode in the step that resets it, which AutoresetMode.NEXT_STEP does not allow: "
@@ -209,7 +210,7 @@ class GymnasiumEnv(Env):
         return state._replace(valid=~self._skips)
 
     def _reset_some(self, latest: Any, which: np.ndarray) -> Any:
-        """Resets environments where ``which`` holds; returns their first observations, and of the others ``latest``."""
+        """Resets environments where ``which`` holds; returns their first observations, and ``latest`` elsewhere."""
         # A copy: gymnasium takes the mask out of the options and hands it on.
         raw_obs, _ = self.vector_env.reset(options={"reset_mask": which.copy()})
         obs = self._observations(raw_obs, self.num_envs)
@@ -220,7 +221,7 @@ class GymnasiumEnv(Env):
 
 
 def _refuse_one_for_many(name: str, base: SyncVectorEnv) -> None:
-    """Raises if one object is several of the environments, and would be stepped several times a step."""
+    """Raises a ValueError if one object is several of the environments, and would be stepped several times a step."""
     if len({id(env.unwrapped) for env in base.envs}) < len(base.envs):
         raise ValueError(
             f"Environments of {name} are one and the same object, which can't be in two episodes at once: each "
@@ -239,15 +240,15 @@ def find_autoreset_mode(
 
     Args:
         vector_env: The environment, whose ``metadata["autoreset_mode"]`` is read.
-        declared: The mode that the user declares, for an environment without one.
+        declared: Mode that the user declares; by default that of the metadata.
 
     Raises:
         ValueError: If the mode is not known: a guess would teach the policy wrong transitions without a sign.
     """
     base = vector_env.unwrapped
     if isinstance(base, SyncVectorEnv | AsyncVectorEnv):
-        # These two write their mode into a dict that belongs to the member environments' class, so the metadata says
-        # what was made last. The attribute is what they step by.
+        # gymnasium's own two write their mode into a dict that belongs to the member environments' class, so the
+        # metadata has the mode of the vector environment made last. The attribute decides in a step.
         mode: Any = base.autoreset_mode
     else:
         mode = vector_env.metadata.get("autoreset_mode") if vector_env.metadata else None
@@ -270,10 +271,10 @@ def final_observations(observations: ObservationMap, infos: Any, done: np.ndarra
     be a list with a dict for each environment.
 
     Args:
-        observations: Converts raw observations.
-        infos: Returned by the step.
-        done: ``[B]`` bool, where an episode has ended; at least one.
-        obs: The converted observations of this step.
+        observations: Map of raw observations.
+        infos: Infos that the step returned.
+        done: ``[B]`` bool, True for at least one ended episode.
+        obs: Converted observations of this step.
 
     Raises:
         ValueError: If an ended episode's final observation is missing.
@@ -297,10 +298,10 @@ def refuse_ignored_mask(name: str, which: np.ndarray, before: Any, after: Any) -
     """Raises if a vector environment's reset of some environments has touched others.
 
     Args:
-        name: The environment's.
-        which: ``[B]`` bool, the ``reset_mask`` that it was given.
+        name: Name of the environment.
+        which: ``[B]`` bool, the ``reset_mask`` of the reset.
         before: Converted observations before the reset.
-        after: Converted observations that it returned.
+        after: Converted observations from the reset.
 
     Raises:
         ValueError: If an environment outside the mask shows another observation than before.
@@ -320,12 +321,12 @@ def refuse_ignored_mask(name: str, which: np.ndarray, before: Any, after: Any) -
 def report_overwritten(name: str, done: np.ndarray, final: Any, obs: Any) -> None:
     """Warns if every episode that has ended shows the next episode's first observation as its last.
 
-    Workers that the user has started send an episode's last observation after the reset, which has overwritten it if
-    the environment writes into one array again and again.
+    Workers that the user has started send an episode's last observation after the reset. If the environment writes into
+    one array again and again, the reset has overwritten it.
 
     Args:
-        name: The environment's.
-        done: ``[B]`` bool, where an episode has ended; at least one.
+        name: Name of the environment.
+        done: ``[B]`` bool, True for at least one ended episode.
         final: Converted final observations.
         obs: Converted observations, the next episode's first where one has ended.
     """
@@ -344,9 +345,9 @@ def report_overwritten(name: str, done: np.ndarray, final: Any, obs: Any) -> Non
 def keep_final_observations(base: SyncVectorEnv) -> None:
     """Makes a ``SyncVectorEnv`` in mode SAME_STEP report copies of its episodes' last observations.
 
-    An environment that writes into one array again and again would overwrite what is reported in the reset that follows
-    in the same step, and the truncated episode would be valued by the next one's first observation. gymnasium hands
-    infos to this method before the reset; nothing else of the user's object is touched.
+    An environment that writes into one array again and again would overwrite the last observation in the reset that
+    follows in the same step, and the truncated episode would be valued by the next one's first observation. gymnasium
+    hands infos to ``_add_info`` before the reset; nothing else of the user's object is touched.
     """
     vars(base)["_add_info"] = functools.partial(_add_copied, base)
 
@@ -369,7 +370,7 @@ def _final(info: dict[str, Any]) -> Any:
 
 
 def _is_per_environment(raw: Any, space: spaces.Space[Any]) -> bool:
-    # Of a Tuple space a tuple is the batch itself.
+    # A tuple is the batch itself if the space is a Tuple.
     as_tuple = isinstance(raw, tuple) and not isinstance(space, spaces.Tuple)
     return as_tuple or isinstance(raw, list) or (isinstance(raw, np.ndarray) and raw.dtype == object)
 

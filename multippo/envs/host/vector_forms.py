@@ -36,16 +36,18 @@ def vectorize(
     """One environment from each constructor, side by side, reset in the step in which an episode ends.
 
     Args:
-        constructors: One per environment.
+        constructors: Functions that make one environment each.
         vectorization: ``"async"`` for one worker process each; otherwise in turn in this process. Workers are started
             afresh instead of forked, since JAX and torch run threads that a fork would break; as always with Python's
             ``multiprocessing``, a script then needs ``if __name__ == "__main__":``.
         worker_timeout: Seconds that a worker may take for an answer; see ``WatchedVectorEnv``.
-        wrappers: Applied to each environment in turn.
+        wrappers: Wrappers applied to each environment in turn.
 
     Raises:
-        ValueError: If their spaces differ.
-        RuntimeError: If a worker dies meanwhile, or they take longer. No process is left behind.
+        ValueError: If the environments' spaces differ or are not supported, ``vectorization`` is not known, or
+            ``worker_timeout`` is not above 0.
+        TypeError: If a constructor returns something else than a ``gymnasium.Env``.
+        RuntimeError: If a worker dies or takes longer; no process is left behind.
     """
     known = get_args(Vectorization)
     if vectorization not in known:
@@ -79,14 +81,16 @@ def vectorize_id(
         spec: The environment's registration.
         num_envs: Number of environments.
         vectorization: ``"native"`` for the environment's own vector form, if it has one; ``"sync"`` and ``"async"`` as
-            in ``vectorize``; ``"auto"`` for the native form where it can do what is asked and is the same task, by its
-            spaces and its arguments' defaults, else ``"sync"``.
-        wrappers: Applied to each environment in turn; they rule the native form out.
-        worker_timeout: As in ``vectorize``.
-        **kwargs: For the environment's constructor, and ``max_episode_steps`` (-1 for no limit).
+            in ``vectorize``; ``"auto"`` for the native form where it allows all other arguments and is the same task,
+            by its spaces and its arguments' defaults, else ``"sync"``.
+        wrappers: Wrappers applied to each environment in turn; with any the native form is not possible.
+        worker_timeout: Seconds that a worker may take for an answer, as in ``vectorize``.
+        **kwargs: Arguments of the environment's constructor, and ``max_episode_steps`` (-1 for no limit).
 
     Raises:
-        ValueError: If the native form is asked for and does not exist, or can't do what else is asked.
+        ValueError: If the native form is asked for and does not exist or does not allow another argument; or as in
+            ``vectorize``.
+        RuntimeError: If a worker dies or takes longer, as in ``vectorize``.
     """
     obstacle = _obstacle_to_native(spec, wrappers, kwargs)
     if vectorization == "native" and obstacle:
@@ -100,20 +104,20 @@ def vectorize_id(
             return native
         native.close()
         _report_difference(spec.id, difference)
-    # Member checks what gymnasium's checker would, and costs nothing per step.
+    # Member makes the checks of gymnasium's checker, and costs nothing per step.
     make = functools.partial(gymnasium.make, spec, **{"disable_env_checker": True, **kwargs})
     return vectorize([make] * num_envs, vectorization, worker_timeout, wrappers)
 
 
 def _obstacle_to_native(spec: EnvSpec, wrappers: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
-    """The reason for which an environment can't run in its own vector form, or None."""
+    """The reason against an environment's own vector form, or None."""
     if spec.vector_entry_point is None:
         return "it has none"
     if wrappers or spec.additional_wrappers:
         return "wrappers apply to single environments"
     limit = kwargs.get("max_episode_steps", spec.max_episode_steps)
     if limit is not None and limit < 1:
-        # Of gymnasium's -1 it would make an end in every step.
+        # The vector form takes gymnasium's -1 for a limit, and would end an episode in every step.
         return "it can't do without a limit (max_episode_steps=None)"
     parameters = _parameters(spec.vector_entry_point)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -145,7 +149,7 @@ def _difference_of_native(native: VectorEnv[Any, Any, Any], spec: EnvSpec, kwarg
 
 
 _NOT_OF_THE_TASK = ("num_envs", "max_episode_steps", "render_mode", "autoreset_mode")
-"""Arguments of vector forms that leave the task what it is."""
+"""Arguments of vector forms that do not change the task."""
 
 
 @functools.cache
@@ -169,17 +173,16 @@ def creator(entry_point: Any) -> Callable[..., Any]:
 
 
 class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Guards a single environment against what a vector environment would not notice.
+    """Guards a single environment against faults that a vector environment would not notice.
 
-    * What it returns is checked: observations against its declared space, by name; that a reward is a number, and a
-      flag a bool. A vector environment takes some of it for what it is not, and reports the rest as an error of the
-      buffer it does not fit into.
-    * Its last observation of each episode is copied. An environment that returns one array again and again would
+    * Observations are checked against the declared space, by name; a reward must be a number, and a flag a bool. A
+      vector environment would cast some wrong values silently, and report the rest as an error of its buffer.
+    * The last observation of each episode is copied. An environment that returns one array again and again would
       overwrite it in the reset that follows in the same step, and the truncated episode would be valued by the next.
 
     Args:
         env: The environment.
-        index: Its place in the batch.
+        index: Position of the environment in the batch.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], index: int) -> None:
@@ -206,7 +209,7 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
         except Exception as error:
             error.add_note(f"Raised by environment {self._index} of the batch.")
             if isinstance(error, ValueError) and "values to unpack" in str(error):
-                # A wrapper of gymnasium's has taken apart what the environment has returned.
+                # A wrapper of gymnasium's has failed to take the environment's result apart.
                 error.add_note(f"If it is what {type(self.unwrapped).__name__} returned: {RESET_AND_STEP}")
             raise
 
@@ -215,10 +218,10 @@ class MadeMember(NamedTuple):
     """Facts of a member that has been made.
 
     Attributes:
-        name: The environment's class.
-        max_episode_steps: The registered time limit, if it has one.
-        observation_space: Its space of observations.
-        action_space: Its space of actions.
+        name: Name of the environment's class.
+        max_episode_steps: The registered time limit, or None.
+        observation_space: Space of one observation.
+        action_space: Space of one action.
     """
 
     name: str
@@ -232,11 +235,11 @@ class MemberConstructor:
     """Makes one member: a class rather than a closure, so that it reaches a worker process.
 
     Attributes:
-        make: Makes the environment.
-        index: Its place in the batch.
-        wrappers: Applied to the environment in turn.
-        first: Shared by the constructors of a batch: the first member that was made, which a vector environment makes
-            in this process even if workers run all of them.
+        make: Function that makes the environment.
+        index: Position of the environment in the batch.
+        wrappers: Wrappers applied to the environment in turn.
+        first: List that the constructors of a batch share, with the first member that was made; a vector environment
+            makes it in this process even if workers run all of them.
     """
 
     make: Callable[[], gymnasium.Env[Any, Any]]
@@ -249,7 +252,7 @@ class MemberConstructor:
 
         Raises:
             TypeError: If the user's constructor returns something else.
-            ValueError: If its spaces are not those of the first.
+            ValueError: If the environment's spaces are not those of the first, or not supported.
         """
         env = self.make()
         if not isinstance(env, gymnasium.Env):

@@ -1,4 +1,4 @@
-"""gymnasium's worker processes with time limits: one that hangs, dies or fails is named, and none is left behind."""
+"""gymnasium's worker processes with time limits: a worker that hangs, dies or fails is named, and none is left."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from gymnasium.vector.async_vector_env import _async_worker  # pyright: ignore[r
 _LOG = logging.getLogger("multippo")
 
 WORKER_TIMEOUT_S = 20.0
-"""With ``NOTICE_S`` and ``CLOSE_S`` it makes less than the 30 s within which a worker is named and gone."""
+"""Seconds for an answer; less than 30 with ``NOTICE_S`` and ``CLOSE_S``, within which a hanging worker is gone."""
 
 NOTICE_S = 5.0
-"""For what is on its way already: an announced exception, which a thread of the worker's sends, or a process's end."""
+"""Seconds for an announced exception, which a thread of the worker's sends, or for a process's end to arrive."""
 
 CLOSE_S = 2.0
-"""Seconds that processes have for ending, all together."""
+"""Seconds for all processes together to end."""
 
 _WORKERS_PER_CORE = 4
-"""Workers that may share a core before all have more time to make their environments."""
+"""Number of workers on a core above which all have more time to make their environments."""
 
 _LONGEST_S = 1e6
-"""The system waits for milliseconds of 32 bits."""
+"""Longest wait in seconds, since the system counts milliseconds in 32 bits."""
 
 
 class WatchedVectorEnv(AsyncVectorEnv):
     """An ``AsyncVectorEnv`` that limits its waits, and ends all of its workers if one hangs, dies or fails.
 
-    gymnasium waits without limit, for answers, for exceptions that can't be pickled, and for workers to end. A wait
-    that is given a time keeps that.
+    gymnasium waits without limit, for answers, for exceptions that can't be pickled, and for workers to end. A call
+    with a time-out of its own keeps it.
 
     Args:
         members: Constructors of the environments, which reset in the step in which an episode ends.
-        timeout_s: Seconds for the slowest worker to answer. To make its environment it has as long as the first one
-            took in this process besides, and more where many workers share a core.
+        timeout_s: Seconds for the slowest worker to answer. For making its environment a worker has in addition the
+            time that the first one took in this process, and more where many workers share a core.
 
     Raises:
         RuntimeError: If a worker dies or takes longer.
@@ -86,7 +86,7 @@ class WatchedVectorEnv(AsyncVectorEnv):
             return super().step(actions)
 
     def _check_spaces(self) -> None:
-        # Constructors compare the spaces. Any question will do to learn whether they are done.
+        # The constructors compare the spaces; the call here only waits for them.
         num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         load = math.ceil(self.num_envs / (_WORKERS_PER_CORE * num_cores))
         self.call_async("render_mode")
@@ -122,7 +122,7 @@ class WatchedVectorEnv(AsyncVectorEnv):
         raise error
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Lets the workers close their environments, and ends those that do not end by themselves."""
+        """Lets the workers close their environments, and ends workers that do not end by themselves."""
         if not terminate:
             for _, pipe in self._open_pipes():
                 with contextlib.suppress(ConnectionError):
@@ -139,7 +139,7 @@ class WatchedVectorEnv(AsyncVectorEnv):
 
     @contextlib.contextmanager
     def naming_the_dead(self, call: str) -> Generator[None]:
-        """Turns the end of a pipe, all that is seen of a dead worker in a call, into an error that names the worker."""
+        """Turns the end of a pipe, the only sign of a dead worker in a call, into an error that names the worker."""
         try:
             yield
         except (EOFError, ConnectionError) as error:
@@ -180,7 +180,7 @@ _NEW_PROCESS = (
 
 
 def watch(base: AsyncVectorEnv, timeout_s: float) -> WatchedVectorEnv:
-    """Gives a vector environment time limits; a user's one becomes a subclass of its own class."""
+    """Gives a vector environment time limits; a user's becomes an instance of a subclass of its own class."""
     if not isinstance(base, WatchedVectorEnv):
         base.__class__ = type(type(base).__name__, (WatchedVectorEnv, type(base)), {})
     assert isinstance(base, WatchedVectorEnv)
@@ -189,7 +189,7 @@ def watch(base: AsyncVectorEnv, timeout_s: float) -> WatchedVectorEnv:
 
 
 def _stop(base: AsyncVectorEnv) -> None:
-    """Ends the worker processes that have been started, whatever they are doing."""
+    """Ends all worker processes that have been started, at once."""
     started = _started(base)
     for process in started:
         process.terminate()
@@ -207,16 +207,16 @@ def _stop(base: AsyncVectorEnv) -> None:
 
 
 def _started(base: AsyncVectorEnv) -> list[Any]:
-    # A constructor that failed early has left no list, or one that ends with a process that could not be started.
+    # A constructor that failed early has left no list, or a list whose last process could not be started.
     return [process for process in vars(base).get("processes", ()) if process.pid is not None]
 
 
 def run_member(
     index: int, make: Callable[[], Any], pipe: Any, parent_pipe: Any, shared_memory: Any, errors: Any, *rest: Any
 ) -> None:
-    """Runs gymnasium's own worker, from which exceptions of the constructor and of any kind arrive too."""
-    # A terminal sends Ctrl-C to the workers as well. They go on, so that the iteration at hand can be finished and
-    # saved; who stops them is the process that started them.
+    """Runs gymnasium's own worker, and passes on exceptions of the constructor and of any kind as well."""
+    # A terminal sends Ctrl-C to the workers as well. Workers go on, so that the iteration at hand can be finished and
+    # saved, until the process that started them stops them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # NumPy's global random state came with the fork, the same for all workers.
     np.random.seed()  # noqa: NPY002
