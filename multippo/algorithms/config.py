@@ -28,7 +28,7 @@ _hints = functools.cache(get_type_hints)
 def check_types(config: Any) -> None:
     """Raises a ValueError unless truth values, choices and settings within settings are of their fields' types.
 
-    Makes NumPy's numbers Python's: a size may come from an array's shape or a sweep over ``np.logspace``.
+    NumPy's numbers become Python's: a size may come from an array's shape or a sweep over ``np.logspace``.
     """
     for field, hint in _hints(type(config)).items():
         value = getattr(config, field)
@@ -76,8 +76,8 @@ class PPOConfig:
 
     total_steps: int = 50_000
     """Environment steps to train for; rounded up to whole iterations of T x B, so a run may take up to T x B - 1 more.
-    ``TrainResult.total_steps`` is how many it took; steps in which an environment only reset itself (``valid`` False)
-    are in no count, so there it may be fewer. Of a run that is continued, the steps before count as well."""
+    ``TrainResult.total_steps`` is the number taken, without those in which an environment only reset itself (``valid``
+    False), so it may be lower. Steps taken before a run was continued count as well."""
 
     discounting_factor: float = 0.99
     """gamma, in [0, 1]."""
@@ -87,17 +87,17 @@ class PPOConfig:
     further ahead a consequence may lie, and the noisier the estimate; 0.95 is common for dense rewards."""
 
     recompute_advantages: bool = False
-    """Estimate advantages and value targets anew before each epoch, with the critic as it is by then (Andrychowicz et
-    al., 2021, arXiv:2006.05990, section 3.5), instead of once an iteration. The values of final observations, where an
-    episode was cut, stay those of the rollout: the observations are not stored."""
+    """Estimate advantages and value targets again before each epoch, with the critic's weights of that moment
+    (Andrychowicz et al., 2021, arXiv:2006.05990, section 3.5), instead of once an iteration. The values of final
+    observations, where an episode was cut, stay those of the rollout: the observations are not stored."""
 
     clip_range: float = 0.2
     """epsilon of the clipped surrogate objective (2017, equation 7)."""
 
     value_clip_range: float | None = None
-    """The value loss is the larger of the squared errors of the value estimate and of the same clipped to this distance
-    from the one at rollout time, as in OpenAI Baselines' PPO2; None does not clip. In units of the returns that are
-    learnt (see ``scale_rewards``)."""
+    """Distance from the value estimate at rollout time to which later ones are clipped: the value loss is the larger of
+    the squared errors with and without clipping, as in OpenAI Baselines' PPO2; None does not clip. In units of the
+    returns that are learnt (see ``scale_rewards``)."""
 
     learning_rate: float = 5e-4
     """Adam's step size at the start."""
@@ -113,11 +113,12 @@ class PPOConfig:
     of it in iteration i of n (gradual warm-up: Goyal et al., 2017, arXiv:1706.02677, section 2.2)."""
 
     desired_kl: float = 0.01
-    """For ``lr_schedule="adaptive_kl"`` alone: after an iteration in which the mean approximate KL divergence of the
-    minibatches was above twice this, the rate is divided by 1.5; below half of it (and not 0), multiplied. The rule of
-    rsl_rl (Rudin et al., 2022, arXiv:2109.11978), which applies it after each minibatch, to the divergence in closed
-    form. The mean is over all minibatches looked at, of which the first has none; where there is only one, the rate
-    stays. With ``target_kl`` the one that stopped the epochs is among them, so the rate may move after a stop."""
+    """KL divergence that ``lr_schedule="adaptive_kl"`` aims at; refused in the other schedules. After an iteration in
+    which the mean approximate divergence of the minibatches was above twice this, the rate is divided by 1.5; below
+    half of this (and not 0), multiplied by 1.5. The rule is that of rsl_rl (Rudin et al., 2022, arXiv:2109.11978),
+    applied there after each minibatch, to the divergence in closed form. The mean is over all minibatches looked at, of
+    which the first has divergence 0; where there is only one, the rate stays. With ``target_kl`` the minibatch that
+    stopped the epochs is among them, so the rate may move after a stop."""
 
     min_learning_rate: float = 1e-5
     """Lower bound of the rate of ``lr_schedule="adaptive_kl"``; refused in the other schedules."""
@@ -148,22 +149,22 @@ class PPOConfig:
     rollout's before they are cut into minibatches."""
 
     combine_advantages: Literal["sum", "mean", "separate"] = "sum"
-    """Rewards in a tree: add (or average) the per-key advantages to one for every action, or let each key of the
-    action tree learn from the advantage of the same key."""
+    """Use of several rewards, in a tree: add (or average) their advantages to one for every action, or let each key of
+    the action tree learn from the advantage of the same key."""
 
     scale_rewards: bool = True
     """Divide rewards by the running standard deviation of the discounted return (Engstrom et al., 2020,
-    arXiv:2005.12729, section 3), for the loss alone: what is logged stays in the environment's units.
-    ``reward/scale`` is what they are divided by."""
+    arXiv:2005.12729, section 3), for the loss alone: metrics stay in the environment's units. ``reward/scale`` logs the
+    divisor."""
 
     reward_clip: float | None = None
     """Clip rewards to this distance from 0, after any scaling and for the loss alone, as OpenAI Baselines' VecNormalize
-    does at 10; None does not. ``reward/clip_fraction`` is how many were."""
+    does at 10; None does not clip. ``reward/clip_fraction`` logs the share that was clipped."""
 
     entropy_weight: float | None = None
     """Weight of the policy's entropy in the loss (2017, equation 9; the bonus is that of Williams and Peng, 1991,
-    Connection Science 3), for all samplers of the network, which must have none of their own; None: what each sampler
-    was made with."""
+    Connection Science 3), for all samplers of the network, which must have none of their own; None: the weight that
+    each sampler was made with."""
 
     entropy_schedule: Literal["constant", "linear"] = "constant"
     """Change of ``entropy_weight`` over the iterations: not at all, or in a line to 0, as the learning rate does."""
@@ -185,15 +186,15 @@ class PPOConfig:
 
     target_kl: float | None = None
     """Stop an update's epochs once the approximate KL divergence of a minibatch exceeds this, before the step of that
-    minibatch is taken; None never does. ``update/minibatches`` is how many steps were, ``kl/stop`` what exceeded it.
-    The stop is that of OpenAI's Spinning Up (2018), which has it at 1.5 times its ``target_kl``; the estimate of the
+    minibatch is taken; None never stops. ``update/minibatches`` logs the number of steps taken, ``kl/stop`` the
+    divergence that exceeded this. OpenAI's Spinning Up (2018) stops at 1.5 times its ``target_kl``; the estimate of the
     divergence, ``mean((rho - 1) - log rho)``, is Schulman's (2020, "Approximating KL divergence", k3)."""
 
     nonfinite: Literal["restart", "stop"] = "restart"
-    """When an environment gives an observation or a reward that is not finite: cut and restart that episode, leave the
-    step out of the loss, and count it in ``rollout/nonfinite_steps`` (the run stops nevertheless if it happens to every
-    environment in one rollout, or the environment can't be restarted); or stop the run, naming environment, step and
-    leaf. An episode that begins with such a value is reset again, and counted there too; a functional environment takes
+    """Reaction to an observation or a reward that is not finite: cut and restart that episode, leave the step out of
+    the loss, and count it in ``rollout/nonfinite_steps`` (the run stops nevertheless if every environment has such a
+    step in one rollout, or the environment can't be restarted); or stop the run, naming environment, step and leaf. An
+    episode that begins with such a value is reset again, and counted in the same metric; a functional environment takes
     another of its starts. A loss or gradient that is not finite always stops the run."""
 
     def __post_init__(self) -> None:
@@ -288,7 +289,7 @@ def _enabled_by_any_field(cls: type[_Class]) -> type[_Class]:
 @known_keywords
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-    """Evaluation during training: whole episodes, own seeds, nothing of the training state touched.
+    """Evaluation during training: whole episodes, seeds of their own, nothing of the training state touched.
 
     Any field that is given switches evaluations on, ``EvalConfig(every_steps=10_000)`` say, unless ``enabled=False`` is
     given as well. ``dataclasses.replace`` gives all fields, and so leaves ``enabled`` as it is.
@@ -307,7 +308,7 @@ class EvalConfig:
     """Environments the episodes are played in side by side; each plays its share of whole episodes."""
 
     max_episode_steps: int | None = None
-    """Give up on an episode after this many steps; None: the environment's own limit, or 10,000."""
+    """Steps after which an episode is given up; None: the environment's own limit, or 10,000."""
 
     deterministic: bool = True
     """Act with the mode of the action distribution; otherwise sample."""
@@ -344,9 +345,9 @@ class TrainConfig:
     ``CheckpointFolder``)."""
 
     log_every_steps: int = 0
-    """On JAX with a functional environment, how many environment steps run inside one compiled call: rounded down to
-    whole iterations, of which there is at least one. ``log_fn`` is called for each of them afterwards; evaluations and
-    checkpoints wait as well. Elsewhere every iteration is logged as it ends."""
+    """Environment steps inside one compiled call, on JAX with a functional environment: rounded down to whole
+    iterations, at least one. ``log_fn`` is called for each of them afterwards; evaluations and checkpoints wait as
+    well. Elsewhere every iteration is logged as it ends."""
 
     def __post_init__(self) -> None:
         check_types(self)

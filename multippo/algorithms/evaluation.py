@@ -47,23 +47,24 @@ def eval_rollout(
     Every environment plays the same number of episodes (give or take one), so that short ones are not favoured.
 
     Args:
-        env: Where to play, or what ``make_env`` takes; it is reset.
-        network: Who plays. Neither its weights, its statistics nor its mode are changed.
-        num_episodes: How many; by default one in each environment.
-        key: Seeds the episodes and, if not deterministic, the actions: a random key or an integer; 0 by default.
-        deterministic: Act with the mode of the action distribution.
-        max_episode_steps: Count an episode as it stands after this many steps; by default the environment's limit, or
-            10,000. The rest of it is played and left out; an environment in which that takes too long plays no more,
-            and fewer episodes are counted.
+        env: An environment from ``make_env``, or anything ``make_env`` takes; reset before the first episode.
+        network: The acting network. Neither its weights, its statistics nor its mode are changed.
+        num_episodes: Number of episodes; by default one in each environment.
+        key: Seed of the episodes and, if not deterministic, the actions: a random key or an integer; 0 by default.
+        deterministic: True to act with the mode of the action distribution.
+        max_episode_steps: Steps after which an episode is counted as it stands; by default the environment's limit, or
+            10,000. Its rest is played and left out; an environment in which that takes too long plays no more, and
+            fewer episodes are counted.
 
     Returns:
         ``eval/episode_reward/mean``, ``/std``, ``/min``, ``/max``, ``eval/lifespan/mean`` (steps an episode lasted),
         ``eval/episodes``, and ``eval/nonfinite_episodes`` (those cut because the environment gave a value that is not
-        finite; they count with what they had earned).
+        finite; their returns until then count).
 
     Raises:
         TypeError: If ``network`` is not a StatefulModule, or its output not a PPONetworkOutput.
-        ValueError: If ``num_episodes`` or ``max_episode_steps`` is below 1, or ``key`` is not a random key.
+        ValueError: If ``num_episodes`` or ``max_episode_steps`` is not an integer of at least 1, ``deterministic``
+            neither True nor False, or ``key`` not a random key.
     """
     check_player("eval_rollout", env, network)
     key = as_key(network.engine, key)
@@ -311,17 +312,17 @@ def record_activations_rollout(
 ) -> ActivationRollout:
     """Lets a network act for some steps from the start of an episode, and records every layer at every step.
 
-    Of a ``PopulationGraph`` it records every population, and no layers inside them.
+    Of a ``PopulationGraph`` every population is recorded, and no layers inside them.
 
     All of ``num_steps * num_envs * units`` numbers are held at once; record few environments, or in parts.
 
     Args:
-        env: Where to act, or what ``make_env`` takes; it is reset.
+        env: An environment from ``make_env``, or anything ``make_env`` takes; reset before the first step.
         network: The acting network. Neither its weights, its statistics nor its mode are changed.
         num_steps: T.
-        key: Seeds the episodes and, if not deterministic, the actions: a random key or an integer.
+        key: Seed of the episodes and, if not deterministic, the actions: a random key or an integer.
         num_envs: B, where ``env`` is not made yet.
-        deterministic: Act with the mode of the action distribution.
+        deterministic: True to act with the mode of the action distribution.
 
     Raises:
         TypeError: If ``network`` is not a StatefulModule, its output not a PPONetworkOutput, or ``deterministic``

@@ -21,8 +21,8 @@ class LossOutput(NamedTuple):
 
     Attributes:
         metrics: Scalars to log, by name.
-        max_ratio_deviation: Largest ``|ratio - 1|`` of the valid entries; None of a loss without ratios.
-        approximate_kl: Estimate of KL(old || new); None likewise.
+        max_ratio_deviation: Largest ``|ratio - 1|`` of the valid entries; None for a loss without ratios.
+        approximate_kl: Estimate of KL(old || new); None for a loss without ratios.
     """
 
     metrics: dict[str, Any]
@@ -44,13 +44,16 @@ def ppo_loss(
     which is not in the paper but in its authors' code, OpenAI Baselines' ``ppo2`` (and has no further factor 1/2 here).
 
     Args:
-        network: Evaluated by its ``unroll``.
-        sequences: ``[L, S, ...]``.
+        network: The network, evaluated by its ``unroll``.
+        sequences: Training sequences ``[L, S, ...]``.
         config: Coefficients.
         entropy_weight: u, a number or a scalar array; ``config.entropy_weight`` by default.
 
     Returns:
-        The scalar loss, and what to log.
+        The scalar loss, and its metrics.
+
+    Raises:
+        ValueError: If a metric or regularisation loss of the network is of another shape than ``[L, S]`` or a scalar's.
     """
     xp = network.xp
     out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)

@@ -26,10 +26,11 @@ def replay(network: Any, network_state: Any, transition: Transition) -> PPONetwo
         transition: From ``unroll_env``, ``[T, B, ...]``.
 
     Returns:
-        ``[T, B, ...]``. Before any update it equals ``transition.network_output`` at every valid step.
+        The output ``[T, B, ...]``; before any update equal to ``transition.network_output`` at every valid step.
 
     Raises:
-        TypeError: If ``network`` is not a StatefulModule, or ``transition`` holds other arrays than its engine's.
+        TypeError: If ``network`` is not a StatefulModule, or ``transition`` holds neither its engine's nor NumPy's
+            arrays.
         ValueError: If the carry is of another number of environments.
     """
     refuse_other_module("replay", network, "network")

@@ -1,4 +1,4 @@
-"""``train_ppo``, and the run that it makes: the loop around the iterations."""
+"""``train_ppo``, and its run: the loop around the iterations."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class Run:
     """One call of ``train_ppo`` or ``train_distillation``.
 
     Args:
-        env: See ``train_ppo``, as all up to ``initial_state``.
+        env: Training environment, as ``train_ppo`` takes it; so are all arguments up to ``initial_state``.
         network: The network in training.
-        config: Everything else.
-        log_fn: Called with metrics.
-        checkpoint_fn: Called with the state.
-        eval_env: Where to evaluate.
-        initial_state: Where to go on from.
-        made: Closes environments that the call makes.
-        make_teacher: Makes the teacher of a distillation, for the environment.
+        config: All settings.
+        log_fn: Receiver of metrics.
+        checkpoint_fn: Receiver of states to save.
+        eval_env: Environment to evaluate in.
+        initial_state: State to continue from.
+        made: Stack that closes environments made here.
+        make_teacher: Function of the environment that makes the teacher of a distillation; None for PPO.
     """
 
     def __init__(
@@ -356,16 +356,16 @@ def train_ppo(
         env: An environment from ``make_env``, or anything ``make_env`` takes.
         network: A StatefulModule whose output is a ``PPONetworkOutput``. It holds the trained weights afterwards.
             If ``network.eval()`` was called, it is trained on samples all the same, and in evaluation mode again after.
-        config: Everything else.
-        log_fn: Called with a dict of metrics (floats by name, ``step`` among them) after iterations, and after an
-            evaluation with ``step`` and its metrics (``eval/…``) alone. ``network`` holds
-            the weights after the iteration then, or where one compiled call makes several (``log_every_steps``), after
-            the last of them: read it as you like, evaluate it, don't write to it. An exception ends the run and is
-            raised again, after the last finished iteration has been given to ``checkpoint_fn`` and to ``network``.
-        checkpoint_fn: Called with the training state and the step count every ``checkpoint_every_steps``, and after the
+        config: All settings; ``TrainConfig()`` by default.
+        log_fn: Receiver of a dict of metrics (floats by name, ``step`` among them) after iterations, and after an
+            evaluation of ``step`` and ``eval/…`` alone. ``network`` then holds the weights after the iteration, or
+            where one compiled call makes several (``log_every_steps``), after the last of them: read it as you like,
+            evaluate it, don't write to it. An exception ends the run and is raised again, after the last finished
+            iteration has been given to ``checkpoint_fn`` and to ``network``.
+        checkpoint_fn: Receiver of the training state and the step count every ``checkpoint_every_steps``, and after the
             last iteration, an interrupt, or a value that is not finite.
         eval_env: Environment to evaluate in; by default another of the training environment's kind.
-        initial_state: Where to go on from: the ``training_state`` of an earlier run of the same network and config.
+        initial_state: State to continue from: the ``training_state`` of an earlier run of the same network and config.
             With more ``total_steps`` than that run had, schedules go on as if planned so from the start. A host
             environment, whose state can't be saved, starts new episodes.
 
@@ -373,12 +373,14 @@ def train_ppo(
         The last state and metrics.
 
     Raises:
-        ValueError: If something does not fit, before the first environment step.
-        TypeError: Likewise.
-        NonFiniteError: If an observation, reward, loss or gradient is NaN or infinite.
+        ValueError: If network, environment, settings or ``initial_state`` do not fit together; before the first
+            environment step.
+        TypeError: If an argument, or the network's output, is of the wrong type; likewise.
+        NonFiniteError: If an observation, reward, loss or gradient is NaN or infinite, and ``PPOConfig.nonfinite`` does
+            not restart the episode instead.
         KeyboardInterrupt: After Ctrl-C, once the iteration at hand is finished and saved. A rollout in an environment
-            stepped from Python, or an evaluation, is given up at a second Ctrl-C or after 5 s; what is saved is then
-            the iteration before.
+            stepped from Python, or an evaluation, is given up at a second Ctrl-C or after 5 s; the iteration before is
+            saved then.
         Terminated: Likewise after SIGTERM, unless the caller handles that signal; a SystemExit with the code 143.
     """
     with contextlib.ExitStack() as made:

@@ -47,10 +47,10 @@ def unroll_env(
     Args:
         env: Host or functional environments, on any engine.
         env_state: From ``env.reset`` or an earlier call.
-        network: Its output is a ``PPONetworkOutput``.
+        network: A StatefulModule whose output is a ``PPONetworkOutput``.
         network_state: Carry of every environment.
         unroll_length: T.
-        key: For the environment's fresh starts; action noise comes from keys in ``network_state``.
+        key: Seed of the environment's fresh starts; action noise comes from keys in ``network_state``.
 
     Returns:
         The carry after the last step, the environment state, and the transition ``[T, B, ...]``. To ``replay`` it,

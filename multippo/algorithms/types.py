@@ -19,14 +19,14 @@ class Transition(NamedTuple):
     """A rollout, ``[T, B, ...]``.
 
     Attributes:
-        obs: What the policy saw at each step.
+        obs: The policy's observation at each step.
         network_output: The ``PPONetworkOutput`` at each step.
-        rewards: Earned by each step; a tree where the environment's reward is one.
-        terminated: Whether the step ended its episode in a state of value zero.
-        truncated: Whether the step ended its episode by a cut.
-        done: Either.
+        rewards: Reward of each step; a tree where the environment's reward is one.
+        terminated: True where the step ended its episode in a state of value zero.
+        truncated: True where the step ended its episode by a cut.
+        done: True where the step ended its episode, either way.
         valid: False where an environment only reset itself.
-        metrics: What the environment reported beside the reward.
+        metrics: The environment's reports beside the reward.
         rollout_extras: The modules' snapshots, for replay.
         bootstrap_values: V of the final observation, under the carry from before the reset, where ``truncated``;
             0 elsewhere. Keyed like the value estimates.
@@ -73,14 +73,14 @@ class Sequences(NamedTuple):
     """A rollout cut into ``S`` training sequences of ``L`` steps; ``[L, S, ...]``, carries ``[S, ...]``.
 
     Attributes:
-        network_state: The carry each sequence starts from.
+        network_state: Carry that each sequence starts from.
         obs: Observations.
-        done: Resets after the step.
-        valid: Entries that count.
+        done: True where the carry is reset after the step.
+        valid: True for entries that count.
         rollout_extras: Snapshots.
-        loglikelihoods: Under the policy that sampled.
-        value_estimates: At rollout time.
-        advantages: Keyed like the value estimates.
+        loglikelihoods: Log-likelihoods of the actions under the policy that sampled them.
+        value_estimates: Value estimates at rollout time.
+        advantages: Advantages, keyed like the value estimates.
         returns: Targets of the value estimates, keyed like them.
     """
 
@@ -100,22 +100,22 @@ class TrainingState:
     """State of a run after an iteration. Arrays are copies that training does not change later.
 
     Attributes:
-        definition: What the engine's ``merge`` needs beside the arrays.
+        definition: Structure of the network, which the engine's ``merge`` takes with the arrays.
         params: The trained arrays.
         variables: The tracked arrays (statistics).
         optimizer_state: Moments and step count.
         network_state: Carry of every training environment.
         env_state: State of the training environments; complete for functional ones, the last output for host ones.
         episodes: Sums of the episodes under way.
-        learning_rate: Of the next iteration, where the schedule is ``"adaptive_kl"``; else None.
-        teacher_carry: In distillation, the leaves of the teacher's carry, in NumPy; else None.
+        learning_rate: Learning rate of the next iteration, where the schedule is ``"adaptive_kl"``; else None.
+        teacher_carry: Leaves of the teacher's carry in a distillation, in NumPy; else None.
         key: The run's key, from which every iteration's is derived.
         iteration: Iterations finished.
         step: Environment steps taken.
-        planned_steps: Those of the iterations finished, resets of environments included; None: as many as the config
-            it is continued with takes in as many iterations.
-        eval_return: Mean return of the evaluation made after the last of those iterations; None if there was none.
-        eval_due: Whether one is still to be made after them, which a signal has prevented.
+        planned_steps: Steps of the iterations finished, resets of environments included; None: as many as the config
+            of the continued run takes in as many iterations.
+        eval_return: Mean return of the evaluation made after the last iteration; None if there was none.
+        eval_due: True if a signal prevented the evaluation after the last iteration.
     """
 
     definition: Any = dataclasses.field(repr=False)
@@ -154,13 +154,13 @@ class TrainResult:
     """Result of ``train_ppo``. The network passed in holds the trained weights.
 
     Attributes:
-        training_state: The state after the last iteration; ``initial_state`` of a continued run.
+        training_state: State after the last iteration; the ``initial_state`` of a continued run.
         final_metrics: The last metrics logged.
         eval_history: Metrics of every evaluation, in order.
-        total_steps: Environment steps taken, those of the run continued included. Not always what
-            ``PPOConfig.total_steps`` asked for: iterations are whole, so the last may go beyond it, and steps
-            in which an environment only reset itself are not counted.
-        total_iterations: Iterations, likewise.
+        total_steps: Environment steps taken, those before the run was continued included. Not always
+            ``PPOConfig.total_steps``: iterations are whole, so the last may go beyond it, and steps in which an
+            environment only reset itself are not counted.
+        total_iterations: Iterations finished, those before the run was continued included.
     """
 
     training_state: TrainingState = dataclasses.field(repr=False)

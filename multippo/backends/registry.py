@@ -39,8 +39,8 @@ def register_backend(name: str, factory: Callable[[], Engine]) -> None:
     """Adds an engine.
 
     Args:
-        name: What ``MULTIPPO_BACKEND`` and ``use_backend`` call it.
-        factory: Makes the engine, at its first use.
+        name: Its name for ``MULTIPPO_BACKEND`` and ``use_backend``.
+        factory: Function that makes the engine, called at its first use.
 
     Raises:
         ValueError: If the name is taken or not an identifier.
@@ -113,13 +113,12 @@ def active_engine() -> Engine:
 def use_backend(name: str, device: str | None = None) -> Generator[Engine]:
     """Makes ``name`` the active engine inside a ``with`` block, in this thread or task.
 
-    What was made before keeps its engine and device; what is made in the block keeps those of the block.
+    Modules made before keep their engine and device; those made in the block keep the block's.
 
     Args:
         name: "jax", "torch", "numpy", or one that was registered.
-        device: Where its arrays lie and it computes: "cpu", "cuda" or "gpu", "tpu", with a number for one of several
-            ("cuda:1"), or "auto" for an accelerator if there is one. None for what ``MULTIPPO_DEVICE`` says, else
-            "auto".
+        device: Device of its arrays and computations: "cpu", "cuda" or "gpu", "tpu", with a number for one of several
+            ("cuda:1"), or "auto" for an accelerator if there is one. None for that of ``MULTIPPO_DEVICE``, else "auto".
 
     Raises:
         ValueError: If the engine is not known, or the device not there; the error lists those that are.
@@ -145,7 +144,7 @@ def precision(name: str) -> contextlib.AbstractContextManager[None]:
         name: "float32", "float64" or "bfloat16".
 
     Raises:
-        ValueError: If it is another name, or the engine does not have it.
+        ValueError: If ``name`` is none of these, or the engine lacks that precision.
     """
     return active_engine().precision(name)
 
@@ -153,16 +152,15 @@ def precision(name: str) -> contextlib.AbstractContextManager[None]:
 def matmul_precision(name: str) -> contextlib.AbstractContextManager[None]:
     """Sets how exact products of float32 matrices are inside a ``with`` block, on the active engine.
 
-    It is a matter of GPUs (and TPUs), which are several times faster on operands with fewer digits. Without it products
-    are in full float32 on every engine, unless you set the framework otherwise
-    (``jax_default_matmul_precision``, ``torch.set_float32_matmul_precision``). Convolutions and recurrent kernels
-    follow.
+    GPUs (and TPUs) are several times faster on operands with fewer digits. Unless set here, products are in full
+    float32 on every engine, or as you have set the framework (``jax_default_matmul_precision``,
+    ``torch.set_float32_matmul_precision``). Convolutions and recurrent kernels follow.
 
     Args:
         name: "highest" for full float32; "high" to let the processor round operands to TF32, of 11 significant bits.
 
     Raises:
-        ValueError: If it is neither.
+        ValueError: If ``name`` is neither.
     """
     return active_engine().matmul_precision(name)
 

@@ -33,7 +33,7 @@ class Run:
     """A run that ``load_run`` made again.
 
     Attributes:
-        network: With the checkpoint's parameters and statistics, on the active engine.
+        network: The network with the checkpoint's parameters and statistics, on the active engine.
         env: Environments of the run's kind; ``close`` them.
         config: The configuration of its training.
         checkpoint: Source of the weights. ``checkpoint.restore(network)`` is the whole training state.
@@ -59,7 +59,8 @@ def load_run(
 
     Raises:
         MultippoError: If the directory, the checkpoint or the environment can't be used.
-        ValueError: If ``num_envs`` or ``checkpoint`` is anything else.
+        ValueError: If ``num_envs`` is not an integer of at least 1, ``checkpoint`` none of the above, or the network
+            not the checkpoint's.
     """
     if num_envs is not None:
         check_size("", "num_envs", num_envs, otherwise=", or None for as many as trained")

@@ -56,9 +56,9 @@ def save_checkpoint(
 
     Args:
         path: The directory to write.
-        training_state: What ``train_ppo`` hands to ``checkpoint_fn``, or ``TrainResult.training_state``.
-        network: The network it belongs to. It is not written to, and may be in training meanwhile.
-        config: Stored for readers of the checkpoint; loading does not use it.
+        training_state: First argument of ``checkpoint_fn``, or ``TrainResult.training_state``.
+        network: The state's network, which is only read, and may be in training meanwhile.
+        config: Settings to store for readers of the checkpoint; loading does not use them.
         extra: More to store, as JSON has it.
 
     Returns:
@@ -66,8 +66,9 @@ def save_checkpoint(
 
     Raises:
         FileExistsError: If something else is at ``path``.
-        TypeError: If ``config`` or ``extra`` can't be written as JSON.
-        OSError: If the disk is full, read-only, …; nothing is left behind then, and what was there stays.
+        TypeError: If ``training_state`` or ``network`` is of another type, or ``config`` or ``extra`` can't be written
+            as JSON.
+        OSError: If the disk is full, read-only, …; nothing is left behind then, and an earlier checkpoint stays.
     """
     if not isinstance(training_state, TrainingState):
         raise TypeError(
@@ -270,16 +271,17 @@ def load_checkpoint(
 
     Args:
         path: A checkpoint, or a directory whose latest checkpoint is meant: of ``step_…`` directories, or of a run.
-        network: Gets the weights and statistics; built like the one saved. None: only look into the checkpoint.
+        network: Receiver of the weights and statistics, built like the one saved. None: only look into the checkpoint.
         env: The environment to go on in, if its state should be made at once. Otherwise ``train_ppo`` makes it.
 
     Returns:
         The ``initial_state`` for ``train_ppo``, or without ``network`` the ``Checkpoint``.
 
     Raises:
-        FileNotFoundError: If there is no checkpoint.
+        FileNotFoundError: If there is no checkpoint, or one of its files is missing.
         DamagedCheckpointError: If a file is not what was saved. The network is unchanged then, as with any other error.
-        ValueError: If it is of a later format, or does not fit.
+        ValueError: If the checkpoint is of a later format, or does not fit the network or the environment.
+        TypeError: If an argument is of the wrong type.
     """
     if network is not None:
         refuse_other_module("load_checkpoint", network, "network")

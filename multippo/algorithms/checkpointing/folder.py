@@ -33,26 +33,27 @@ class CheckpointFolder:
     ``train_ppo(..., checkpoint_fn=folder.save)``. A checkpoint is removed only after the next one is complete, and in
     one step: a reader finds all of it or nothing, whenever the process is killed. Leftovers of a killed process are
     cleared at each save, so no two processes may save to one directory. Checkpoints found in it count as the run's
-    own, so that a resumed run knows what was best before; those that can't be read are left alone.
+    own, so that a resumed run knows which was best before; those that can't be read are left alone.
 
     Args:
-        path: The directory; it is made at the first save.
+        path: The directory; made at the first save.
         network: The network in training.
-        keep_last: How many of the highest steps stay. None: all of them, or if ``keep_best`` is given the last one.
-        keep_best: How many of the best stay besides, by the mean return of the evaluation after the same iteration;
+        keep_last: Number of checkpoints of the highest steps to keep. None: all, or the last one with ``keep_best``.
+        keep_best: Number of best ones to keep besides, by the mean return of the evaluation after the same iteration;
             of equal ones the later. ``TrainConfig(checkpoint_at_evals=True)`` saves at every evaluation. None: none.
-        on_save_error: What a disk that is full or can't be written does: ``"stop"`` raises the OSError, ``"continue"``
-            warns and leaves it in ``error`` until a later save succeeds.
-        config: Stored in each, see ``save_checkpoint``.
-        extra: Likewise.
+        on_save_error: Reaction to a disk that is full or can't be written: ``"stop"`` raises the OSError,
+            ``"continue"`` warns and leaves it in ``error`` until a later save succeeds.
+        config: Settings to store in each checkpoint, see ``save_checkpoint``.
+        extra: More to store in each, see ``save_checkpoint``.
 
     Attributes:
         path: The directory.
-        saved: The last checkpoint saved; None before the first. Who goes on from one may set it to that one.
-        error: Why the last save failed; None if it succeeded.
+        saved: The last checkpoint saved; None before the first. A run that goes on from a checkpoint may set it.
+        error: Error of the last save; None if it succeeded.
 
     Raises:
-        ValueError: If one of the numbers is below 1, or ``on_save_error`` is something else.
+        ValueError: If ``keep_last`` or ``keep_best`` is not an integer of at least 1, or ``on_save_error`` is another
+            word.
     """
 
     def __init__(
@@ -82,7 +83,8 @@ class CheckpointFolder:
         """Saves a state; a ``checkpoint_fn``. Threads may call it side by side.
 
         Raises:
-            OSError: If the disk is full, read-only, …, and the run is to stop then. What was there stays.
+            OSError: If the disk is full, read-only, …, and ``on_save_error`` is ``"stop"``; earlier checkpoints stay.
+            FileExistsError: If something other than a checkpoint is in the checkpoint's place.
         """
         with self._lock:
             try:

@@ -161,22 +161,22 @@ def train_distillation(
     compiled call. A teacher of another engine is shown the observations by way of NumPy, once an iteration.
 
     Logged are ``losses/distillation``, ``losses/regularization``, ``losses/total``, ``kl/teacher`` (mean
-    KL(teacher || student), where ``loss="nll"`` was not given a ``target_fn`` and the samplers report it), and what
-    ``train_ppo`` logs of episodes, speed and the network; no ratios.
+    KL(teacher || student), where ``loss="nll"`` was not given a ``target_fn`` and the samplers report it), and
+    ``train_ppo``'s metrics of episodes, speed and the network; no ratios.
 
     Args:
         env: An environment from ``make_env``, or anything ``make_env`` takes.
         teacher: A StatefulModule with samplers, on any engine. Neither its weights, statistics and keys nor its mode
             are changed.
         student: The network to be trained, with a ``PPONetworkOutput``. It holds the trained weights afterwards.
-        config: Everything else.
+        config: All settings; ``DistillationTrainConfig()`` by default.
         log_fn: See ``train_ppo``.
         checkpoint_fn: See ``train_ppo``; ``save_checkpoint`` takes the state with the student as its network.
         eval_env: See ``train_ppo``; the student is evaluated.
-        initial_state: Where to go on from, with the same teacher and a student built the same way.
-        target_fn: ``target_fn(teacher_extras, student_extras)`` returns what the student is given in replay: a tree
-            like ``student_extras`` with the samplers' entries replaced by the teacher's. Both are what the networks'
-            modules emitted in the rollout, trees like their carries with leaves ``[T, B, ...]`` in the student's
+        initial_state: State to continue from, with the same teacher and a student built the same way.
+        target_fn: ``target_fn(teacher_extras, student_extras)`` returns the student's snapshots for replay: a tree
+            like ``student_extras`` with the samplers' entries replaced by the teacher's. Both are the snapshots of the
+            networks' modules in the rollout, trees like their carries with leaves ``[T, B, ...]`` in the student's
             arrays. With ``loss="kl"`` the teacher's samplers emit a ``Lesson`` instead of an array, which is to be
             moved as a whole. A target in a wrong place of the right shape goes unnoticed: let the function check
             what it relies on.
@@ -185,8 +185,9 @@ def train_distillation(
         The last state and metrics.
 
     Raises:
-        ValueError: If something does not fit, before the first environment step.
-        TypeError: Likewise.
+        ValueError: If teacher, student, environment, settings or ``initial_state`` do not fit together; before the
+            first environment step.
+        TypeError: If an argument, or a network's output, is of the wrong type; likewise.
         NonFiniteError: See ``train_ppo``.
         KeyboardInterrupt: See ``train_ppo``.
         Terminated: See ``train_ppo``.
