@@ -22,10 +22,10 @@ def linear_recurrence(xp: Any, decay: Any, x: Any, *, reverse: bool = False) -> 
         xp: Array namespace.
         decay: ``[T, ...]``. The first (with ``reverse``, last) entry multiplies nothing.
         x: ``[T, ...]``.
-        reverse: From the end to the start.
+        reverse: True to go from the end to the start.
 
     Returns:
-        ``[T, ...]``.
+        The ``y_t``, ``[T, ...]``.
     """
     time, span = x.shape[0], 1
     while span < time:
@@ -86,7 +86,7 @@ def generalized_advantages(
 
 
 def mean_over(xp: Any, mask: Any, dtype: Any) -> Callable[[Any], Any]:
-    """Returns the mean of an array of ``dtype`` over the entries where ``mask`` holds; 0 if it holds nowhere."""
+    """Function that averages an array of ``dtype`` over the entries where ``mask`` holds; 0 if it holds nowhere."""
     count = xp.sum(xp.astype(mask, dtype))
     count = xp.maximum(count, xp.ones_like(count))
     # ``where`` and not a product: an entry that does not count may be NaN.
@@ -98,17 +98,17 @@ def standardized(xp: Any, x: Any, mean: Callable[[Any], Any]) -> Any:
 
     Args:
         xp: Array namespace.
-        x: Any shape.
-        mean: The mean over the entries of an array like ``x`` that count.
+        x: Array of any shape.
+        mean: Function that averages the entries of an array like ``x`` that count.
     """
     centred = x - mean(x)
-    # Once more: of equal values rounding leaves a little, which the division would make 1 of.
+    # Centred once more: of equal values rounding leaves a little, and the division would make that 1.
     centred = centred - mean(centred)
     return centred / (xp.sqrt(mean(centred**2)) + 1e-8)
 
 
 def standardized_tree(xp: Any, advantages: list[Any], mean: Callable[[Any], Any], combine: str) -> list[Any]:
-    """Per-key advantages such that what ``combine_advantages`` makes of them is standardised.
+    """Per-key advantages whose combination by ``combine_advantages`` is standardised.
 
     Args:
         xp: Array namespace.
@@ -129,7 +129,7 @@ def estimate_targets(xp: Any, config: PPOConfig, transition: Transition, values:
 
     Args:
         xp: Array namespace.
-        config: ``discounting_factor``, ``gae_lambda`` and how to normalise.
+        config: Settings: ``discounting_factor``, ``gae_lambda`` and those of normalisation.
         transition: The rollout, with rewards in the network's floating-point type.
         values: V ``[T, B]`` of every observation, a tree like the rewards.
         v_last: V ``[B]`` of the observation after the last step, likewise.

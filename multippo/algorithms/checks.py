@@ -29,7 +29,7 @@ def check_call(network: Any, config: Any) -> None:
 
     Raises:
         TypeError: If one is of the wrong type.
-        ValueError: If the engine has no gradients.
+        ValueError: If the network's engine has no gradients.
     """
     refuse_other_module("train_ppo", network, "network")
     if not isinstance(config, TrainConfig):
@@ -41,7 +41,7 @@ def check_trains(engine: Any) -> None:
     """Raises unless an engine has gradients.
 
     Raises:
-        ValueError: If it has none.
+        ValueError: If the engine has none.
     """
     if "train" not in engine.capabilities:
         raise ValueError(
@@ -51,15 +51,15 @@ def check_trains(engine: Any) -> None:
 
 
 def check_network(network: Any, network_state: Any, env: Env, env_state: EnvState, obs: Any, config: PPOConfig) -> None:
-    """Runs the network once on the first observation, and checks what comes out; warns of weights out of reach.
+    """Runs the network once on the first observation, and checks its output; warns of weights out of reach.
 
     Args:
-        network: What the user passed.
+        network: The user's network.
         network_state: Its fresh carry.
         env: The environments.
-        env_state: From ``reset``.
+        env_state: State of the environments after ``reset``.
         obs: ``env_state.obs`` in the network's arrays.
-        config: For ``combine_advantages`` and ``entropy_weight``.
+        config: Settings: ``combine_advantages`` and ``entropy_weight``.
 
     Raises:
         ValueError: If the network fails on the observation, or its output does not fit the environment.
@@ -80,7 +80,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
 
 
 def _takes_known_actions(env: Env) -> bool:
-    """True if an environment takes actions as its space says; a user's own may take others."""
+    """True if an environment takes actions of its action space; a user's own may take others."""
     while is_the_librarys(type(env)):
         inner = getattr(env, "env", None)
         if not isinstance(inner, Env):
@@ -93,11 +93,11 @@ def check_acts(output: Any, purpose: str) -> None:
     """Raises unless a network's output is a PPONetworkOutput.
 
     Args:
-        output: Of arrays, or of their shapes.
+        output: The output, of arrays or of their shapes.
         purpose: Subject of the error.
 
     Raises:
-        TypeError: If it is not.
+        TypeError: If ``output`` is anything else.
     """
     if not isinstance(output, PPONetworkOutput):
         raise TypeError(
@@ -114,16 +114,16 @@ def run_once(
     Args:
         network: A bound module.
         network_state: Its carry.
-        obs: ``[B, ...]`` in its arrays.
-        role: Its name in an error.
+        obs: Observation ``[B, ...]`` in the network's arrays.
+        role: Name of the network in an error.
 
     Returns:
-        Its output as shapes, or something that has them; and for each leaf of the actions the ``Draw`` that it comes
-        from, or None.
+        The network's output as shapes, or anything that has them; and for each leaf of the actions the ``Draw`` it
+        comes from, or None.
 
     Raises:
-        ValueError: If it fails, with the place where it did; or its loss or a metric is not one number for each
-            environment.
+        ValueError: If the network fails, does not return a StatefulModuleOutput, or its loss or a metric is not one
+            number for each environment; the error names the place.
     """
     draws: list[Draw | None] = []
 
@@ -136,7 +136,7 @@ def run_once(
                 "return multippo.StatefulModuleOutput(next_state, output)."
             )
         check_scalars(network, x, out)
-        # Here, where the actions are the very arrays that were drawn.
+        # Inside the call the actions are the very arrays that were drawn.
         by_action = {id(draw.action): draw._replace(action=None) for draw in made}
         draws[:] = [by_action.get(id(leaf)) for leaf in tree_leaves(getattr(out.output, "actions", ()))]
         return tuple(out)
@@ -152,11 +152,11 @@ def run_once(
 
 
 def check_initial_state(network: Any, initial: TrainingState, env: Env, ppo: PPOConfig) -> None:
-    """Checks that a state is of a network of this structure and, where it has their state, of as many environments.
+    """Raises unless a state fits the network, the environments (functional ones) and the scaling of rewards.
 
     Raises:
-        TypeError: If it is not a state, or holds another engine's arrays.
-        ValueError: If it does not fit.
+        TypeError: If ``initial`` is not a TrainingState, or holds another engine's arrays.
+        ValueError: If ``initial`` does not fit.
     """
     engine = network.engine
     if not isinstance(initial, TrainingState):
@@ -170,7 +170,7 @@ def check_initial_state(network: Any, initial: TrainingState, env: Env, ppo: PPO
             f"initial_state holds arrays of {received}, not the {engine.name} engine's. To go on with another engine, "
             "save it with save_checkpoint and load it with load_checkpoint and a network of that engine."
         )
-    # Frozen parameters too, which may have been trained before.
+    # Variables are compared too: a parameter that is frozen now may have been trained before.
     split = engine.split(network)
     expected, received = (
         {name: tuple(leaf.shape) for tree in trees for name, leaf in engine.named_params(tree)}
@@ -197,12 +197,12 @@ def check_initial_state(network: Any, initial: TrainingState, env: Env, ppo: PPO
 
 
 def without_effect(config: TrainConfig, checkpoint_fn: Any, eval_env: Any, traced: bool) -> list[str]:
-    """Warns of settings that have no effect in this run: a sentence for each.
+    """Warnings of settings that have no effect in a run: a sentence for each.
 
     Args:
-        config: Of the run.
-        checkpoint_fn: As ``train_ppo`` got it.
-        eval_env: Likewise.
+        config: Settings of the run.
+        checkpoint_fn: Argument of ``train_ppo``.
+        eval_env: Argument of ``train_ppo``.
         traced: True if the environment is compiled with the network.
     """
     saves, evaluates = checkpoint_fn is not None, config.eval.enabled
@@ -222,7 +222,7 @@ def without_effect(config: TrainConfig, checkpoint_fn: Any, eval_env: Any, trace
 
 
 def finished(step: int, iteration: int, ppo: PPOConfig) -> str:
-    """Warning of a run that goes on, but has nothing left to do."""
+    """Text of the warning of a continued run that has nothing left to do."""
     return (
         f"Nothing is left to train: {step:,} steps in {iteration:,} iterations are done, and "
         f"total_steps={ppo.total_steps:,} asks for {ppo.num_iterations:,} iterations. Steps are counted from the very "
@@ -247,7 +247,7 @@ def _check_keys(output: PPONetworkOutput, reward: Any, config: PPOConfig) -> Non
 
 
 def _check_numbers(output: PPONetworkOutput, num_envs: int) -> None:
-    """Raises unless every leaf of an output but the actions holds one number for each environment."""
+    """Raises a ValueError unless every leaf of an output but the actions holds one number for each environment."""
     summed = ": the sum over an action's dimensions"
     for what, tree, remedy in (
         ("value estimate", output.value_estimates, ""),
@@ -300,7 +300,7 @@ def _check_carry(what: str, before: Any, after: Any, num_envs: int) -> None:
 
 
 def _check_reset(network: Any, network_state: Any, num_envs: int) -> None:
-    """Raises unless ``reset_state`` returns a carry like the one it got."""
+    """Raises a ValueError unless ``reset_state`` returns a carry like the one it got."""
     engine = network.engine
     try:
         after = engine.shapes(network.reset_state, engine.writable(network_state))
@@ -319,15 +319,15 @@ def check_actions(
     Other spaces than the library's adapters take are not checked, nor are choices of a user's sampler or under a mask.
 
     Args:
-        network: For names in an error.
-        actions: Tree of ``[B, ...]`` arrays, or what has their shapes.
-        draws: For each leaf the ``Draw`` of its sampler, or None; see ``run_once``.
+        network: Network whose modules an error names.
+        actions: Tree of ``[B, ...]`` arrays, or of anything that has their shapes.
+        draws: The ``Draw`` of each leaf's sampler, or None; see ``run_once``.
         space: Action space of one environment.
         num_envs: B.
-        path: What an error calls the actions.
+        path: Name of the actions in an error.
 
     Raises:
-        ValueError: If they are not; the error names the sampler, what was received, what was expected and the remedy.
+        ValueError: If the actions are of another space; the error names the sampler and the remedy.
     """
     if not isinstance(space, spaces.Dict):
         _check_action(network, actions, next(draws, None), space, num_envs, path)

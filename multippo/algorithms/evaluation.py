@@ -27,7 +27,7 @@ from multippo.trees import tree_leaves, tree_map
 
 _CHUNK = 64
 _DEFAULT_LIMIT = 10_000
-# How many times the limit the rest of an episode may take, where the environment's own limit is not known.
+# Number of limits that the rest of an episode may take, where the environment's own limit is not known.
 _PATIENCE = 10
 _FLAGS = ("training", "deterministic", "use_running_average")
 """Attributes that ``eval`` and ``train`` set, on modules of either framework."""
@@ -84,11 +84,11 @@ def eval_rollout(
 
 @contextlib.contextmanager
 def made_env(env: Any, num_envs: int | None) -> Generator[Env]:
-    """An ``Env`` inside a ``with`` block: as it is, or made by ``make_env`` and, if by name, closed after.
+    """Gives an ``Env`` to a ``with`` block: ``env`` itself, or one made by ``make_env`` and, if by name, closed after.
 
     Args:
-        env: An ``Env``, or what ``make_env`` takes.
-        num_envs: For ``make_env``; None is ``DEFAULT_NUM_ENVS`` for a name.
+        env: An ``Env``, or anything ``make_env`` takes.
+        num_envs: Argument of ``make_env``; None is ``DEFAULT_NUM_ENVS`` for a name.
     """
     from multippo.envs.make import make_env
 
@@ -104,15 +104,15 @@ def widest_layer(engine: Any, params: Any) -> int:
 
 
 def check_player(function: str, env: Any, network: Any) -> None:
-    """Raises unless the network is a StatefulModule.
+    """Raises unless the network is a StatefulModule; the error says if environment and network were swapped.
 
     Args:
         function: Name of the caller.
-        env: Its environment; the network, if the two were swapped.
-        network: Its network.
+        env: The caller's environment.
+        network: The caller's network.
 
     Raises:
-        TypeError: If it is not.
+        TypeError: If ``network`` is not a StatefulModule.
     """
     swapped = isinstance(env, StatefulModule)
     hint = f" The environment comes first: {function}(env, network)." if swapped else ""
@@ -123,27 +123,30 @@ def as_key(engine: Any, key: Any) -> Any:
     """Makes a random key of the engine of an integer (None is 0) or of any engine's key.
 
     Raises:
-        ValueError: If it is neither.
+        ValueError: If ``key`` is neither.
     """
     words = key_words(0 if key is None else key)
     return engine.random.key(words) if isinstance(words, int) else engine.random.wrap_key(words)
 
 
 def evaluator(network: Any, env: Env, eval_env: Any, config: TrainConfig, made: contextlib.ExitStack) -> Player:
-    """The player that evaluates during training.
+    """Player that evaluates during training.
 
     Args:
         network: The network in training.
         env: The training environment; never stepped here.
-        eval_env: Where to play instead of an environment like ``env``.
-        config: For ``eval`` and ``compile``.
-        made: Closes an environment that is made here.
+        eval_env: Environment to play in, or anything ``make_env`` takes; None for one like ``env``.
+        config: Settings: ``eval`` and ``compile``.
+        made: Stack that closes an environment made here.
+
+    Raises:
+        ValueError: If ``eval_env`` steps the same simulator as ``env``.
     """
     num_envs = min(config.eval.num_envs, config.eval.num_episodes)
     if eval_env is None:
         own = made.enter_context(contextlib.closing(env.similar(num_envs)))
     else:
-        # An environment that is already made knows its number.
+        # A finished environment has a number of its own, which ``make_env`` would refuse to change.
         finished = getattr(eval_env, "num_envs", 1 if isinstance(eval_env, gymnasium.Env) else None)
         own = made.enter_context(made_env(eval_env, finished or num_envs))
     if not env.functional and _simulators(own) & _simulators(env):
@@ -155,7 +158,7 @@ def evaluator(network: Any, env: Env, eval_env: Any, config: TrainConfig, made: 
 
 
 def _simulators(env: Any) -> set[int]:
-    """The identities of everything that a host environment steps, however it is wrapped."""
+    """Identities of everything that a host environment steps, however wrapped."""
     found: set[int] = set()
     left = [env]
     while left:
@@ -254,7 +257,7 @@ class _Tally:
 
 @contextlib.contextmanager
 def evaluation_mode(network: Any, deterministic: bool) -> Generator[None]:
-    """The network acting by the mode of its distributions inside a ``with`` block; its flags are put back after."""
+    """Lets the network act by the mode of its distributions inside a ``with`` block; its flags are put back after."""
     with _flags_kept(network):
         if deterministic:
             network.eval()
@@ -263,9 +266,9 @@ def evaluation_mode(network: Any, deterministic: bool) -> Generator[None]:
 
 @contextlib.contextmanager
 def training_mode(network: Any) -> Generator[None]:
-    """The network sampling its actions inside a ``with`` block, also if ``eval`` was called; flags are put back after.
+    """Lets the network sample its actions inside a ``with`` block, also after ``eval``; its flags are put back after.
 
-    Of a network that samples, parts in evaluation mode stay so: they have been frozen.
+    Of a network that samples, parts in evaluation mode stay in it: the user has frozen them.
     """
     with _flags_kept(network):
         if any(isinstance(module, ActionSampler) and module.deterministic for module in all_modules(network)):

@@ -53,7 +53,7 @@ def ppo_loss(
         The scalar loss, and its metrics.
 
     Raises:
-        ValueError: If a metric or regularisation loss of the network is of another shape than ``[L, S]`` or a scalar's.
+        ValueError: If a metric or the regularisation loss is of a shape that would broadcast.
     """
     xp = network.xp
     out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)
@@ -145,13 +145,13 @@ def _critic_loss(
 
 
 def mean_metrics(metrics: Any, zero: Any, mean: Callable[[Any], Any], prefix: str = "network") -> dict[str, Any]:
-    """A network's nested metrics as slash-separated names, each averaged.
+    """Averages of a network's nested metrics, under slash-separated names.
 
     Args:
         metrics: From an ``unroll``: numbers, scalars, ``[L]`` (a scalar of every step) or ``[L, S]``.
         zero: Zeros ``[L, S]``.
         mean: From ``mean_over``.
-        prefix: Of the names.
+        prefix: Prefix of the names.
 
     Raises:
         ValueError: If a metric is of another shape, which would broadcast.
@@ -160,7 +160,7 @@ def mean_metrics(metrics: Any, zero: Any, mean: Callable[[Any], Any], prefix: st
     for name, value in metrics.items():
         path = f"{prefix}/{name}"
         if name == ACTIVATION_KEY and (isinstance(value, dict) or getattr(value, "ndim", 0) > 2):
-            continue  # of a recording network, for analysis
+            continue  # recorded for analysis, not for the log
         if isinstance(value, dict):
             flat |= mean_metrics(value, zero, mean, path)
         elif getattr(value, "ndim", 0) == 1 and value.shape[0] == zero.shape[0]:

@@ -21,7 +21,7 @@ RETURN, EVAL_RETURN = "rollout/episode_reward/mean", "eval/episode_reward/mean"
 
 
 def json_ready(value: Any) -> Any:
-    """The value as strict JSON has it: NaN and infinities become None, whole ``step`` numbers stay numbers.
+    """Form of a value in strict JSON: NaN and infinities become None, integers stay integers.
 
     >>> json_ready({"step": 8, "losses/actor": float("nan"), "sizes": (1, 2)})
     {'step': 8, 'losses/actor': None, 'sizes': [1, 2]}
@@ -37,10 +37,10 @@ def json_ready(value: Any) -> Any:
 
 
 class JsonlWriter:
-    """Appends one JSON object a line; each is on its way to the disk before the call returns.
+    """Appends one JSON object a line, handed to the operating system before ``write`` returns.
 
     Args:
-        path: The file; made if it is missing. An unfinished line in it is ended.
+        path: The file; made if it is missing. An unfinished last line is ended.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,8 +66,8 @@ class TensorBoardWriter:
     """Writes TensorBoard events with TensorBoard's own record writer, which needs neither TensorFlow nor torch.
 
     Args:
-        directory: Where the event file goes.
-        first_step: Where a resumed run goes on: TensorBoard then hides what an earlier file has from this step on.
+        directory: Directory of the event file.
+        first_step: Step of a resumed run's start: TensorBoard then hides an earlier file's events from there on.
     """
 
     def __init__(self, directory: Path, first_step: int = 0) -> None:
@@ -104,7 +104,7 @@ class TensorBoardWriter:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of ``JsonlWriter``; a line that is not one of its own, or not finished, is left out."""
+    """Objects in a file of ``JsonlWriter``; lines of another kind, or not finished, are left out."""
     try:
         text = read_text(path, limit=_LIMIT, errors="replace")
     except FileNotFoundError:
@@ -117,7 +117,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def drop_after(path: Path, step: int) -> None:
-    """Removes what was logged after ``step``, which a run resumed from there logs again, and unfinished lines."""
+    """Removes lines of steps after ``step``, which a run resumed there logs again, and unfinished ones."""
     if os.path.lexists(path):
         kept = [record for record in read_metrics(path) if (record.get("step") or 0) <= step]
         write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
@@ -127,17 +127,17 @@ def plot_learning_curve(records: Sequence[Mapping[str, Any]], path: Path, title:
     """Draws returns over environment steps.
 
     Args:
-        records: From ``read_metrics``.
+        records: Metrics, from ``read_metrics``.
         path: The PNG file to write.
-        title: Of the picture.
+        title: Title of the picture.
 
     Returns:
-        Whether there was anything to draw.
+        True if there was anything to draw.
     """
     training, evaluations = _curve(records, RETURN), _curve(records, EVAL_RETURN)
     if not (training[0] or evaluations[0]):
         return False
-    # Not pyplot, which chooses a window system and keeps every figure.
+    # pyplot would choose a window system and keep every figure.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

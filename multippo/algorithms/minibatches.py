@@ -1,4 +1,4 @@
-"""Loss replay: a stored rollout evaluated again, and cut into training sequences and their minibatches."""
+"""Replay: a stored rollout evaluated again, and cut into training sequences and their minibatches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def replay(network: Any, network_state: Any, transition: Transition) -> PPONetwo
 def repeat_rollout(
     network: Any, network_state: Any, transition: Transition, part: Callable[[StatefulModuleOutput], Any]
 ) -> Any:
-    """Unrolls a network over a stored rollout; returns a part of what comes out, ``[T, B, ...]``."""
+    """Unrolls a network over a stored rollout; returns a part of its output, ``[T, B, ...]``."""
     xp = network.xp
     order = valid_first(xp, transition.valid)
     obs, done, extras = gather_time(xp, (transition.obs, transition.done, transition.rollout_extras), order)
@@ -51,7 +51,11 @@ def repeat_rollout(
 
 
 def _own(engine: Any, transition: Transition) -> Transition:
-    """Returns a transition in the engine's arrays: as it is, or converted from NumPy's."""
+    """Transition in the engine's arrays: as it is, or converted from NumPy's.
+
+    Raises:
+        TypeError: If it holds another engine's arrays.
+    """
     received, own = array_kind(transition.done), array_kind(engine.zeros((1,)))
     if received == own:
         return transition
@@ -64,7 +68,7 @@ def _own(engine: Any, transition: Transition) -> Transition:
 
 
 def valid_first(xp: Any, valid: Any) -> Any:
-    """The order ``[T, B]`` of steps in which those that are not valid come last.
+    """Order ``[T, B]`` of steps in which those that are not valid come last.
 
     The carry stands still in a step that is not valid, so the valid ones, moved together, are the network's history.
     """
@@ -88,14 +92,14 @@ def has_memory(network_state: Any) -> bool:
 
 
 def choose_sequence_length(config: PPOConfig, num_envs: int, memory: bool) -> int:
-    """Returns L: ``PPOConfig.sequence_length``, or 1 without memory, else the longest that splits evenly."""
+    """Length L of training sequences: ``PPOConfig.sequence_length``, or 1 without memory, else the longest possible."""
     if config.sequence_length is not None:
         return config.sequence_length
     if not memory:
         return 1
     time = config.rollout_length
     divisors = [length for length in range(1, time + 1) if time % length == 0]
-    # The settings have been checked: of length 1 there are enough.
+    # Length 1 always fits, as PPOConfig has checked.
     return max(length for length in divisors if num_envs * (time // length) % config.num_minibatches == 0)
 
 
@@ -111,7 +115,7 @@ def make_sequences(
         advantages: Tree of ``[T, B]``.
         returns: Tree of ``[T, B]``.
         length: L.
-        may_skip: Whether entries may be invalid; each sequence's valid steps come first then, the others hold zeros.
+        may_skip: True if entries may be invalid; each sequence's valid steps come first then, the others hold zeros.
     """
     over_time = Sequences(
         network_state=None,
@@ -134,7 +138,7 @@ def cut_rollout(xp: Any, tree: Any, valid: Any, length: int, may_skip: bool) -> 
 
     Args:
         xp: Array namespace.
-        tree: Of such leaves.
+        tree: Tree of leaves ``[T, B, ...]``.
         valid: ``[T, B]`` bool.
         length: L.
         may_skip: See ``make_sequences``.
@@ -146,7 +150,7 @@ def cut_rollout(xp: Any, tree: Any, valid: Any, length: int, may_skip: bool) -> 
         return xp.reshape(xp.moveaxis(chunks, 0, 1), (length, time // length * batch, *rest))
 
     if may_skip:
-        # A gradient of 0 at an entry that does not count is NaN where the entry is.
+        # At an entry that is NaN even a gradient of 0 becomes NaN.
         tree = select(xp, valid, tree, tree_map(xp.zeros_like, tree))
     tree = tree_map(cut, tree)
     if may_skip and length > 1:
@@ -161,7 +165,7 @@ def minibatch_indices(random: Any, xp: Any, key: Any, num_sequences: int, config
 
 
 def take_sequences(xp: Any, sequences: Sequences, index: Any) -> Sequences:
-    """The sequences at ``index``."""
+    """Sequences at the positions in ``index``."""
     state = tree_map(lambda x: xp.take(x, index, axis=0), sequences.network_state)
     rest = tree_map(lambda x: xp.take(x, index, axis=1), sequences._replace(network_state=None))
     return rest._replace(network_state=state)

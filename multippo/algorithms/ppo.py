@@ -103,7 +103,7 @@ class Run:
     def _begin(self, initial: TrainingState | None) -> None:
         """Sets all but the arrays to the state before the first iteration."""
         self.key, self.iteration, self.step = self.engine.random.key(self.config.seed), 0, 0
-        # Of the evaluation after the last finished iteration, and whether one is still to be made.
+        # Return of the evaluation after the last finished iteration, and whether that evaluation is still to be made.
         self._eval_return: float | None = None
         self._eval_due = False
         if initial is not None:
@@ -118,9 +118,9 @@ class Run:
             self._eval_due = initial.eval_due and self.evaluator is not None
         self.planned_steps = planned_steps(self.ppo, initial)
         self._set_next_checkpoint()
-        # Iterations before this call; after which one the network was given the weights, and the state to be saved.
+        # Iterations before this call, at the last update of the network's weights, and at the last save.
         self._began_at, self._shown_at, self._saved_at = self.iteration, self.iteration, -1
-        # True while the state is being consumed, by donated buffers or in place; and a copy of it, if that may be long.
+        # True while a call consumes the state, by donated buffers or in place; and a copy for calls that may be long.
         self._consumed, self._kept, self._call_seconds = False, None, 0.0
         self._replay_warned = False
         self.eval_history: list[dict[str, float]] = []
@@ -132,7 +132,7 @@ class Run:
             _LOG.warning(finished(self.step, self.iteration, self.ppo))
         with self._saving_whatever_comes() as interrupt:
             while self._iterations_left or self._eval_due:
-                owed = self._eval_due  # since the run that this one goes on from
+                owed = self._eval_due  # left over by the run that this one continues
                 if not owed:
                     metrics, failed = self._roll_out_and_update(interrupt)
                     self._log(metrics)
@@ -203,7 +203,7 @@ class Run:
 
         @contextlib.contextmanager
         def rollout() -> Generator[None]:
-            """Stepped from Python, a rollout leaves the state as it is."""
+            """Surrounds a rollout stepped from Python, which leaves the state as it is and may be given up."""
             with interrupt.abandonable():
                 self._consumed = False
                 yield
@@ -224,7 +224,7 @@ class Run:
 
     def _log(self, logged: list[dict[str, float]]) -> None:
         for metrics in logged:
-            if "iteration" in metrics:  # not of an evaluation
+            if "iteration" in metrics:  # an evaluation's metrics have none
                 self.final_metrics = metrics
                 deviation = metrics.get("ratio/first_max_dev", 0.0)
                 if deviation > _REPLAY_TOLERANCE and not self._replay_warned:
@@ -308,7 +308,11 @@ class Run:
     # -- values that are not finite
 
     def _count_unsound_starts(self, initial: TrainingState | None) -> int:
-        """Counts the first episodes that started with a value that is not finite and were started again."""
+        """Counts the first episodes that were reset again for a value that is not finite.
+
+        Raises:
+            NonFiniteError: If there is one and ``PPOConfig.nonfinite`` is "stop".
+        """
         if initial is not None and self.env.functional:
             return 0
         count, leaf, env = unsound_starts(self.state.env_state)
@@ -321,7 +325,7 @@ class Run:
         return count
 
     def _not_finite(self, report: dict[str, Any]) -> NonFiniteError:
-        """Saves the state, which is the one before the iteration, and names the value that is not finite."""
+        """Saves the state from before the iteration, and returns an error that names the value that is not finite."""
         params = self.engine.named_params(self.state.learner.params)
         leaf, where = first_not_finite(report, self.env.num_envs, params, self.engine.xp)
         state = self.snapshot()

@@ -16,7 +16,7 @@ LogFn = Callable[..., None]
 
 
 def readable(report: dict[str, Any]) -> dict[str, float]:
-    """An iteration's metrics as floats, sums turned into means."""
+    """Metrics of an iteration as floats, sums turned into means."""
     metrics = {
         name: float(value)
         for name, value in report.items()
@@ -33,16 +33,16 @@ def readable(report: dict[str, Any]) -> dict[str, float]:
 
 
 def callback(name: str, function: Any, words: str, counts: tuple[int, ...]) -> Callable[[Any, int], Any] | None:
-    """A function of a value and the step, which calls the user's with as many of the two as it takes.
+    """Function of a value and the step that calls the user's with as many of the two as that takes.
 
     Args:
-        name: What the user calls it.
-        function: As the user passed it, or None.
-        words: What it is called with, for an error.
-        counts: How many arguments it may take.
+        name: Name of the argument, for an error.
+        function: The user's function, or None.
+        words: Description of its arguments, for an error.
+        counts: Possible numbers of its arguments.
 
     Raises:
-        TypeError: If it is not a function, or takes another number of arguments.
+        TypeError: If ``function`` is not a function, or takes another number of arguments.
     """
     if function is None:
         return None
@@ -79,7 +79,7 @@ def first_not_finite(report: dict[str, Any], num_envs: int, params: list[tuple[s
         params: The parameters from before the iteration with their names, in the engine's order.
         xp: Array namespace.
     """
-    # A bad parameter makes everything bad that the network does, and the environment what it is given.
+    # A bad parameter spoils all outputs of the network, and with its actions the environment's.
     for name, leaf in params:
         if not bool(xp.all(xp.isfinite(leaf))):
             return f"{_PARAMETER} {name}", ""
@@ -129,7 +129,7 @@ def remedy(leaf: str, nonfinite: str) -> str:
 
 
 def replay_warning(deviation: float, iteration: int) -> str:
-    """Warning of a network that does not repeat its rollout in replay."""
+    """Text of the warning of a network that does not repeat its rollout in replay."""
     return (
         f"Before any update the ratio of new to old likelihood was off by {deviation:.2g} in iteration {iteration}: "
         "replayed, the network does not repeat what it did in the rollout. A module draws its noise afresh, writes to "
@@ -139,10 +139,10 @@ def replay_warning(deviation: float, iteration: int) -> str:
 
 
 def zero_gradient_warning(metrics: dict[str, float]) -> str | None:
-    """Likely causes if no gradient of a run's first iteration was other than exactly zero; None if one was.
+    """Text of the warning of gradients that are all exactly zero in a run's first iteration; None if one is not.
 
     Args:
-        metrics: Of that iteration.
+        metrics: Metrics of that iteration.
     """
     if metrics["gradient/norm"] != 0.0 or not metrics["update/minibatches"]:
         return None

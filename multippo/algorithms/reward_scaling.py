@@ -35,7 +35,7 @@ _TINY = 1e-12
 
 
 def initial_scale(xp: Any, zeros: Any, rewards: Any) -> Any:
-    """The scale before the first reward.
+    """Scales before the first reward.
 
     Args:
         xp: Array namespace.
@@ -50,8 +50,8 @@ def scale_rewards(xp: Any, scales: Any, transition: Transition, discount: float)
     """Folds a rollout into the moments, and divides its rewards by the standard deviation of the discounted return.
 
     ``G_t = r_t + discount G_{t-1}``, from 0 in each episode. The divisor is ``max(std(G), |mean(G)| / 10)``:
-    where all returns are nearly the same, it is their size that counts, and the mean scaled return is at most 10. It
-    does not depend on the unit of the rewards.
+    where all returns are nearly the same, their size counts, and the mean scaled return is at most 10. The scaled
+    rewards do not depend on the unit of the rewards.
 
     Args:
         xp: Array namespace.
@@ -69,7 +69,7 @@ def scale_rewards(xp: Any, scales: Any, transition: Transition, discount: float)
 
 def _folded(xp: Any, old: RewardScale, reward: Any, transition: Transition, discount: float) -> RewardScale:
     valid, counted = transition.valid, transition.counted
-    # A reward that is not finite stops the run; spread to others, it would have the wrong step named.
+    # A reward that is not finite stops the run; spread to other steps, it would be reported at a wrong one.
     reward_t = xp.where(counted & xp.isfinite(reward), reward, xp.zeros_like(reward))
     going = xp.where(transition.done, xp.zeros_like(reward), xp.ones_like(reward))
     # The sum stands still over a step that is not valid: the step before has reset it.
@@ -113,15 +113,15 @@ def divisors(xp: Any, scales: Any, rewards: Any) -> dict[str, Any]:
 def clip_rewards(xp: Any, transition: Transition, reach: float) -> tuple[Any, Any]:
     """Clips rewards to ``[-reach, reach]``, as OpenAI Baselines' VecNormalize does after scaling.
 
-    One that is not finite stays, since it stops the run.
+    A reward that is not finite stays, since it stops the run.
 
     Args:
         xp: Array namespace.
         transition: Rollout with rewards in the network's floating-point type.
-        reach: Above 0.
+        reach: Bound, above 0.
 
     Returns:
-        The clipped rewards, and which part of those that count was clipped.
+        The clipped rewards, and the share that was clipped of those that count.
     """
 
     def clip(reward: Any) -> Any:

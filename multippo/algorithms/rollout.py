@@ -1,11 +1,11 @@
-"""Rollouts: acting in the environments, and storing what replay needs.
+"""Rollouts: acting in the environments, and storing all that replay needs.
 
 Two drivers produce the same ``Transition``. Where the engine can trace the environment (JAX with a functional one), the
 whole rollout is one scan. Otherwise Python steps the environment, and the network acts in one compiled call a step.
 
 The order of events in a step is the same in both: the network acts under the carry ``state_t``; the environment steps;
 where an episode was truncated, the final observation is valued under the carry from *before* the reset; where one
-ended, the carry is reset; where the step was not valid, the carry stays what it was.
+ended, the carry is reset; where the step was not valid, the carry stays as before.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ def programmes_for(kind: type, engine: Any, definition: Any, env: Env, mode: str
     Args:
         kind: The class.
         engine: The network's engine.
-        definition: From ``engine.split``.
+        definition: The network's structure, from ``engine.split``.
         env: The environments.
         mode: ``TrainConfig.compile``.
         more: All else that is compiled in.
     """
     around = structure(env) if is_traced(engine, env) else stepped_structure(env)
-    # Launches are recorded with the addresses of one network's parameters.
+    # CUDA graphs record the addresses of one network's parameters, so no other network may share them.
     own = identity(definition) if mode == "reduce-overhead" else None
     return programmes_of(kind, engine, engine.float_dtype, engine.structure(definition), around, mode, own, *more)
 
@@ -98,9 +98,9 @@ class Actor:
     Args:
         engine: The network's engine.
         env: The environments.
-        definition: From ``engine.split``.
+        definition: The network's structure, from ``engine.split``.
         mode: ``TrainConfig.compile``.
-        programmes: Shared with actors of networks and environments of the same structure, and of the same mode.
+        programmes: Programmes shared with actors of the same mode, for networks and environments of equal structure.
     """
 
     def __init__(self, engine: Any, env: Env, definition: Any, mode: str, programmes: Programmes | None = None) -> None:
@@ -113,26 +113,26 @@ class Actor:
         self._example_extras: Any = None
 
     def act_untraced(self, params: Any, variables: Any, state: Any, obs: Any) -> tuple[Any, Any, Any]:
-        """One step of the network, for callers that compile it themselves: next carry, output, snapshots."""
+        """Next carry, output and snapshots of one step of the network, for callers that compile the step."""
         out = self.engine.merge(self.definition, params, variables)(state, obs)
         if not isinstance(out.output, PPONetworkOutput):
             check_acts(out.output, "acting in an environment")
         return out.next_state, out.output, out.rollout_extras
 
     def draw_ahead(self, params: Any, variables: Any, state: Any, obs: Any, num_steps: int) -> Any:
-        """The carry with the noise of a rollout drawn in one call."""
+        """Carry with the noise of ``num_steps`` steps, drawn in one call."""
         if self._example_extras is None:  # a sampler learns the noise's shape from what it emitted once
-            # Not by ``act``, which would be compiled for this one call without noise drawn.
+            # ``act`` would be compiled for this one call without noise drawn.
             self._example_extras = self.act_untraced(params, variables, state, obs)[2]
         network = self.engine.merge(self.definition, params, variables)
         return network.draw_ahead(state, self._example_extras, num_steps)
 
     def value_untraced(self, params: Any, variables: Any, state: Any, obs: Any) -> Any:
-        """The value estimates of an observation."""
+        """Value estimates of an observation."""
         return self.engine.merge(self.definition, params, variables)(state, obs).output.value_estimates
 
     def settle_untraced(self, params: Any, variables: Any, before: Any, after: Any, done: Any, valid: Any) -> Any:
-        """The carry of the next step: reset where an episode ended, held where the step was not valid."""
+        """Carry of the next step: reset where an episode ended, held where the step was not valid."""
         network = self.engine.merge(self.definition, params, variables)
         state = reset_where(network, done, after)
         return select(self.engine.xp, valid, state, before) if self.env.may_skip else state
@@ -144,7 +144,7 @@ class Rollouts:
     Args:
         engine: The network's engine.
         env: The environments.
-        definition: From ``engine.split``.
+        definition: The network's structure, from ``engine.split``.
         length: T.
         mode: ``TrainConfig.compile``.
     """
@@ -161,7 +161,7 @@ class Rollouts:
         return collect(self._actor, params, variables, network_state, env_state, self._length, self._length)
 
     def _score(self, params: Any, variables: Any, network_state: Any, env_state: EnvState) -> tuple[Any, EnvState, Any]:
-        """``_play`` that returns of the transition what an evaluation counts."""
+        """Runs ``_play``; of the transition it returns the parts that an evaluation counts."""
         network_state, env_state, seen, _ = self._play(params, variables, network_state, env_state)
         return network_state, env_state, (seen.rewards, seen.done, seen.valid, seen.broken)
 
@@ -177,11 +177,11 @@ def collect(
 ) -> Rollout:
     """Acts for ``length`` steps; see ``unroll_env``. Keeps the carry before every ``sequence_length``-th step.
 
-    The environment's starts are the caller's to refresh: a program that drew them itself would compile the reset again,
-    which takes as long as the step.
+    The caller refreshes the environment's starts: drawn in here they would have the reset compiled again, which takes
+    as long as the step.
     """
     driver = _scan if is_traced(actor.engine, actor.env) else _step
-    # A carry made of parameters (a trained initial state) is data to the loss, as every later one is.
+    # A carry made of parameters (a trained initial state) is constant to the loss, as all later carries are.
     network_state = actor.engine.stop_gradient(network_state)
     return driver(actor, params, variables, network_state, env_state, length, sequence_length)
 
@@ -284,7 +284,7 @@ def _exchange(engine: Any, env: Env) -> tuple[Any, Any, Any]:
         return engine.from_jax, engine.from_jax, engine.to_jax
     return (
         functools.partial(tree_map, engine.asarray),
-        # On the host: what the network does not read now goes to its device at the end, all steps in one copy.
+        # Kept on the host: arrays that the network does not read now go to its device at the end, in one copy.
         functools.partial(tree_map, np.array),
         functools.partial(tree_map, engine.to_numpy),
     )

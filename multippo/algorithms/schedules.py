@@ -16,7 +16,7 @@ class Coefficients(NamedTuple):
     """Values of the schedules in an iteration.
 
     Attributes:
-        learning_rate: The learning rate; under ``lr_schedule="adaptive_kl"`` the share of the current one to take.
+        learning_rate: Learning rate; under ``lr_schedule="adaptive_kl"`` the share of the current one to take.
         entropy_weight: Weight of the entropy; 0 where ``PPOConfig.entropy_weight`` is None.
     """
 
@@ -25,7 +25,7 @@ class Coefficients(NamedTuple):
 
 
 def compiled_in(config: PPOConfig) -> PPOConfig:
-    """The settings that are part of what is compiled; those of the schedules, which are its arguments, left out.
+    """Settings that are compiled in; those of the schedules, whose values are arguments, have their defaults.
 
     >>> short, long = (PPOConfig(total_steps=n, learning_rate=1 / n) for n in (100, 1000))
     >>> compiled_in(short) == compiled_in(long)
@@ -44,7 +44,7 @@ def compiled_in(config: PPOConfig) -> PPOConfig:
 
 
 def planned_steps(config: PPOConfig, state: TrainingState | None) -> int:
-    """Planned steps before a run: ``TrainingState.planned_steps`` of the state it goes on from, or 0."""
+    """Planned steps before a run: ``TrainingState.planned_steps`` of its initial state, or 0."""
     if state is None:
         return 0
     known = state.planned_steps
@@ -62,16 +62,16 @@ def iterations_left(config: PPOConfig, planned_steps: int) -> int:
 
 
 def coefficients_at(config: PPOConfig, iteration: float) -> Coefficients:
-    """All schedules at an iteration counted from 0; a fraction after iterations of another size."""
+    """Values of all schedules at an iteration, counted from 0; a fraction after iterations of another size."""
     return Coefficients(learning_rate_at(config, iteration), entropy_weight_at(config, iteration))
 
 
 def learning_rate_at(config: PPOConfig, iteration: float) -> float:
-    """The learning rate of an iteration, counted from 0: the same for all its epochs and minibatches.
+    """Learning rate of an iteration, counted from 0: the same for all its epochs and minibatches.
 
     ``linear``: ``lr (1 - i / N)``; ``cosine``: ``lr (1 + cos(pi i / N)) / 2`` (Loshchilov and Hutter, 2017, without
     restarts); N is the number of iterations in the run, so a run continued with more ``total_steps`` goes on as one
-    planned like that from the start. Never below 0. During a warm-up of n iterations all of it times
+    planned like that from the start. Never below 0. During a warm-up of n iterations the rate is multiplied by
     ``(i + 1) / (n + 1)``.
 
     For ``adaptive_kl`` the share of the rate that the warm-up leaves: 1 without or after one.
@@ -89,7 +89,7 @@ def learning_rate_at(config: PPOConfig, iteration: float) -> float:
 
 
 def entropy_weight_at(config: PPOConfig, iteration: float) -> float:
-    """The weight of the entropy in an iteration, counted from 0; ``linear`` as for the learning rate.
+    """Weight of the entropy in an iteration, counted from 0; ``linear`` as for the learning rate.
 
     0 where ``PPOConfig.entropy_weight`` is None.
     """
@@ -102,11 +102,11 @@ def _progress(config: PPOConfig, iteration: float) -> float:
 
 
 def adapt_learning_rate(xp: Any, config: PPOConfig, learning_rate: Any, kl: Any) -> Any:
-    """The learning rate of the next iteration under ``lr_schedule="adaptive_kl"``; see ``PPOConfig.desired_kl``.
+    """Learning rate of the next iteration under ``lr_schedule="adaptive_kl"``; see ``PPOConfig.desired_kl``.
 
     Args:
         xp: Array namespace.
-        config: ``desired_kl``, and the bounds.
+        config: Settings: ``desired_kl``, and the bounds of the rate.
         learning_rate: Scalar array.
         kl: Mean approximate KL divergence of the iteration's minibatches, a scalar array. Where it is NaN the rate
             stays.

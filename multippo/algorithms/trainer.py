@@ -25,9 +25,9 @@ from multippo.trees import named_leaves, tree_map, tree_structure
 
 
 class RunState(NamedTuple):
-    """State of a run between two iterations. On an engine that donates buffers it must not be read after the call.
+    """State of a run between two iterations; not to be read after a call on an engine that donates buffers.
 
-    A teacher is in it in distillation only. Its parameters go through an iteration unchanged.
+    A teacher is part of it in distillation only, and its parameters go through an iteration unchanged.
     """
 
     learner: LearnerState
@@ -44,13 +44,13 @@ class Trainer:
     stepped from Python, and the update is one compiled call.
 
     Args:
-        network: The network; its engine decides.
+        network: The network in training, on the engine to compute with.
         env: The environments.
-        config: With ``num_envs`` set.
+        config: Settings, with ``num_envs`` set.
         sequence_length: L.
-        iterations_per_call: How many iterations one call of ``run`` takes at most.
+        iterations_per_call: Largest number of iterations in one call of ``run``.
         mode: ``TrainConfig.compile``.
-        teacher: In distillation; None for PPO.
+        teacher: The teacher of a distillation; None for PPO.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Trainer:
     ) -> None:
         self.engine, self.network, self.env, self.config = network.engine, network, env, config
         self.sequence_length, self.teacher = sequence_length, teacher
-        # One engine can't compile a teacher of another.
+        # A teacher on another engine can't be part of one compiled iteration.
         self.traced = is_traced(self.engine, env) and not (teacher is not None and teacher.abroad)
         self.iterations_per_call = iterations_per_call if self.traced else 1
         self.definition = self.engine.split(network).definition
@@ -92,7 +92,7 @@ class Trainer:
         # Traced once for its shapes and for its content.
         self._inlined = programmes.compiled(self, Trainer._iteration, jit)
         self._finish_call = programmes.compiled(self, Trainer._finish, consuming)
-        # Compiled by itself where the environment is traced, but the iteration is not.
+        # With a teacher abroad the rollout alone is compiled.
         apart = is_traced(self.engine, env) and not self.traced
         self._act = programmes.compiled(self, Trainer._rollout, jit) if apart else self._rollout
 
@@ -109,18 +109,22 @@ class Trainer:
         return LearnerState(split.params, split.variables, optimizer_state, rate)
 
     def initial_episodes(self, rewards: Any) -> EpisodeState:
-        """The sums before the first step; ``rewards`` for their structure."""
+        """Sums of the episodes before the first step, in the structure of ``rewards``."""
         zeros = self.engine.zeros((self.env.num_envs,))
         scale = initial_scale(self.engine.xp, zeros, rewards) if self.config.scale_rewards else None
         return EpisodeState(zeros, zeros + 0, scale)
 
     def start(self, fresh: Any, initial: TrainingState | None, roots: Any) -> RunState:
-        """The state before the first iteration, with which the network, and a teacher, have been checked.
+        """State before the first iteration; the network and a teacher are checked on its observation.
 
         Args:
             fresh: A carry of the network for every environment.
             initial: The state to continue from.
-            roots: ``[2]`` keys, for the environment's resets and for noise.
+            roots: Two keys, for the environment's resets and for noise.
+
+        Raises:
+            ValueError: If the network, a teacher or ``initial`` does not fit the environment.
+            TypeError: If the network or its output is of the wrong type.
         """
         engine, random, env = self.engine, self.engine.random, self.env
         iteration = 0 if initial is None else initial.iteration
@@ -152,17 +156,17 @@ class Trainer:
             if env.functional:
                 network_state, episodes = initial.network_state, engine.snapshot(initial.episodes)
             elif episodes.scale is not None:
-                # The episodes are new, what is known about the size of returns is not.
+                # The episodes are new, but the moments of returns are those learnt before.
                 known = initial.episodes.scale
                 zeroed = tree_map(lambda new, old: old if old.ndim == 0 else new, episodes.scale, known)
                 episodes = episodes._replace(scale=engine.snapshot(zeroed))
-        # Copies, since buffers are consumed, each once. Only a traced environment's state is.
+        # Copies, since a call consumes the buffers; of environments' states only those of traced ones.
         env_state = engine.snapshot(env_state) if self.traced else env_state
         learner = self.initial_learner(initial)
         return RunState(learner, engine.snapshot(network_state), env_state, episodes, teacher)
 
     def export(self, state: RunState, copied: Callable[[Any], Any]) -> dict[str, Any]:
-        """The fields of a ``TrainingState`` with arrays, those that a later iteration changes through ``copied``."""
+        """Fields of a ``TrainingState`` with arrays; ``copied`` copies those that a later iteration changes."""
         learner, teacher = state.learner, state.teacher
         return {
             "definition": self.definition,
@@ -187,11 +191,11 @@ class Trainer:
         """Runs one iteration for each entry of the schedules (at most ``iterations_per_call``).
 
         Args:
-            state: Consumed.
+            state: State to start from, which the call consumes.
             keys: ``[N, 2]``, one key for each iteration.
-            coefficients: N of them, numbers.
-            stepping: Entered around a rollout stepped from Python, which an exception may end without harm to the
-                state.
+            coefficients: Schedules' values of each of the N iterations.
+            stepping: Makes the context of a rollout stepped from Python, which an exception may end without harm to
+                the state.
 
         Returns:
             The new state, and each iteration's metrics as host numbers.
@@ -202,7 +206,7 @@ class Trainer:
             scheduled = self._stack_coefficients(coefficients + coefficients[-1:] * missing)
             keys = engine.xp.concat([keys, engine.xp.repeat(keys[-1:], missing, axis=0)], axis=0) if missing else keys
             active = engine.asarray([True] * count + [False] * missing)
-            # Drawn out here, where the reset is compiled already.
+            # Drawn outside the compiled call, since the reset has been compiled already.
             drawn = [self.env.draw_starts(self.engine.random.split(key, 2)[0]) for key in keys[:count]]
             state, stacked = self._call(state, self._stack(drawn + drawn[-1:] * missing), keys, scheduled, active)
             host = tree_map(engine.to_numpy, stacked)
@@ -262,7 +266,7 @@ class Trainer:
             learner, state.episodes, transition, starts, network_state, env_state.obs, update_key, coefficients
         )
         new = RunState(learner, network_state, env_state, episodes, teacher)
-        # The learner has kept its state already; the rest goes back to before the bad value too.
+        # The learner itself keeps its state at a bad value; the rest goes back here.
         keep = metrics["nonfinite/any"]
         back = self.engine.tree_map(
             lambda a, b: self.engine.xp.where(keep, b, a), new._replace(learner=None), state._replace(learner=None)

@@ -32,7 +32,7 @@ class Transition(NamedTuple):
             0 elsewhere. Keyed like the value estimates.
         broken: Above 0 where the step gave a value that is not finite, below 0 where the start after it did (see
             ``EnvState``); None if it is not known.
-        targets: In distillation, what replay is given in place of ``rollout_extras``: the teacher's samples.
+        targets: The teacher's samples, which a distillation replays in place of ``rollout_extras``; else None.
     """
 
     obs: Any

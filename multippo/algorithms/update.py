@@ -27,8 +27,9 @@ class LearnerState(NamedTuple):
     Attributes:
         params: The trained arrays.
         variables: The tracked arrays.
-        optimizer_state: Of the engine's optimiser.
-        learning_rate: Scalar array, of the next iteration, under ``lr_schedule="adaptive_kl"``; else None.
+        optimizer_state: State of the engine's optimiser.
+        learning_rate: Learning rate of the next iteration, a scalar array, under ``lr_schedule="adaptive_kl"``; else
+            None.
     """
 
     params: Any
@@ -42,14 +43,14 @@ class Learner:
 
     Args:
         engine: The network's engine.
-        definition: From ``engine.split``.
+        definition: The network's structure, from ``engine.split``.
         config: Coefficients and sizes.
         sequence_length: L.
-        may_skip: Whether entries may be invalid.
+        may_skip: True if entries may be invalid.
         mode: ``TrainConfig.compile``.
-        statistics_apart: Leave the statistics to the caller.
-        teacher: In distillation, whose loss takes the place of PPO's.
-        programmes: Shared with learners like this one in all the above.
+        statistics_apart: True to leave the statistics to the caller.
+        teacher: The teacher of a distillation, whose loss takes the place of PPO's; None for PPO.
+        programmes: Programmes shared with learners that are alike in all the above.
     """
 
     def __init__(
@@ -83,8 +84,8 @@ class Learner:
     ) -> tuple[Any, Any]:
         """Values ``[T, B]`` of a rollout's observations under the current weights, and ``[B]`` after its last step.
 
-        The carry is replayed from before the rollout; the last observation is valued under the carry that the rollout
-        itself had come to, as every training sequence starts from a stored one.
+        The carry is replayed from before the rollout; the last observation is valued under the stored carry, as every
+        training sequence starts from a stored one.
         """
         network = self.engine.merge(self.definition, params, variables)
         values = replay(network, tree_map(lambda x: x[0], starts), transition).value_estimates
@@ -111,20 +112,20 @@ class Learner:
         coefficients: Coefficients,
         last: tuple[Any, Any] | None = None,
     ) -> tuple[LearnerState, dict[str, Any]]:
-        """One update from one rollout.
+        """Updates parameters and statistics on one rollout.
 
         Args:
-            state: What is updated.
+            state: State before the update.
             transition: The rollout, ``[T, B, ...]``, with rewards in the network's floating-point type.
-            starts: Carries before every L-th step.
+            starts: Carries ``[T / L, B, ...]`` before every L-th step.
             v_last: Value ``[B]`` of the observation after the last step (a tree, like the rewards).
-            key: For the minibatches' order.
-            coefficients: Scalar arrays.
+            key: Key of the minibatches' order.
+            coefficients: Values of the schedules, scalar arrays.
             last: Carry and observation after the last step, for ``PPOConfig.recompute_advantages``.
 
         Returns:
-            The new state, unchanged if the run must stop for a value that is not finite, in the rollout, a loss or a
-            gradient; and metrics.
+            The new state and metrics; the state is the old one if the run must stop for a value that is not finite, in
+            the rollout, a loss or a gradient.
         """
         xp, config = self.engine.xp, self.config
         rate = coefficients.learning_rate
@@ -166,7 +167,7 @@ class Learner:
         params, optimizer_state = self.optimizer.restore(kept, params, optimizer_state, failed)
         next_rate = state.learning_rate
         if next_rate is not None:
-            # While the rate is held down by a warm-up, the policy's small moves say nothing about it.
+            # A warm-up holds the rate down, so the policy's small moves are no reason to raise it.
             stays = failed | (rate < next_rate)
             next_rate = xp.where(stays, next_rate, adapt_learning_rate(xp, config, next_rate, kl))
         metrics = {**metrics, **bad, "nonfinite/any": failed, "learning_rate": rate}
@@ -176,7 +177,7 @@ class Learner:
         return new if self._statistics_apart else self.with_statistics(new, transition, failed), metrics
 
     def with_statistics(self, state: LearnerState, transition: Transition, failed: Any) -> LearnerState:
-        """Returns the state with statistics that have moved by a rollout, unless ``failed`` holds."""
+        """State with statistics moved by a rollout, or left as they are where ``failed`` holds."""
         valid, extras = transition.valid if self.may_skip else None, transition.rollout_extras
         variables = self.engine.update_statistics(self.definition, state.params, state.variables, extras, valid, failed)
         return state._replace(variables=variables)
@@ -249,15 +250,15 @@ class Learner:
 
         def search() -> Any:
             wrong = [~xp.all(xp.isfinite(leaf)) for _, leaf in self.engine.named_params(grads)]
-            return first_true(xp, xp.stack(wrong)) if wrong else none  # of a network that is frozen as a whole
+            return first_true(xp, xp.stack(wrong)) if wrong else none  # a network frozen as a whole has no gradient
 
-        # Only gradients of a norm that is not finite are searched.
+        # Searched only where the norm is not finite, since looking at every leaf takes time.
         return self.engine.cond(~xp.isfinite(norm), search, lambda: none)
 
     def _not_finite(self, transition: Transition, v_last: Any) -> dict[str, Any]:
-        """For each leaf of a rollout, the first row of ``[T * B]`` that is not finite, or -1.
+        """First row of ``[T * B]`` that is not finite, or -1, by name of each leaf of a rollout.
 
-        Final observations, and the one after the last step, are not stored; their values report them.
+        Final observations, and the one after the last step, are not stored; their values stand for them.
         """
         xp, output, found = self.engine.xp, transition.network_output, {}
         trees = {"observation": transition.obs, "reward": transition.rewards}
@@ -278,9 +279,9 @@ class Learner:
         return found
 
     def _broken(self, transition: Transition) -> dict[str, Any]:
-        """For each leaf, the first row of ``[T * B]`` with a broken step that the run must stop at, or -1.
+        """First row of ``[T * B]`` with a broken step that the run must stop at, or -1, by name of each leaf.
 
-        A step broken here and there is an accident. If it is every environment's, the fault is the task's.
+        Broken steps of a few environments are accidents; if every environment has one, the fault is the task's.
         """
         xp, codes = self.engine.xp, transition.broken
         if codes is None:

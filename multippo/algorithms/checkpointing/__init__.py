@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run is made of, in a directory of plain arrays and JSON that every engine reads.
+"""Checkpoints: the whole state of a run, in a directory of plain arrays and JSON that every engine reads.
 
 Format 1 is a directory with these files and no others; a reader follows no link, takes no file name from a file, and
 executes nothing:

@@ -94,7 +94,7 @@ def save_checkpoint(
         eval_due=training_state.eval_due,
         **{name: getattr(training_state, name) for name in _COUNTS},
     )
-    write_manifest(manifest)  # refuses what JSON can't hold before anything is written
+    write_manifest(manifest)  # raises before anything is written, if JSON can't hold config or extra
     files = {
         WEIGHTS: portable_split(network, training_state.params, training_state.variables),
         OPTIMIZER: _moments(training_state, network),
@@ -126,12 +126,12 @@ def _carry(state: TrainingState, engine: Any) -> dict[str, np.ndarray]:
     leaves |= {**leaves_by_path(state.episodes, "episodes"), "key": state.key}
     arrays = {name: engine.to_numpy(leaf) for name, leaf in leaves.items()}
     arrays |= {f"teacher/{index}": leaf for index, leaf in enumerate(state.teacher_carry or [])}
-    # The words of a key are 32-bit on one engine and 64-bit on another; in a file they are of one kind.
+    # The words of a key are 32-bit on one engine and 64-bit on another; files hold one kind.
     return {name: array.astype(np.int64) if array.dtype == np.uint32 else array for name, array in arrays.items()}
 
 
 def _environment(env_state: Any) -> dict[str, np.ndarray] | None:
-    """State of a functional environment; None of a host environment, whose ``internal`` is empty."""
+    """Arrays of a functional environment's state, by path; None for a host environment, whose ``internal`` is empty."""
     if isinstance(env_state, SavedEnvState):
         return dict(env_state.read(None))
     return None if env_state is None or env_state.internal == () else read_env_state(env_state)
@@ -155,8 +155,8 @@ class Checkpoint:
     """A checkpoint on the disk.
 
     Attributes:
-        path: Its directory.
-        manifest: Everything but its arrays: ``step``, ``iteration``, ``backend``, ``config``, ``extra``, ….
+        path: Directory of the checkpoint.
+        manifest: Everything but the arrays: ``step``, ``iteration``, ``backend``, ``config``, ``extra``, ….
     """
 
     path: Path
@@ -167,7 +167,7 @@ class Checkpoint:
         return self._read(WEIGHTS)
 
     def arrays(self) -> dict[str, dict[str, np.ndarray]]:
-        """All that is stored, by part (``weights``, ``optimizer``, ``carry``, ``environment``) and name."""
+        """All stored arrays, by part (``weights``, ``optimizer``, ``carry``, ``environment``) and name."""
         files = (WEIGHTS, OPTIMIZER, CARRY, *([ENVIRONMENT] if self.manifest.environment else []))
         return {file.partition(".")[0]: self._read(file) for file in files}
 
@@ -175,12 +175,14 @@ class Checkpoint:
         """Writes parameters and statistics alone into a network.
 
         Raises:
-            ValueError: If they do not fit.
+            ValueError: If the network has others, or others' shapes.
+            DamagedCheckpointError: If the file of weights is not what was saved.
+            FileNotFoundError: If the file of weights is missing.
         """
         load_portable(network, self._read(WEIGHTS, to_portable(network), "parameter or statistic"))
 
     def restore(self, network: Any, env: Env | None = None) -> TrainingState:
-        """Writes parameters and statistics into a network, and returns everything; see ``load_checkpoint``."""
+        """Writes parameters and statistics into a network, and returns the whole state; see ``load_checkpoint``."""
         engine, manifest = network.engine, self.manifest
         own = to_portable(network)
         weights = self._read(WEIGHTS, own, "parameter or statistic")
@@ -188,7 +190,7 @@ class Checkpoint:
         network_state, episodes, key, teacher_carry = self._read_carry(network)
         env_state: Any = None
         if manifest.environment:
-            self._read(ENVIRONMENT)  # finds damage before the network is changed
+            self._read(ENVIRONMENT)  # damage must be found before the network is changed
             env_state = SavedEnvState(lambda like: self._read(ENVIRONMENT, like, "part of the environment's state"))
             env_state = env_state if env is None else env_state.restore(env)
         load_portable(network, weights)
@@ -217,12 +219,12 @@ class Checkpoint:
     def _read_moments(self, network: Any, own: Mapping[str, np.ndarray]) -> list[dict[Any, np.ndarray]]:
         trained = {name: leaf for name, leaf in network.engine.leaves(network).items() if leaf.trained}
         like = {f"{moment}/{name}": own[name] for moment in MOMENTS for name in trained}
-        # Earlier versions stored no moments of frozen parameters on torch; they are zeros.
+        # Earlier versions stored no moments of frozen parameters on torch; such moments are zeros.
         frozen = {name for name, _ in network.engine.named_params(network.engine.split(network).variables)} & {*trained}
         known = self._read(OPTIMIZER) if frozen else like
         like = {name: like[name] for name in like if name in known or name.partition("/")[2] not in frozen}
         arrays = self._read(OPTIMIZER, like, "moment")
-        # In the parameter's own order of memory: a fused optimiser walks both at once.
+        # Laid out in the parameter's own order of memory: a fused optimiser walks both at once.
         return [
             {
                 leaf.native_path: np.array(
@@ -235,7 +237,7 @@ class Checkpoint:
 
     def _read_carry(self, network: Any) -> tuple[Any, Any, Any, list[np.ndarray] | None]:
         engine, num_envs, count = network.engine, self.manifest.num_envs, self.manifest.teacher_leaves
-        # One environment's carry shows structure, shapes and types; none of full size is made before the file fits.
+        # One environment's carry shows structure, shapes and types, and costs little if the file does not fit.
         example = network.initialize_state(1)
         carry = leaves_by_path(example, "network_state")
         try:
@@ -250,7 +252,7 @@ class Checkpoint:
         for name in sums:
             like[name] = ArrayType(() if name.rpartition(".")[2] in _SCALARS else (num_envs,), float_dtype)
         arrays = self._read(CARRY, like, "carry")
-        # In the leaf's own type, which NumPy may lack.
+        # Cast on the engine, since NumPy may lack the leaf's type.
         restored = [engine.xp.astype(engine.asarray(arrays[name]), leaf.dtype) for name, leaf in carry.items()]
         return (
             optree.tree_unflatten(optree.tree_structure(example), restored),
@@ -309,9 +311,9 @@ def _find(path: Path) -> Path:
 
 
 def describe(episodes: EpisodeState) -> dict[str, Any]:
-    """The structure of the sums of episodes, as JSON.
+    """Structure of the sums of episodes, as JSON.
 
-    ``null`` is None, ``"array"`` a leaf, and an object with one entry a node: its kind, and what it holds.
+    ``null`` is None, ``"array"`` a leaf, and an object with one entry a node: its kind, and its contents.
 
     Raises:
         TypeError: If rewards are in another tree than one of dicts with string keys, lists and tuples.
@@ -333,10 +335,10 @@ def _described(scale: Any) -> Any:
 
 
 def rebuild(description: Any) -> EpisodeState:
-    """The sums that ``describe`` wrote down, with ``"array"`` for each leaf.
+    """Sums of episodes that ``describe`` described, with ``"array"`` for each leaf.
 
     Raises:
-        ValueError: If it describes something else.
+        ValueError: If ``description`` is of anything else.
     """
     match description:
         case {"EpisodeState": {"reward": "array", "length": "array", **rest}} if rest.keys() <= {"scale"}:
@@ -362,7 +364,7 @@ def _rebuilt(description: Any) -> Any:
 
 
 def leaves_by_path(tree: Any, root: str) -> dict[str, Any]:
-    """The leaves of a tree by their paths, in the tree's order.
+    """Leaves of a tree by their paths, in the tree's order.
 
     >>> leaves_by_path({"a": [1.0, None, 2.0]}, "x")
     {"x['a'][0]": 1.0, "x['a'][2]": 2.0}

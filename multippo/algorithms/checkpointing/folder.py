@@ -1,4 +1,4 @@
-"""``CheckpointFolder``: saves a run's checkpoints and removes old ones."""
+"""``CheckpointFolder``, which saves a run's checkpoints and removes old ones."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class CheckpointFolder:
                 self.error = None
                 self._remove_others(directory)
             except OSError as error:
-                # An error without a number is not the disk's: something else is in the checkpoint's place.
+                # Without a number the error is not the disk's: something else is in the checkpoint's place.
                 if error.errno is None or not self._continues:
                     raise
                 self.error = error
@@ -104,11 +104,11 @@ class CheckpointFolder:
                 _LOG.warning("The checkpoint of step %d was not saved: %s. %s; the run goes on.", step, error, last)
 
     def latest(self) -> Path | None:
-        """The checkpoint of the highest step."""
+        """Path of the checkpoint of the highest step; None if there is none."""
         return latest_checkpoint(self.path)
 
     def best(self) -> Path | None:
-        """The checkpoint of the best evaluation; None if none was made at one."""
+        """Path of the checkpoint of the best evaluation; None if none was made at one."""
         return best_checkpoint(self.path)
 
     def _remove_others(self, saved: Path) -> None:

@@ -36,15 +36,15 @@ class Manifest:
     Attributes:
         step: Environment steps taken.
         iteration: Iterations finished.
-        backend: The engine that wrote it.
+        backend: Name of the engine that wrote the checkpoint.
         num_envs: Environments trained in.
         optimizer_count: Steps of the optimiser.
-        learning_rate: Of the next iteration, where no schedule but the run itself decides on it.
-        environment: True if the environment's state is in it.
-        episodes: Structure of ``TrainingState.episodes``, as ``checkpoint.describe`` writes it down.
-        config: What was stored as config, as JSON has it.
-        extra: What was stored beside it.
-        teacher_leaves: Arrays of a teacher's carry, in a distillation; else None.
+        learning_rate: Learning rate of the next iteration under ``lr_schedule="adaptive_kl"``; else None.
+        environment: True if the environment's state is stored.
+        episodes: Structure of ``TrainingState.episodes``, in the form of ``checkpoint.describe``.
+        config: Settings stored for readers, in the form of JSON.
+        extra: More that was stored for readers.
+        teacher_leaves: Number of arrays in a teacher's carry, in a distillation; else None.
         planned_steps: See ``TrainingState``.
         eval_return: See ``TrainingState``.
         eval_due: See ``TrainingState``; None in checkpoints without.
@@ -69,15 +69,15 @@ class Manifest:
 
 
 def write_manifest(manifest: Manifest) -> str:
-    """The text of the file.
+    """Text of the file of a manifest.
 
     Raises:
-        TypeError: If ``config`` or ``extra`` holds what JSON can't, or too much.
+        TypeError: If JSON can't hold ``config`` or ``extra``, or the text would be too long to read.
     """
     head = {"format": FORMAT, "format_version": FORMAT_VERSION, "multippo_version": __version__}
     try:
         text = json.dumps({**head, **dataclasses.asdict(manifest)}, indent=2) + "\n"
-        parse_json(text)  # refuses NaN, the keys 1 and "1", a number beyond 64 bits
+        parse_json(text)  # raises for NaN, the keys 1 and "1", a number beyond 64 bits
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"config and extra of a checkpoint must be what JSON can hold: {error}.") from error
     if len(text) > LIMIT:
@@ -86,12 +86,12 @@ def write_manifest(manifest: Manifest) -> str:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Reads and checks the file.
+    """Reads and checks the manifest of a checkpoint's directory.
 
     Raises:
-        DamagedCheckpointError: If it is damaged, or not a checkpoint's.
-        ValueError: If it is of a later format.
-        FileNotFoundError: If it is missing.
+        DamagedCheckpointError: If the file is damaged, or not a checkpoint's.
+        ValueError: If the file is of a later format.
+        FileNotFoundError: If the file is missing.
     """
     file = directory / MANIFEST
     try:
@@ -117,7 +117,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def step_directory(directory: Path, step: int) -> Path:
-    """The directory of a step's checkpoint in a directory of checkpoints."""
+    """Directory of a step's checkpoint in a directory of checkpoints."""
     return directory / f"step_{step:012d}"
 
 
@@ -134,12 +134,12 @@ def step_directories(directory: str | os.PathLike[str]) -> list[Path]:
 
 
 def latest_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
-    """The checkpoint of the highest step among the ``step_…`` in a directory."""
+    """Checkpoint of the highest step among the ``step_…`` in a directory; None if there is none."""
     return next((path for path in step_directories(directory) if (path / MANIFEST).is_file()), None)
 
 
 def read_steps(directory: str | os.PathLike[str]) -> list[tuple[Path, Manifest]]:
-    """The checkpoints in a directory with their descriptions, the highest step first; unreadable ones are left out."""
+    """Checkpoints in a directory with their manifests, the highest step first; unreadable ones are left out."""
     found: list[tuple[Path, Manifest]] = []
     for path in step_directories(directory):
         with contextlib.suppress(ValueError, OSError):
@@ -154,5 +154,5 @@ def best_first(checkpoints: Iterable[tuple[Path, Manifest]]) -> list[Path]:
 
 
 def best_checkpoint(directory: str | os.PathLike[str]) -> Path | None:
-    """The checkpoint of the best evaluation among the ``step_…`` in a directory; None if none was made at one."""
+    """Checkpoint of the best evaluation among the ``step_…`` in a directory; None if none was made at one."""
     return next(iter(best_first(read_steps(directory))), None)

@@ -1,7 +1,7 @@
 """Named arrays in safetensors files, read only where name, shape and kind are the expected ones.
 
 Kinds of numbers that NumPy itself does not know (bfloat16, 8-bit floats) are stored as float32, which holds each of
-their values exactly; readers cast to the type of their own array.
+these numbers exactly; readers cast to the type of their own array.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STORED = {
 }
 """Names of NumPy's kinds of numbers by those of safetensors."""
 _KINDS = {"b": "truth values", "i": "integers", "u": "integers", "f": "floats", "V": "floats"}
-"""By NumPy's letters; other packages' types of floats have the one for raw bytes."""
+"""Kinds of numbers by NumPy's letters; other packages' types of floats have the letter for raw bytes."""
 _MOST_SHOWN = 100
 
 
@@ -43,9 +43,10 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
         The file's SHA-256, in hexadecimal digits.
 
     Raises:
-        TypeError: If one holds no numbers.
+        TypeError: If one does not hold numbers or truth values.
+        OSError: If the disk is full, read-only, ….
     """
-    # Not save_file, whose files only their owner may read.
+    # save_file would make files that only their owner may read.
     content = save({name: _storable(name, array) for name, array in arrays.items()})
     with create(path) as file:
         file.write(content)
@@ -55,19 +56,19 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
 def read_tensors(
     path: Path, like: Mapping[str, Any] | None = None, *, what: str = "array", sha256: str | None = None
 ) -> dict[str, np.ndarray]:
-    """Reads arrays.
+    """Reads the arrays of a file, by name.
 
     Args:
         path: The file.
-        like: Something of the expected shape and type (or None for any) by the name of every array; an array is cast to
-            that type within its kind. None as a whole takes what there is.
-        what: What error messages call an array.
-        sha256: What ``write_tensors`` returned; None if it is not known.
+        like: Example of the expected shape and type (or None for any) by the name of every array; an array is cast to
+            that type within its kind. None as a whole takes all arrays as they are.
+        what: Word for an array in errors.
+        sha256: Return value of ``write_tensors``; None if it is not known.
 
     Raises:
         ValueError: If a name is missing or left over, or a shape differs.
-        DamagedCheckpointError: If it is not a safetensors file, not the one written, or has another kind of numbers.
-        FileNotFoundError: If it is missing.
+        DamagedCheckpointError: If the file is not safetensors, not the one written, or has another kind of numbers.
+        FileNotFoundError: If the file is missing.
     """
     try:
         with open_to_read(path) as file:
@@ -81,7 +82,7 @@ def read_tensors(
         )
     try:
         entries = deserialize(content)
-        # Of a name that stands twice safetensors takes the last.
+        # Of two arrays with one name safetensors takes the last; parse_json raises.
         parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
     except (SafetensorError, ValueError) as error:
         raise DamagedCheckpointError(f"{path} is not a safetensors file: {error}.") from error
@@ -119,7 +120,7 @@ def _array(path: Path, what: str, entry: Mapping[str, Any], like: Any) -> np.nda
             raise DamagedCheckpointError(
                 f"The {what} in {path} holds integers from {least} to {most}; expected {limits.min} to {limits.max}."
             )
-    with np.errstate(over="ignore"):  # as in any cast, what float32 can't hold becomes infinite
+    with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, as in any cast
         return array.astype(dtype, copy=False)
 
 
@@ -130,5 +131,5 @@ def _storable(name: str, array: np.ndarray) -> np.ndarray:
         if dtype.kind in "OUSMm" or not np.can_cast(dtype, np.float32):
             raise TypeError(f"{name!r} of type {dtype} can't be stored: expected numbers or truth values.")
         dtype = np.dtype(np.float32)
-    # Not ascontiguousarray, which turns a number into a list of one.
+    # ascontiguousarray would turn a number into a list of one.
     return np.asarray(array.astype(dtype, copy=False), order="C")

@@ -17,7 +17,7 @@ __all__ = ["DistillationConfig", "DistillationTrainConfig", "distillation_loss",
 
 
 def __getattr__(name: str) -> Any:
-    # At first use: a run of PPO imports the teacher, and distillation imports that run.
+    # Imported at first use: a run of PPO imports the teacher, and distillation imports that run.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     file = "teacher" if name == "distillation_loss" else "training"

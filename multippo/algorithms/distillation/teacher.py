@@ -1,7 +1,7 @@
 """The teacher of a distillation, which shows its actions on a student's observations.
 
-A teacher has no part in the rollout. It is run over the stored observations afterwards, all steps at once where its
-layers allow, with a carry of its own; so it may as well live on another engine.
+A teacher has no part in the rollout. The stored observations are shown to the teacher afterwards, all steps at once
+where its layers allow, with a carry of its own; so a teacher may be on another engine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from multippo.programmes import identity, programmes_of
 from multippo.trees import named_leaves, select, tree_leaves, tree_map, tree_structure, tree_sum
 
 TargetFn = Callable[[Any, Any], Any]
-"""``target_fn(teacher_extras, student_extras)``, both ``[T, B, ...]``, to a tree like the student's."""
+"""``target_fn(teacher_extras, student_extras)``, both ``[T, B, ...]``, to a tree like ``student_extras``."""
 _REMEDY = (
     "Pass target_fn(teacher_extras, student_extras), which returns student_extras with the samplers' entries replaced "
     "by the teacher's."
@@ -35,12 +35,12 @@ _REMEDY = (
 
 
 class TeacherState(NamedTuple):
-    """Arrays of a teacher during a run, of its engine.
+    """Arrays of a teacher during a run, on its own engine.
 
     Attributes:
-        params: Never written.
-        variables: Never written.
-        carry: One row for each environment; reset where an episode ends, and kept from one rollout to the next.
+        params: Parameters; never written.
+        variables: Variables; never written.
+        carry: Carry ``[B, ...]``, reset where an episode ends, and kept from one rollout to the next.
     """
 
     params: Any
@@ -52,15 +52,15 @@ class Teacher:
     """A frozen network, acting by the mode of its distributions.
 
     Args:
-        network: The teacher; neither it nor its mode are changed.
+        network: The teacher; neither the network nor its mode are changed.
         student: The network to be trained.
         loss: "nll" or "kl".
-        target_fn: Takes the place of the routing by the samplers' places.
-        may_skip: Whether steps may be invalid.
+        target_fn: User's routing of samples, in place of the one by the samplers' places.
+        may_skip: True if steps may be invalid.
 
     Attributes:
         replayed: Definition of the student that the loss evaluates; its parameters are the student's own.
-        structure: A key of all that is compiled in of the teacher and of the student it teaches.
+        structure: Key of all that is compiled in of the teacher and of the student.
     """
 
     def __init__(self, network: Any, student: Any, loss: str, target_fn: TargetFn | None, may_skip: bool) -> None:
@@ -69,7 +69,7 @@ class Teacher:
         self.abroad = self.engine is not self.student_engine
         # Where samples alone are routed, by a function that may expect arrays, no distribution is compared.
         samplers = None if target_fn is not None and loss == "nll" else loss
-        with evaluation_mode(network, True):  # a copy, with the modes that it has now
+        with evaluation_mode(network, True):  # the copy keeps the modes of this moment
             self._acting = measured(network, samplers)
         self._replayed = measured(student, samplers)
         self.replayed = self.student_engine.split(self._replayed).definition
@@ -86,15 +86,15 @@ class Teacher:
         )
 
     def start(self, num_envs: int, key: Any, leaves: list[np.ndarray] | None = None) -> TeacherState:
-        """The state before the first step, or with the carry of which ``carry_leaves`` were kept.
+        """State before the first step, or with the carry that ``carry_leaves`` kept.
 
         Args:
             num_envs: B.
-            key: NumPy words, for the noise of a teacher that has any.
-            leaves: From ``carry_leaves``.
+            key: NumPy words of a key, for the noise of a teacher that has any.
+            leaves: Leaves from ``carry_leaves``; None for a fresh carry.
 
         Raises:
-            ValueError: If they are of another teacher.
+            ValueError: If ``leaves`` are of another teacher.
         """
         random = self.engine.random
         fresh = self.network.initialize_state(num_envs)
@@ -114,20 +114,19 @@ class Teacher:
         return TeacherState(self._split.params, self._split.variables, self.engine.snapshot(carry))
 
     def carry_leaves(self, state: TeacherState) -> list[np.ndarray]:
-        """The carry as copies in NumPy, the same for every engine."""
+        """Leaves of the carry as copies in NumPy, in the same order on every engine."""
         return [np.array(self.engine.to_numpy(leaf)) for leaf in tree_leaves(state.carry)]
 
     def check(self, state: TeacherState, student_carry: Any, obs: Any) -> None:
-        """Runs the teacher on the first observation, and the student on what it would be taught.
+        """Runs the teacher on the first observation, and the student on the teacher's samples.
 
         Args:
-            state: From ``start``.
+            state: The teacher's state, from ``start``.
             student_carry: The student's fresh carry.
             obs: The first observation ``[B, ...]``, in the student's arrays.
 
         Raises:
-            ValueError: If the teacher fails, or what it emits does not fit the student.
-            TypeError: If the teacher does not return a StatefulModuleOutput.
+            ValueError: If the teacher fails, or its samples do not fit the student.
         """
         engine = self.student_engine
         seen = _carried_over(obs, engine, self.engine)
@@ -158,11 +157,11 @@ class Teacher:
         """Runs the teacher over a rollout of the student.
 
         Args:
-            state: The teacher, with its carry before the rollout.
-            transition: ``[T, B, ...]``.
+            state: The teacher's state before the rollout.
+            transition: The rollout, ``[T, B, ...]``.
 
         Returns:
-            The teacher with its carry after it, and the rollout with ``targets``.
+            The teacher's state after the rollout, and the rollout with ``targets``.
         """
         seen = (transition.obs, transition.done, transition.valid)
         carry, lessons = self._look(*state, _carried_over(seen, self.student_engine, self.engine))
@@ -171,7 +170,7 @@ class Teacher:
         return state._replace(carry=carry), transition._replace(targets=targets)
 
     def _look_untraced(self, params: Any, variables: Any, carry: Any, seen: Any) -> tuple[Any, Any]:
-        """The teacher's carry after the rollout, and its snapshots in it."""
+        """Carry of the teacher after the rollout, and its snapshots ``[T, B, ...]``."""
         obs, done, valid = seen
         engine, xp = self.engine, self.engine.xp
         with engine.no_grad():
@@ -188,12 +187,12 @@ class Teacher:
                     return select(xp, valid_t, after, carry), out.rollout_extras
 
                 after, lessons = engine.scan(step, carry, (obs, done, valid), done.shape[0])
-        # Copies, made outside: what was made inside can't be part of a gradient on every engine.
+        # Copied outside ``no_grad``: arrays made inside can't be part of a gradient on every engine.
         return engine.snapshot(after), engine.stop_gradient(engine.snapshot(lessons))
 
 
 def _carried_over(tree: Any, source: Any, target: Any) -> Any:
-    """A tree as arrays of an engine and in its types, copied through NumPy if it is of another engine."""
+    """Tree as arrays and in types of the engine ``target``, copied through NumPy if it is of another engine."""
     if source is target:
         return tree
     zeros = target.zeros((1,))
@@ -216,11 +215,14 @@ def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[An
 
     Args:
         network: The student, measured (see ``networks.recording``); evaluated by its ``unroll``.
-        sequences: ``[L, S, ...]``; ``rollout_extras`` are the teacher's.
+        sequences: Training sequences ``[L, S, ...]``; ``rollout_extras`` are the teacher's.
         loss: "nll" or "kl".
 
     Returns:
-        The scalar loss, and what to log.
+        The scalar loss, and its metrics.
+
+    Raises:
+        ValueError: If a metric or the regularisation loss is of a shape that would broadcast.
     """
     xp = network.xp
     out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)
@@ -234,7 +236,7 @@ def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[An
     targets = optree.tree_leaves(sequences.rollout_extras, is_leaf=is_lesson)
     if loss == "kl":
         metrics["kl/teacher"] = distillation
-    elif out.output.entropies is not None and any(map(is_lesson, targets)):  # distributions to compare theirs with
+    elif out.output.entropies is not None and any(map(is_lesson, targets)):  # targets with distributions
         metrics["kl/teacher"] = mean(tree_sum(out.output.entropies))
     metrics |= mean_metrics(out.metrics, zero, mean)
     return total, LossOutput(metrics)
@@ -245,7 +247,7 @@ def _with_time(tree: Any) -> Any:
 
 
 def _snapshots(network: Any, carry: Any, obs: Any) -> Any:
-    """The snapshots that a network emits on an observation."""
+    """Snapshots that a network emits on an observation."""
     engine = network.engine
     definition, params, variables = engine.split(network)
     programmes = programmes_of(_snapshots, engine, engine.float_dtype, engine.structure(definition))
@@ -266,7 +268,7 @@ def _samples(extras: Any) -> Any:
 
 
 def _check_targets(targets: Any, own: Any) -> None:
-    """Raises unless the result of ``target_fn`` is like the student's snapshots ``[B, ...]``, lessons for samples."""
+    """Raises a ValueError unless ``target_fn`` returned a tree like the student's snapshots, lessons for samples."""
     samples = _samples(targets)
     if tree_structure(samples) != tree_structure(own):
         raise ValueError(
@@ -300,14 +302,14 @@ def plan_route(teacher_extras: Any, student_extras: Any, loss: str) -> TargetFn:
 
     Args:
         teacher_extras: Snapshots ``[B, ...]`` of the measured teacher.
-        student_extras: Snapshots of the measured student.
+        student_extras: Snapshots ``[B, ...]`` of the measured student.
         loss: "nll" or "kl".
 
     Returns:
         A function of the teacher's snapshots and the student's: the latter with the lessons in place of its samples.
 
     Raises:
-        ValueError: If there is no such pairing, or what is paired does not fit.
+        ValueError: If the samplers can't be paired, or those of a pair differ in kind or size.
     """
     teachers, students = _places(teacher_extras), _places(student_extras)
     if not teachers and not students:

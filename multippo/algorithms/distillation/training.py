@@ -211,7 +211,7 @@ def _check(teacher: Any, student: Any, config: Any) -> None:
             "train_distillation needs a DistillationTrainConfig(distillation=DistillationConfig(...)); got a "
             f"{type(config).__name__}."
         )
-    # Of other modules, maybe: with_recording(teacher) is a copy that shares all arrays.
+    # Arrays are compared and not modules: with_recording(teacher) is another module that shares all arrays.
     moved = {id(leaf.holder) for leaf in student.engine.leaves(student).values()}
     shared = [name for name, leaf in teacher.engine.leaves(teacher).items() if id(leaf.holder) in moved]
     if shared:
