@@ -1,1 +1,1 @@
-"""A run's directory: its settings, its files, and how it is loaded, mended, logged and compared."""
+"""A run's directory: its settings, its files, and how it is loaded, resumed and logged."""

@@ -59,13 +59,13 @@ def describe_switches() -> dict[str, str]:
 
 
 def product_bfloat16(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
-    """``product`` of the operands' nearest bfloat16 numbers, summed in float32."""
+    """``x @ kernel`` of the operands' nearest bfloat16 numbers, summed in float32."""
     found = torch.ops.multippo.bfloat16_product(x.reshape(-1, x.shape[-1]), kernel)
     return found.reshape(*x.shape[:-1], kernel.shape[1])
 
 
 def linear_bfloat16(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """``linear`` by ``product_bfloat16``; the bias is added in float32."""
+    """``functional.linear`` by ``product_bfloat16``; the bias is added in float32."""
     y = product_bfloat16(x, weight.T)
     return y if bias is None else y + bias
 
@@ -73,7 +73,7 @@ def linear_bfloat16(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
 def convolve_bfloat16(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: tuple[int, ...]
 ) -> torch.Tensor:
-    """``convolve`` of the operands' nearest bfloat16 numbers, summed in float32."""
+    """``conv2d`` of the operands' nearest bfloat16 numbers, summed in float32; the bias is added in float32."""
     y = torch.ops.multippo.bfloat16_convolution(x, weight, list(stride))
     return y if bias is None else y + bias[:, None, None]
 

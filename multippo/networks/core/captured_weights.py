@@ -1,6 +1,7 @@
-"""Weights that a network's functions know and training does not reach: those of closures, defaults and bound objects.
+"""Weights that a network's functions and objects know and training does not reach, such as those of closures.
 
-A framework finds the weights in a module's attributes. A layer that only a function knows is in none of them.
+A framework finds the weights in a module's attributes. A layer that only a function, or an object that is not a module,
+knows is in none of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _DEPTH = 6
 
 
 def captured_weights(network: Any) -> list[str]:
-    """Describes each function in a network that knows trained weights which training would not reach.
+    """Describes each function or object in a network that knows trained weights which training would not reach.
 
     These are weights that no module of the network holds. Where training runs on copies of the modules, as on JAX, they
     are also those that a module does hold, since a function goes on with the modules that it knows. Nothing is called
@@ -72,11 +73,11 @@ def _is_tracked(item: Any) -> bool:
 def _captured(
     value: Any, name: str, depth: int, used: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, Any, frozenset[str]]]:
-    """Modules and parameters that functions in a value know.
+    """Modules and parameters that functions and objects in a value know.
 
     Args:
         value: An attribute of a module, or what is found in it.
-        name: Its name in the function that knows it; "" outside of any.
+        name: Its name in the function or object that knows it; "" outside of any.
         depth: How many functions, containers and objects it is inside.
         used: Names in the code of that function.
 
@@ -102,8 +103,11 @@ def _captured(
         below = [(free, cell.cell_contents) for free, cell in cells if cell != CellType()]
         parameters = inspect.signature(value, follow_wrapped=False).parameters.values()
         below += [(parameter.name, parameter.default) for parameter in parameters]
-    elif name or callable(value):
-        below = [(f"{name}.{key}".lstrip("."), item) for key, item in getattr(value, "__dict__", {}).items()]
+    else:
+        held = getattr(value, "__dict__", {}).items()
+        # Of an object that no function knows, and that is not called itself, the layers alone.
+        looked_at = [pair for pair in held if name or callable(value) or _is_tracked(pair[1])]
+        below = [(f"{name}.{key}".lstrip("."), item) for key, item in looked_at]
     for inner, item in below:
         yield from _captured(item, inner, depth + 1, used)
 

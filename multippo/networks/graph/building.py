@@ -206,8 +206,8 @@ class Builder(Parent):
 
         Raises:
             RuntimeError: If it was called before.
-            ValueError: If an output is missing, a population has no input or none that comes from an observation, or
-                connections without delay form a cycle.
+            ValueError: If an output is missing, no observation reaches a population, or connections without delay form
+                a cycle.
         """
         self._open("finalize")
         populations, connections = self.held("populations"), self.held("connections")

@@ -57,6 +57,7 @@ HIDING = {
     "method of the layer": lambda layer: layer.initialize_state,
     "object": Calls,
     "attribute of an object": of_namespace,
+    "object that is not a module": lambda layer: types.SimpleNamespace(layer=layer),
 }
 
 
