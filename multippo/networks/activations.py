@@ -3,7 +3,7 @@
 Frameworks disagree at a kink: at 0 ``abs`` has the derivative 1 on JAX and 0 on torch, at its bound ``clip`` has 1/2 on
 JAX and 1 on torch. So no formula through which a gradient flows calls either of them. Throughout the library
 
-* a function that is smooth has its own derivative everywhere, whatever it is put together of;
+* a smooth function has its own derivative everywhere, whatever its parts are;
 * a bound belongs to the inside: there ``clip`` has the derivative 1;
 * arguments of ``minimum`` or ``maximum`` that are equal share the derivative, as they do on either framework;
 * activations have at 0 what torch gives them: ``relu`` 0, ``leaky_relu`` its lower slope, ``elu`` 1.
@@ -23,11 +23,11 @@ _KNOWN = ("jax", "numpy", "torch")
 
 
 def resolve_activation(engine: Any, activation: Activation) -> Callable[[Any], Any] | None:
-    """An activation given by name or as a callable.
+    """The function of an activation given by name or as a callable; None for None.
 
     Raises:
         ValueError: If the name is unknown.
-        TypeError: If it is neither, a class, or a function of another framework's arrays.
+        TypeError: If ``activation`` is neither, a class, or a function of another framework's arrays.
     """
     if isinstance(activation, str):
         return engine.activation(activation)
@@ -48,12 +48,12 @@ def activate(kind: str, activation: Callable[[Any], Any] | None, y: Any) -> Any:
     """``activation(y)``, or ``y`` without one.
 
     Args:
-        kind: The layer, for the error.
-        activation: From ``resolve_activation``.
-        y: The engine's array.
+        kind: Name of the layer in errors.
+        activation: Result of ``resolve_activation``.
+        y: Array of the engine.
 
     Raises:
-        ValueError: If it returns anything but an array of the same shape.
+        ValueError: If ``activation`` returns anything but an array of the same shape.
     """
     if activation is None:
         return y

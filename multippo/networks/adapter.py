@@ -17,10 +17,10 @@ _SAMPLER_KEYS = {"action", "log_likelihood"}
 
 
 class PPOAdapter(Container):
-    """Runs an action port and a value port on the same input and packs what PPO needs.
+    """Runs an action port and a value port on the same input and packs their outputs for PPO.
 
-    The ports need not look at the same part of the input. A critic that sees more than the actor may, for example the
-    simulator's state that a robot will not have:
+    The ports may look at different parts of the input. A critic may see more than the actor, for example a simulator's
+    state that a robot will not have:
 
     >>> import multippo as mp
     >>> rngs = mp.Rngs(0)
@@ -33,11 +33,15 @@ class PPOAdapter(Container):
     ['action', 'value']
 
     Args:
-        ports: A dict of the two, in place of the names below.
-        action: Yields ``{"action", "log_likelihood"}``, as every sampler does, or a tree of such dicts, one for each
-            key of the action space.
-        value: Yields the value estimate ``[B]`` or ``[B, 1]`` (a trailing axis of 1 is squeezed), or a tree of them,
-            one for each key of the reward.
+        ports: Dict of the two ports, in place of the keyword arguments.
+        action: Module that yields ``{"action", "log_likelihood"}``, as every sampler does, or a tree of such dicts, one
+            for each key of the action space.
+        value: Module that yields the value estimate ``[B]`` or ``[B, 1]`` (a trailing axis of 1 is squeezed), or a tree
+            of them, one for each key of the reward.
+
+    Raises:
+        TypeError: If there are other ports, or a port is missing, not a StatefulModule, or of another engine.
+        ValueError: If both a dict and keyword arguments are given.
     """
 
     def __init__(
@@ -93,5 +97,5 @@ class PPOAdapter(Container):
 
 
 def _is_sample(node: Any) -> bool:
-    # The keys of an action space are the user's: two of them may be called like a sample's, but hold samples then.
+    # An action space may have the two keys of a sample, but their entries are samples then.
     return isinstance(node, dict) and set(node) >= _SAMPLER_KEYS and hasattr(node["log_likelihood"], "shape")

@@ -1,8 +1,8 @@
 """Containers: modules made of modules.
 
-All of them share one piece of routing code, ``Parent``, so that state, snapshots, resets, statistics and time all
-go the same way. A container says how inputs reach its children and outputs leave them; it works alike on one step
-(``[B, ...]``) and on many (``[T, B, ...]``), so it touches trailing axes only.
+All containers share one piece of routing code, ``Parent``, so that state, snapshots, resets, statistics and time all
+go the same way. A container defines the way of inputs to its children and of outputs from them; it works alike on one
+step (``[B, ...]``) and on many (``[T, B, ...]``), so it touches trailing axes only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Parent(StatefulModule):
 
     Attributes:
         keys: The children's keys, in order.
-        is_list: State and snapshots are lists in this order; dicts otherwise.
+        is_list: True if state and snapshots are lists in this order, False for dicts.
     """
 
     keys: tuple[Any, ...]
@@ -49,7 +49,7 @@ class Parent(StatefulModule):
 
     @property
     def stepped_children(self) -> frozenset[Any]:
-        """The keys of those children that a replay takes step by step though they could run at once."""
+        """The keys of the children that a replay takes step by step though they could run at once."""
         return frozenset()
 
     def _split(self, tree: Any, what: str = "state") -> dict[Any, Any]:
@@ -100,14 +100,14 @@ class Parent(StatefulModule):
 
 
 class Pass:
-    """One call of a parent, of one step or of many: runs the children and collects what they return.
+    """One call of a parent, of one step or of many, which runs the children and collects their results.
 
     Args:
-        parent: The module whose children are run.
-        state: Its carry.
-        rollout_extras: Its snapshots, or None.
-        done: ``[T, B]`` for many steps, which each child takes before the next child; None for one step.
-        root: The module from which errors give paths, where it is not the parent.
+        parent: Module whose children are run.
+        state: Carry of the parent.
+        rollout_extras: Snapshots of the parent, or None.
+        done: ``[T, B]`` bool for many steps, which each child takes before the next child; None for one step.
+        root: Module from which errors give paths; the parent by default.
     """
 
     def __init__(self, parent: Any, state: Any, rollout_extras: Any, done: Any = None, root: Any = None) -> None:
@@ -117,7 +117,11 @@ class Pass:
         self.outs: dict[Any, StatefulModuleOutput] = {}
 
     def run(self, key: Any, child_input: Any) -> Any:
-        """Runs one child, and returns its output."""
+        """Runs one child, and returns its output.
+
+        Raises:
+            TypeError: If the child returns something else than a ``StatefulModuleOutput``.
+        """
         child, extras = self.children[key], None if self.extras is None else self.extras[key]
         try:
             if self.done is None:
@@ -154,7 +158,7 @@ class Pass:
 
 
 class Container(Parent):
-    """A module whose state and snapshots are those of its children, keyed as the children are.
+    """Base of containers, with state and snapshots keyed as the children are.
 
     A subclass calls ``_adopt`` in its constructor, or holds each child as an attribute of its key's name, and
     implements ``_route``.
@@ -167,7 +171,7 @@ class Container(Parent):
 
         Raises:
             ValueError: If there is not a single child.
-            TypeError: If a child is not a StatefulModule, or of another engine; the error names it.
+            TypeError: If a child is not a StatefulModule, or of another engine; the error names the child.
         """
         named = dict(children) if isinstance(children, Mapping) else dict(enumerate(children))
         kind = type(self).__name__
@@ -231,13 +235,13 @@ def named_children(
     Args:
         kind: Name of the container in errors.
         modules: The positional argument, or None.
-        more: Further ones, of which there must be none.
+        more: Further positional arguments, which are refused.
         keywords: The keyword arguments.
-        example: The right form, for the error.
+        example: Arguments in the right form, for the error.
 
     Raises:
         TypeError: If something else than one dict is given by position.
-        ValueError: If both are given.
+        ValueError: If both a dict and keyword arguments are given.
     """
     if more or not isinstance(modules, Mapping | None):
         raise TypeError(
@@ -255,7 +259,11 @@ class Sequential(Container):
     """Runs layers one after another.
 
     Args:
-        layers: The modules, in order. State and snapshots are lists in the same order.
+        layers: List of modules, in order. State and snapshots are lists in the same order.
+
+    Raises:
+        TypeError: If ``layers`` is not a list, or a layer is not a StatefulModule, or of another engine.
+        ValueError: If the list is empty.
     """
 
     def __init__(self, layers: Iterable[StatefulModule] = (), *more: Any, **named: Any) -> None:
@@ -279,7 +287,17 @@ class Sequential(Container):
 
 
 class _Named(Container):
-    """Base of containers whose children have names."""
+    """Base of containers whose children have names.
+
+    Args:
+        modules: Dict of modules, for names that are not identifiers.
+        **keywords: Modules as keyword arguments.
+
+    Raises:
+        TypeError: If something else than one dict is given by position, or a child is not a StatefulModule, or of
+            another engine.
+        ValueError: If both a dict and keyword arguments are given, or no module.
+    """
 
     def __init__(
         self, modules: Mapping[str, StatefulModule] | None = None, /, *more: Any, **keywords: StatefulModule
@@ -292,7 +310,7 @@ class Parallel(_Named):
 
     Args:
         modules: Dict of modules, for names that are not identifiers.
-        **keywords: The same, as keyword arguments.
+        **keywords: Modules as keyword arguments.
     """
 
     def _route(self, children: Pass, x: Any) -> Any:
@@ -300,13 +318,13 @@ class Parallel(_Named):
 
 
 class Merge(_Named):
-    """Runs named modules on the same input, each of which yields a dict, and joins these to one dict.
+    """Runs named modules that yield dicts on the same input, and joins the dicts to one, without the modules' names.
 
-    Like ``Parallel`` without the level of names: for heads that come from separate networks.
+    Heads that come from separate networks need that; ``Parallel`` keeps the level of names.
 
     Args:
         modules: Dict of modules, for names that are not identifiers.
-        **keywords: The same, as keyword arguments.
+        **keywords: Modules as keyword arguments.
     """
 
     def _route(self, children: Pass, x: Any) -> Any:
@@ -333,7 +351,7 @@ class Concat(_Named):
 
     Args:
         modules: Dict of modules, for names that are not identifiers.
-        **keywords: The same, as keyword arguments.
+        **keywords: Modules as keyword arguments.
     """
 
     def _route(self, children: Pass, x: Any) -> Any:
@@ -351,12 +369,12 @@ class Concat(_Named):
 class Map(_Named):
     """Runs each named module on the entry of its name in a dict input; the output is a dict of their outputs.
 
-    Entries without a module go no further. One sampler for each key of a Dict action space, or one encoder for each
-    sensor where ``Concat`` would join them.
+    Entries without a module go no further. Examples are a sampler for each key of a Dict action space, and an encoder
+    for each sensor, whose outputs ``Concat`` would join.
 
     Args:
         modules: Dict of modules, for names that are not identifiers.
-        **keywords: The same, as keyword arguments.
+        **keywords: Modules as keyword arguments.
     """
 
     def _route(self, children: Pass, x: Any) -> Any:
@@ -368,7 +386,7 @@ def check_entries(kind: str, keys: Iterable[Any], x: Any) -> None:
     """Raises unless an input is a dict with an entry for each of ``keys``.
 
     Raises:
-        TypeError: If it is not a dict.
+        TypeError: If ``x`` is not a dict.
         ValueError: If an entry is missing.
     """
     if not isinstance(x, Mapping):
@@ -381,9 +399,13 @@ class Splitter(StatefulModule):
     """Cuts the last axis into named pieces, in the order of the arguments.
 
     Args:
-        sizes: Features of each piece, as a dict, for names that are not identifiers. Their sum may fall short of the
-            input's; the rest is left out.
-        **keywords: The same, as keyword arguments.
+        sizes: Dict of each piece's number of features, for names that are not identifiers. Features of the input beyond
+            their sum are left out.
+        **keywords: Numbers of features as keyword arguments.
+
+    Raises:
+        TypeError: If something else than one dict is given by position.
+        ValueError: If both a dict and keyword arguments are given, or no size, or one not an integer of at least 1.
     """
 
     def __init__(self, sizes: Mapping[str, int] | None = None, /, *more: Any, **keywords: int) -> None:
@@ -410,11 +432,10 @@ class Splitter(StatefulModule):
 class Residual(Container):
     """Adds a module's input to its output: ``y = x + f(x)`` (He et al., 2016, arXiv:1512.03385, equation 1).
 
-    For several layers wrap them in one: ``Residual(Sequential([...]))``. State and snapshots are lists of one entry,
-    those of ``f``.
+    ``Residual(Sequential([...]))`` wraps several layers. State and snapshots are lists of one entry, those of ``f``.
 
     Args:
-        module: f, with outputs of the shape of its inputs.
+        module: f, a module whose outputs have the shape of its inputs.
 
     Raises:
         TypeError: If ``module`` is not a StatefulModule, or of another engine.

@@ -14,7 +14,7 @@ from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.random import Rngs, check_rngs
 
 Padding = str | tuple[int, int]
-"""Of two axes: "valid", "same", or zeros on each side of the rows and of the columns."""
+"""Padding of two axes: "valid", "same", or numbers of zeros on each side of the rows and of the columns."""
 
 
 class Conv(StatefulModule):
@@ -23,25 +23,26 @@ class Conv(StatefulModule):
     ``y[i, j] = activation(sum_{a, b} x[s i + a, s j + b] @ kernel[a, b] + bias)`` with stride s, on the padded image
     (LeCun et al., 1998, "Gradient-based learning applied to document recognition", section II). Channels come last, as
     gymnasium's images have them. Integers become floating-point numbers of the same value: to see bytes as numbers
-    from 0 to 1, put ``Scale(1 / 255)`` in front. A ``Flattener`` leads from here to dense layers, ``output_shape`` says
-    how many features they get.
+    from 0 to 1, put ``Scale(1 / 255)`` in front. A ``Flattener`` leads to dense layers, ``output_shape`` returns the
+    shape to flatten.
 
     Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output.
-        kernel_size: Height and width of the kernel, or one number for both.
+        in_channels: Number of channels of the input.
+        out_channels: Number of channels of the output.
+        kernel_size: Height and width of the kernel in pixels, or one number for both.
         rngs: Source of the initial kernel.
-        stride: Steps of the kernel down and across, or one number for both.
+        stride: Pixels from one position of the kernel to the next, down and across, or one number for both.
         padding: "valid" for none, so that ``H' = floor((H - kernel) / stride) + 1``; "same" for zeros around the image
             that make ``H' = ceil(H / stride)``, of an odd number the larger half at the bottom and at the right; or
             rows and columns of zeros on each side, or one number for both.
-        activation: A name such as "relu", a callable of the engine's arrays, or None.
+        activation: Name such as "relu", a callable of the engine's arrays, or None.
         kernel_init: Initialiser of the kernel, called with the shape ``(height * width * in, out)``.
-        use_bias: Whether there is a bias, 0 at first.
+        use_bias: True for a layer with a bias, 0 at first.
 
     Raises:
-        ValueError: If a size or the padding is impossible, or the activation unknown.
-        TypeError: If ``rngs`` is not an ``Rngs``.
+        ValueError: If a size or the padding is impossible, the activation unknown, or ``kernel_init`` makes an array of
+            another shape.
+        TypeError: If ``rngs`` is not an ``Rngs``, or another argument of the wrong kind.
     """
 
     def __init__(
@@ -122,5 +123,5 @@ def pad_sizes(size: int, kernel: int, stride: int, padding: str | int) -> tuple[
 
 
 def output_size(size: int, kernel: int, stride: int, padding: str | int) -> int:
-    """Positions of the kernel on one axis: ``floor((size + zeros - kernel) / stride) + 1``; 0 or less if none."""
+    """Number of kernel positions on one axis, ``floor((size + zeros - kernel) / stride) + 1``; 0 or less if none."""
     return (size + sum(pad_sizes(size, kernel, stride, padding)) - kernel) // stride + 1

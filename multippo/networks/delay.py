@@ -14,7 +14,7 @@ from multippo.networks.types import StatefulModule, StatefulModuleOutput
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
 _OWN_TYPES = ("float32", "float64")
-"""Types of leaves that are kept in the engine's own floating-point type."""
+"""Names of types that are kept as the engine's own floating-point type."""
 
 _EXPECTED = "an example of one environment's input, a tree of arrays without a batch axis, such as np.zeros(3)"
 
@@ -22,13 +22,13 @@ _EXPECTED = "an example of one environment's input, a tree of arrays without a b
 class Delay(StatefulModule):
     """The input of ``k`` steps before: ``y_t = x_{t-k}`` within an episode, ``initial_value`` in its first k steps.
 
-    Whatever the input's tree and types, the output has the same; floating-point leaves of 32 and 64 bits are of the
-    engine's own type. The carry holds, for each leaf, the last k inputs ``[B, k, ...]``, the oldest first.
+    The output has the input's tree and types; floating-point leaves of 32 and 64 bits are of the engine's own type. The
+    carry holds, for each leaf, the last k inputs ``[B, k, ...]``, the oldest first.
 
     Args:
         sample_input: Example of one environment's input: a tree of arrays without the batch axis, of which only
             structure, shapes and types are kept.
-        k_steps: k. With 0 the output is the input.
+        k_steps: k in environment steps. With 0 the output is the input.
         initial_value: Output before the episode's first input comes out: a number, or a tree like
             ``sample_input`` of numbers, or of arrays that broadcast to its leaves.
 
@@ -65,7 +65,7 @@ class Delay(StatefulModule):
         return StatefulModuleOutput(held, oldest)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """All steps at once: a shift, in which what comes from an earlier episode gives way to the initial value."""
+        """Shifts all steps at once, with the initial value in place of inputs of an earlier episode."""
         xp, time = self.xp, done.shape[0]
         self._check(xs, 2)
         check_steps("Delay", xs, done)
@@ -91,7 +91,7 @@ class Delay(StatefulModule):
         return self.reset_state(optree.tree_unflatten(self.structure, held))
 
     def reset_state(self, prev_state: Any) -> Any:
-        """The initial value k times: nothing passes from one episode to the next."""
+        """The initial value k times, since nothing passes from one episode to the next."""
         if not self.k_steps:
             return prev_state
         return tree_map(lambda held, start: self.xp.zeros_like(held) + start, prev_state, self._initial(prev_state))

@@ -17,8 +17,8 @@ class Dropout(Drawing):
 
     Each number of the mask m is 1 with probability ``1 - rate``, else 0, drawn for each environment and step from the
     key in the carry; the division keeps the mean. The mask is emitted, ``[B, F]`` bool of the flattened features, and
-    replay uses the stored one, so it drops what the rollout dropped. ``eval()`` switches dropout off (``y = x``),
-    ``train()`` on again.
+    replay uses the stored one, so it drops the same features as the rollout. ``eval()`` switches dropout off
+    (``y = x``), ``train()`` on again.
 
     Args:
         rate: Probability of a 0, in [0, 1).
@@ -40,7 +40,7 @@ class Dropout(Drawing):
         return self._run(state, x, None, rollout_extras)
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """All steps at once: no step's mask depends on another's."""
+        """Runs all steps at once, since no step's mask depends on another's."""
         return self._run(state, xs, done, rollout_extras)
 
     def _run(self, state: RandomState, x: Any, done: Any, kept: Any) -> StatefulModuleOutput:
@@ -61,7 +61,7 @@ class Dropout(Drawing):
         return StatefulModuleOutput(state, output, rollout_extras=kept)
 
     def draw_ahead(self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False) -> RandomState:
-        """The carry with the noise of the next steps; replay needs none, since it has the masks."""
+        """The carry with the noise of the next steps; replay draws none, since it has the masks."""
         if replay or rollout_extras.ndim > 2:  # [T, B, F]: a rollout's
             return state
         return draw_ahead(self, self._draw, state, num_steps, rollout_extras.shape[-1:])

@@ -19,13 +19,13 @@ class Dense(StatefulModule):
     """The framework's dense layer: ``activation(x @ kernel + bias)``.
 
     Args:
-        in_features: Features of the input.
-        out_features: Features of the output.
+        in_features: Number of features of the input.
+        out_features: Number of features of the output.
         rngs: Source of the initial kernel.
-        activation: A name such as "tanh", a callable of the engine's arrays, or None for a linear layer.
-        kernel_init: Initialiser of the kernel ``[in, out]``.
-        bias_init: Initialiser of the bias ``[out]``.
-        use_bias: Whether there is a bias.
+        activation: Name such as "tanh", a callable of the engine's arrays, or None for a linear layer.
+        kernel_init: Initialiser of the kernel ``[in, out]``; ``lecun_normal()`` by default.
+        bias_init: Initialiser of the bias ``[out]``; zeros by default.
+        use_bias: True for a layer with a bias.
 
     Raises:
         ValueError: If a size is not an integer of at least 1, the activation unknown, or an initialiser makes an array
@@ -69,13 +69,14 @@ class LayerNorm(StatefulModule):
     of one row; nothing is shared between environments or steps, and nothing is learnt but ``scale`` and ``bias``.
 
     Args:
-        features: Features of the input.
-        epsilon: Added to the variance, under the square root.
-        use_scale: Whether there is a trained scale, 1 at first.
-        use_bias: Whether there is a trained bias, 0 at first.
+        features: Number of features of the input.
+        epsilon: Number added to the variance, under the square root.
+        use_scale: True for a trained scale, 1 at first.
+        use_bias: True for a trained bias, 0 at first.
 
     Raises:
         ValueError: If ``features`` is not an integer of at least 1, or ``epsilon`` not above 0.
+        TypeError: If a flag is neither True nor False.
     """
 
     def __init__(self, features: int, *, epsilon: float = 1e-5, use_scale: bool = True, use_bias: bool = True) -> None:
@@ -95,23 +96,23 @@ class Lift(StatefulModule):
     """Wraps a stateless native module, or a function, for use in containers: ``y = module(x)``, without a carry.
 
     The parameters are tracked and trained. Their portable names are those of the framework, except for its linear,
-    layer normalisation and (torch) convolution layers, called as multippo's own (``kernel``, ``scale``, ``bias``); a
+    layer normalisation and (torch) convolution layers, named as multippo's own (``kernel``, ``scale``, ``bias``); a
     network that is to change engines is better made of multippo's own layers. In replay the module sees all steps
-    folded into its batch, ``[T * B, ...]``; so rows must not influence one another.
+    folded into its batch, ``[T * B, ...]``, so rows must not influence one another.
 
         Lift(torch.nn.Bilinear(...))    on the engine torch
         Lift(flax.nnx.Einsum(...))      on the engine jax
         Lift(lambda x: x**2)            on either
 
     Args:
-        module: A ``torch.nn.Module`` or ``flax.nnx.Module``, as the active engine is, or a function of arrays (without
-            parameters). It is given the input as it is, a tree of ``[B, ...]`` arrays, and returns such a tree.
+        module: ``torch.nn.Module`` or ``flax.nnx.Module``, as the active engine is, or a function of arrays (without
+            parameters), from the input, a tree of ``[B, ...]`` arrays, to such a tree.
 
     Raises:
-        TypeError: If it is neither, a module or function of another engine, one that is stateful already, one that
-            keeps a state of its own, which a call would write, such as batch normalisation, or that draws noise of its
-            own, such as dropout; on torch also a module whose numbers are of another type than the engine's. What
-            writes or draws in ways that can't be seen before a call, ``check_module`` finds.
+        TypeError: If ``module`` is neither, belongs to another engine, is a StatefulModule, keeps a state of its own,
+            which a call would write, such as batch normalisation, or draws noise of its own, such as dropout; on torch
+            also if its numbers are of another type than the engine's. ``check_module`` finds modules that write or draw
+            in ways that can't be seen before a call.
     """
 
     def __init__(self, module: Any) -> None:
@@ -119,7 +120,7 @@ class Lift(StatefulModule):
             raise TypeError(f"Lift got a {type(module).__name__}, a StatefulModule already; use it as it is.")
         if isinstance(module, type):
             raise TypeError(f"Lift got the class {module.__name__}; expected an instance of it.")
-        # A native module of another engine can be called, too; what makes it one is in its class's ancestry.
+        # A native module of another engine can be called, too, so modules are told by their class's ancestry.
         is_module = any(base.__name__ == "Module" for base in type(module).__mro__)
         self.function = module if callable(module) and not is_module else None
         if self.function is None:
@@ -134,10 +135,11 @@ class Lift(StatefulModule):
             )
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """A tree of ``[B, ...]`` to what the module makes of it.
+        """Runs the module on a tree of ``[B, ...]`` arrays.
 
         Raises:
-            ValueError: If it fails on the input; the error says what that was, and goes back to the framework's own.
+            ValueError: If the module fails on the input; the error describes the input, and the framework's own error
+                is the cause.
         """
         inner = self.core if self.function is None else self.function
         return StatefulModuleOutput(state, call_foreign("Lift", inner, x))

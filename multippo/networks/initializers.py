@@ -1,4 +1,4 @@
-"""Initial weights, drawn on the host from ``multippo.random``, so that one seed gives the same ones on every engine."""
+"""Initial weights, drawn on the host from ``multippo.random``, so that one seed gives equal ones on every engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multippo.arguments import framework_of
 from multippo.random import Rngs, host
 
 Initializer = Callable[[Rngs, tuple[int, ...]], np.ndarray]
-"""Takes a stream of keys and a shape ``[in, out]``; returns float64 values, cast to the engine's type by the layer."""
+"""Function of a stream of keys and a shape ``[in, out]`` to float64 values, which the layer casts to its type."""
 
 
 def lecun_normal(gain: float = 1.0) -> Initializer:
@@ -24,7 +24,7 @@ def lecun_normal(gain: float = 1.0) -> Initializer:
 
 
 def orthogonal(gain: float = 1.0) -> Initializer:
-    """Orthogonal rows or columns, times ``gain`` (Saxe et al., 2014, arXiv:1312.6120)."""
+    """Orthonormal rows or columns, times ``gain`` (Saxe et al., 2014, arXiv:1312.6120)."""
 
     def draw(rngs: Rngs, shape: tuple[int, ...]) -> np.ndarray:
         rows, columns = shape
@@ -48,11 +48,11 @@ def zeros() -> Initializer:
 
 
 def drawn(kind: str, name: str, init: Initializer, rngs: Rngs, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns initial weights, of the shape that the layer needs.
+    """Initial weights from ``init``, of the shape that the layer needs.
 
     Raises:
         TypeError: If ``init`` can't be called, or is a framework's own.
-        ValueError: If it makes an array of another shape.
+        ValueError: If ``init`` makes an array of another shape.
     """
     if not callable(init) or framework_of(init) in ("jax", "torch"):
         of = f" of {framework_of(init)}" if framework_of(init) else ""

@@ -22,7 +22,7 @@ class Normalizer(StatefulModule):
 
     ``y = clip((x - mean) / sqrt(max(M2 / count, epsilon)), -clip, clip)``; before the first update ``y = x``, clipped.
     The statistics move only in ``update_statistics``, by Chan et al.'s merge of batched moments (1979, equations
-    1.4-1.5; Welford's update for batches), so that replay sees the ones the rollout saw.
+    1.4-1.5; Welford's update for batches), so that replay uses those of the rollout.
 
     Integers are normalised as the floating-point numbers of their value. A leaf whose shape is given as None passes
     through as it is and enters no statistic: a mask, or an image of ``uint8`` that ``Scale(1 / 255)`` takes to [0, 1].
@@ -36,7 +36,7 @@ class Normalizer(StatefulModule):
 
     Raises:
         TypeError: If ``shape`` is something else.
-        ValueError: If ``epsilon`` or ``clip`` is not above 0, or there is nothing to normalise.
+        ValueError: If ``epsilon`` or ``clip`` is not above 0, or ``shape`` holds no number to normalise.
     """
 
     def __init__(self, shape: Any, *, epsilon: float = 1e-8, clip: float | None = 10.0) -> None:
@@ -62,7 +62,7 @@ class Normalizer(StatefulModule):
 
     @property
     def variance(self) -> Any:
-        """The (population) variance of every feature; ones before the first update. A dict for tree inputs."""
+        """The (population) variance of every feature, ones before the first update; a dict for tree inputs."""
         found = {name: self._variance(name) for name in self.names}
         return found[""] if self.names == ("",) else found
 
@@ -115,9 +115,9 @@ class Normalizer(StatefulModule):
         delta = batch_mean - mean[...]
         new_m2 = m2[...] + batch_m2 + delta**2 * (before * size / total)
         new_mean = mean[...] + delta * (size / total)
-        # A number whose square overflows would make every later output 0; a feature's moments stay as they were then.
+        # A number whose square overflows would make every later output 0, so that feature's moments stay as they were.
         fits = xp.isfinite(new_m2) & xp.isfinite(new_mean)
-        # The count grows for all, and with it m2, so that the variance stays; it is 1 where nothing is known yet.
+        # The count grows for all features, and m2 with it, so that the variance stays; 1 where nothing is known yet.
         same = xp.where(before > 0, m2[...] * (total / xp.maximum(before, xp.ones_like(before))), total)
         m2[...] = xp.where(fits, new_m2, same)
         mean[...] = xp.where(fits, new_mean, mean[...])
@@ -149,7 +149,7 @@ class Normalizer(StatefulModule):
 
 
 def _named_shapes(shape: Any, name: str = "") -> dict[str, tuple[int, ...] | None]:
-    """The shapes in a tree of them by name, as ``named_leaves`` names the inputs; None for a leaf left alone."""
+    """The shapes in a tree, by the names of ``named_leaves``; None for a leaf left alone."""
     if shape is None and name:
         return {name: None}
     if is_integer(shape, 0):

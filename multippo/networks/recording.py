@@ -1,7 +1,7 @@
 """Copies of a network that share its parameters and compute the same, but show more.
 
-``with_recording`` makes a copy that has every layer's output in its metrics; ``extract_activations`` takes it from
-there. The network itself is left as it is, and nothing in it knows of this.
+``with_recording`` makes a copy that has every layer's output in its metrics; ``extract_activations`` reads the outputs
+from the metrics. The network itself is left as it is.
 
 >>> import numpy as np
 >>> import multippo as mp
@@ -11,9 +11,9 @@ there. The network itself is left as it is, and nothing in it knows of this.
 >>> {layer: tuple(array.shape) for layer, array in mp.extract_activations(out.metrics).items()}
 {0: (5, 4), 1: (5, 2)}
 
-A module of your own is recorded by its output, as every layer is. One whose inner units are not modules records them
-itself: it sets ``self.record_activations = False`` in its constructor, and where it is True it returns metrics with
-a tree of arrays ``[B, ...]`` under ``ACTIVATION_KEY``. ``with_recording`` sets it to True on the copy.
+A module of your own is recorded by its output, as every layer is. A module whose inner units are not modules records
+them itself: its constructor sets ``self.record_activations = False``, and where that is True a call returns metrics
+with a tree of arrays ``[B, ...]`` under ``ACTIVATION_KEY``. ``with_recording`` sets the attribute to True on the copy.
 
 ``measured`` makes a copy by which a student is compared with its teacher, and whose samplers
 
@@ -46,14 +46,14 @@ def with_recording(net: Any) -> Any:
     """A copy of a network that records the output of every layer in its metrics.
 
     The copy is of the same classes, with the same carry, snapshots and output, and *shares* the network's parameters
-    and statistics: it follows a network in training, and writing to one writes to both. Modes are its own:
+    and statistics: it follows a network in training, and writing to one writes to both. Modes are not shared:
     ``with_recording(net).eval()`` leaves ``net`` sampling. A network that records already is copied as it is.
+
+    A ``PopulationGraph`` records the outputs of its populations, and not those of the layers inside them.
 
     Args:
         net: A StatefulModule. Containers hand on their children's records; any other module is recorded as a whole,
-            and those of its children whose metrics it hands on as well.
-
-    Of a ``PopulationGraph`` the outputs of its populations are recorded, and not those of the layers inside them.
+            with the children whose metrics it hands on.
 
     Raises:
         TypeError: If ``net`` is not a StatefulModule.
@@ -94,8 +94,8 @@ def extract_activations(metrics: Any) -> Any:
 
     Returns:
         A nested dict with the keys of the network's carry: positions of a ``Sequential`` as integers, names
-        elsewhere (names that are all digits are taken for positions, too); at each layer its output. Where a module
-        that is not a container has handed on its children's, its own is the entry ``"output"`` beside them. None if
+        elsewhere (names that are all digits are taken for positions, too); at each layer its output. A module that is
+        not a container and hands on its children's outputs has its own under ``"output"`` beside them. None if
         nothing was recorded.
     """
     if not isinstance(metrics, Mapping):
@@ -113,8 +113,8 @@ class Lesson(NamedTuple):
     """A teacher's sample and the distribution it is from.
 
     Attributes:
-        raw_action: The sample before squashing; of a deterministic teacher, its distribution's mode.
-        distribution: The distribution's parameters, under the name of the sampler's class.
+        raw_action: Sample before squashing; the distribution's mode, if the teacher is deterministic.
+        distribution: Parameters of the distribution, under the name of the sampler's class.
     """
 
     raw_action: Any
@@ -132,14 +132,14 @@ def is_lesson(node: Any) -> bool:
 
 
 def measured(network: Any, loss: str | None) -> Any:
-    """A copy of a network with samplers that give and take lessons; shares parameters and statistics.
+    """A copy of a network with samplers that give and take lessons, and with shared parameters and statistics.
 
-    Given a lesson, a sampler with the distribution p' reports KL(p || p') to the teacher's p as its ``entropy``, and as
-    its ``log_likelihood`` with the loss "nll" that of the teacher's sample, log p'(u); with "kl", -KL(p || p').
+    Given a lesson, a sampler with the distribution p' reports KL(p || p') to the teacher's p as its ``entropy``. Its
+    ``log_likelihood`` is that of the teacher's sample, log p'(u), with the loss "nll", and -KL(p || p') with "kl".
 
     Args:
         network: A StatefulModule.
-        loss: "nll" or "kl"; None for a copy whose samplers stay what they are.
+        loss: "nll" or "kl"; None for a copy with unchanged samplers.
     """
     through = {"nll": _compared, "kl": _imitating, None: None}[loss]
 
@@ -173,11 +173,12 @@ def _imitating(sampler: Any, x: Any, extras: Any, run: Run) -> StatefulModuleOut
 
 
 def copied_with(network: Any, make: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:
-    """A copy of a network.
+    """A copy of a network, module by module.
 
     Args:
         network: A StatefulModule.
-        make: Copies one module, native ones included, given the function that copies its children.
+        make: Function of a module, native ones included, and of the function that copies its children; returns the
+            copy.
     """
     copies: dict[int, Any] = {}
 
@@ -194,7 +195,7 @@ def passing_through(module: Any, through: Through) -> type | None:
 
     Args:
         module: A StatefulModule.
-        through: Given the module, its input, snapshots and a function of snapshots that runs it, returns an output.
+        through: Function of the module, its input, snapshots and a function of snapshots that runs it, to an output.
     """
     neutral = type(module).__mro__[1]
     return None if neutral.__dict__.get("_through") is through else _subclass(neutral, through)

@@ -1,6 +1,6 @@
 """Recurrent layers: the framework's own LSTM and GRU cells behind one signature, and a rate network.
 
-The carry of each is a dict of ``[B, hidden]`` arrays, its output the ``h`` in it.
+The carry of each layer is a dict of ``[B, hidden]`` arrays; the output is the carry's ``h``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Recurrent(StatefulModule):
         return take_carry(kind, state, self.entries, (*batch, self.hidden_features))
 
     def initialize_state(self, batch_size: int) -> Any:
-        """The carry of an episode's start."""
+        """The carry at the start of an episode."""
         return self.reset_state(dict.fromkeys(self.entries, self._empty(batch_size)))
 
     def reset_state(self, prev_state: Any) -> Any:
@@ -80,11 +80,11 @@ class LSTM(_Recurrent):
     ``{"h", "c"}``, ``[B, hidden]`` each.
 
     Args:
-        in_features: Features of the input.
-        hidden_features: Units.
+        in_features: Number of features of the input.
+        hidden_features: Number of units.
         rngs: Source of the initial kernels: normal for the input, orthogonal per gate for the recurrence.
-        trainable_initial_state: Learn the carry an episode starts from, instead of zeros. Its gradient comes from the
-            episodes that start inside a training sequence.
+        trainable_initial_state: True for a learnt carry at an episode's start, instead of zeros. The gradient comes
+            from the episodes that start inside a training sequence.
         forget_bias: Initial bias of the forget gate (Jozefowicz et al., 2015).
 
     Raises:
@@ -127,20 +127,20 @@ class GRU(_Recurrent):
 
     With gates r, z, n cut in this order from ``a = x @ input_kernel + bias`` and ``b = h @ recurrent_kernel``:
     ``r = sigmoid(a_r + b_r)``, ``z = sigmoid(a_z + b_z)``, ``n = tanh(a_n + r (b_n + recurrent_bias))`` and
-    ``h' = (1 - z) n + z h``. Cho et al. multiply h by r before the product (their equation 8); this is the form of
+    ``h' = (1 - z) n + z h``. Cho et al. multiply h by r before the product (their equation 8); the form here is that of
     cuDNN and torch, without their recurrent biases of r and z, which would be redundant. The output is ``h'``; the
     carry is ``{"h"}``, ``[B, hidden]``.
 
     Args:
-        in_features: Features of the input.
-        hidden_features: Units.
+        in_features: Number of features of the input.
+        hidden_features: Number of units.
         rngs: Source of the initial kernels: normal for the input, orthogonal per gate for the recurrence.
-        trainable_initial_state: Learn the carry an episode starts from, instead of zeros. Its gradient comes from the
-            episodes that start inside a training sequence.
+        trainable_initial_state: True for a learnt carry at an episode's start, instead of zeros. The gradient comes
+            from the episodes that start inside a training sequence.
 
     Raises:
         ValueError: If a size is not an integer of at least 1.
-        TypeError: If ``rngs`` is not an ``Rngs``.
+        TypeError: If ``rngs`` is not an ``Rngs``, or ``trainable_initial_state`` neither True nor False.
     """
 
     def __init__(
@@ -167,23 +167,24 @@ class RNN(_Recurrent):
 
     ``h' = (1 - 1/tau) h + (1/tau) f(x @ input_kernel + h @ recurrent_kernel + bias)``: the Euler step, of one
     environment step, of a rate network ``tau dh/dt = -h + f(W x + U h + b)`` (Dayan and Abbott, 2001, "Theoretical
-    Neuroscience", equation 7.11). Without a time constant tau is 1, and
-    ``h' = f(...)``. The output is ``h'``; the carry is ``{"h"}``, ``[B, hidden]``.
+    Neuroscience", equation 7.11). Without a time constant tau is 1, and ``h' = f(...)``. The output is ``h'``; the
+    carry is ``{"h"}``, ``[B, hidden]``.
 
     Args:
-        in_features: Features of the input.
-        hidden_features: Units.
+        in_features: Number of features of the input.
+        hidden_features: Number of units.
         rngs: Source of the initial kernels: normal for the input, orthogonal for the recurrence.
-        activation: f: a name such as "tanh", a callable of the engine's arrays, or None for a linear network.
+        activation: f, as a name such as "tanh", a callable of the engine's arrays, or None for a linear network.
         time_constant: tau in environment steps, at least 1: one number, or one for each unit; None for 1.
-        trainable_time_constant: Learn tau, for each unit its own. What is trained is ``leak_logit``, with
-            ``1/tau = sigmoid(leak_logit)``, so that tau stays above 1; it has to start above 1, too.
-        trainable_initial_state: Learn the carry an episode starts from, instead of zeros.
+        trainable_time_constant: True for a learnt tau of each unit. The parameter is ``leak_logit``, with
+            ``1/tau = sigmoid(leak_logit)``, so that tau stays above 1; the initial tau has to be above 1, too.
+        trainable_initial_state: True for a learnt carry at an episode's start, instead of zeros.
 
     Raises:
         ValueError: If a size is not an integer of at least 1, the activation unknown, or a time constant not a number
             or out of range.
-        TypeError: If ``rngs`` is not an ``Rngs``, or a flag neither True nor False.
+        TypeError: If ``rngs`` is not an ``Rngs``, a flag neither True nor False, or ``activation`` neither a name nor a
+            function of the engine's arrays.
     """
 
     def __init__(
@@ -241,7 +242,7 @@ class RNN(_Recurrent):
         return self.product(self.xp.astype(x, kernel.dtype), kernel) + self.bias[...]
 
     def _step(self) -> Any:
-        """The step from a projected input and ``h``; weights are read here, once for all steps."""
+        """The step's function of a projected input and ``h``, which reads the weights once for all steps."""
         kernel, product = self.recurrent_kernel[...], self.product
         function = functools.partial(activate, "RNN", self.activation)
         if not self.leaky:

@@ -1,4 +1,4 @@
-"""The action samplers under one name; they are written in ``multippo.networks.samplers``."""
+"""The action samplers of ``multippo.networks.samplers`` under one name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``summary``: a network as a table: modules, shapes, parameters, and how replay runs them."""
+"""``summary``, a table of a network's modules, shapes, parameters, and ways through replay."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ class ModuleRow:
     """One module of a network.
 
     Attributes:
-        path: Its path, such as ``layers[1].action``; empty for the network itself.
-        kind: Its class.
-        output: Shapes of its output without the batch axis, by leaf; None where no sample was given, or it was not run.
-        num_params: Trained numbers in it and below it.
-        num_variables: Tracked numbers in it and below it.
-        carry: Numbers in its carry, for one environment.
+        path: Path of the module, such as ``layers[1].action``; empty for the network itself.
+        kind: Name of the module's class.
+        output: Shapes of the output without the batch axis, by leaf; None without a sample, or if the module did not
+            run.
+        num_params: Number of trained numbers in the module and below.
+        num_variables: Number of tracked numbers in the module and below.
+        carry: Number of numbers in the carry of one environment.
         replay: "parallel" where a replay runs all time steps at once, "scan" where it goes step by step; "mixed" for
             a module with parts of both kinds.
     """
@@ -46,14 +47,14 @@ class NetworkSummary:
     """Summary of a network; prints as a table.
 
     Attributes:
-        rows: The network and all modules in it, parents before children.
+        rows: Rows of the network and all modules in it, parents before children.
     """
 
     rows: tuple[ModuleRow, ...]
 
     @property
     def num_params(self) -> int:
-        """Trained numbers of the network, each counted once."""
+        """Number of trained numbers of the network, each counted once."""
         return self.rows[0].num_params
 
     def __str__(self) -> str:
@@ -85,11 +86,11 @@ def summary(net: Any, sample_input: Any = None) -> NetworkSummary:
 
     Args:
         net: A StatefulModule.
-        sample_input: Example of one environment's input, a tree of arrays without a batch axis; the network is run on
-            it once. None to leave outputs out.
+        sample_input: Example of one environment's input, a tree of arrays without a batch axis, on which the network
+            is run once; None to leave outputs out.
 
     Raises:
-        TypeError: If ``net`` is not a StatefulModule, or ``sample_input`` not a tree of arrays.
+        TypeError: If ``net`` is not a StatefulModule, or ``sample_input`` not a tree of numbers.
     """
     refuse_other_module("summary", net)
     if sample_input is not None:
@@ -99,7 +100,7 @@ def summary(net: Any, sample_input: Any = None) -> NetworkSummary:
 
 
 def check_sample(taker: str, sample_input: Any) -> None:
-    """Raises a TypeError unless the example of an input that a function got is a tree of numbers."""
+    """Raises a TypeError unless an example of an input is a tree of numbers; ``taker`` names the function."""
     leaves = named_leaves(sample_input)
     unfit = [(name, leaf) for name, leaf in leaves if np.asarray(leaf).dtype.kind not in "fiub"]
     wrong = [f"{leaf!r} at {name!r}" if name else repr(leaf) for name, leaf in unfit]
@@ -111,13 +112,13 @@ def check_sample(taker: str, sample_input: Any) -> None:
 
 
 def _rows(module: Any, path: str, outputs: dict[int, Any], stepped: bool) -> list[ModuleRow]:
-    """The rows of a module and of all below it; ``stepped`` where its parent calls it step by step."""
+    """The rows of a module and of all below; ``stepped`` is True if the parent calls the module step by step."""
     engine = module.engine
     carry = sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(module.initialize_state(1)))
     default = type(module).unroll is StatefulModule.unroll
     steps = stepped or (carry > 0 if default else module.scans_in_replay)
     parent = isinstance(module, Parent)
-    # A module that runs its children itself calls them as often as it is called; a parent hands them all steps.
+    # A module that runs its children itself calls them in each of its own calls; a parent hands them all steps.
     looped = module.stepped_children if parent else frozenset[Any]()
     below: list[ModuleRow] = []
     for name, child in engine.children(module):
@@ -169,7 +170,7 @@ def _outputs(net: Any, sample_input: Any) -> dict[int, dict[str, tuple[int, ...]
 
     watched = copied_with(net, make)
     x = tree_map(batched, sample_input)
-    with engine.no_grad():  # it may be one for acting alone
+    with engine.no_grad():  # the network may be one for acting alone
         engine.shapes(lambda state, x: tuple(watched(state, x)), net.initialize_state(1), x)
     return found
 

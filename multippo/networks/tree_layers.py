@@ -1,4 +1,4 @@
-"""Layers that rearrange trees: take entries out, flatten, scale. None has weights or a carry."""
+"""Layers without weights or a carry that rearrange trees: take entries out, flatten, scale."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Spec = str | int | tuple[str | int, ...] | Callable[[Any], Any] | Mapping[str, A
 
 
 class Filter(StatefulModule):
-    """Takes entries out of a tree; what is not named goes no further.
+    """Takes entries out of a tree; all others go no further.
 
-    What to take is said by a key (``"policy"``), by a path of keys and positions (``("robot", "arm", 0)``), by a
-    function of the whole input, or by a dict of these (nested), of which a dict with the same keys is made.
+    An entry is given by a key (``"policy"``), a path of keys and positions (``("robot", "arm", 0)``), a function of the
+    whole input, or a dict of these (nested), of which a dict with the same keys is made.
 
         Filter("policy")                                     the entry itself
         Filter(state="policy", goal=("privileged", "goal"))  {"state": ..., "goal": ...}
 
     Args:
-        spec: What to take; a dict for keys that are not identifiers.
-        **keywords: The same as a dict, as keyword arguments.
+        spec: Entry or dict of entries to take; a dict for keys that are not identifiers.
+        **keywords: Entries to take, as keyword arguments.
 
     Raises:
-        ValueError: If there is neither or both.
-        TypeError: If a spec is something else, or a dict or path is empty.
+        ValueError: If neither ``spec`` nor keywords are given, or both.
+        TypeError: If a spec is something else, a dict or path is empty, or several specs are given without a name.
     """
 
     def __init__(self, spec: Spec | None = None, /, *more: Any, **keywords: Spec) -> None:
@@ -46,7 +46,7 @@ class Filter(StatefulModule):
         self.spec = _freeze(keywords if spec is None else spec)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """The entries, as they are."""
+        """Takes the entries out of a tree, unchanged."""
         return StatefulModuleOutput(state, _take(self.spec, x))
 
 
@@ -61,7 +61,7 @@ class Flattener(StatefulModule):
         Flattener(preserve_levels=1)    the same  to  {"a": [B, 10], "b": [B, 6]}
 
     Args:
-        preserve_levels: How many levels of dicts, lists and tuples, counted from the top, are kept.
+        preserve_levels: Number of levels of dicts, lists and tuples, counted from the top, that are kept.
 
     Raises:
         ValueError: If ``preserve_levels`` is not an integer of at least 0.
@@ -88,7 +88,7 @@ class Flattener(StatefulModule):
             raise ValueError(
                 f"Flattener got {describe(x)}; expected a tree with at least one array, all with a batch axis."
             )
-        # Not -1: a leaf may hold no number.
+        # Not -1, since a leaf may hold no number.
         sizes = [(leaf.shape[0], math.prod(leaf.shape[1:])) for leaf in leaves]
         flat = [self.xp.reshape(as_float(self, leaf), size) for leaf, size in zip(leaves, sizes, strict=True)]
         return flat[0] if len(flat) == 1 else self.xp.concat(flat, axis=-1)
@@ -98,11 +98,11 @@ class Scale(StatefulModule):
     """Multiplies by a constant: ``y = factor x``, leaf by leaf, in the engine's floating-point type.
 
     Args:
-        factor: A number for every leaf of the input, or a tree (dicts, tuples) of numbers with the input's structure,
+        factor: Number for every leaf of the input, or a tree (dicts, tuples) of numbers with the input's structure,
             in which None leaves a leaf as it is: ``Scale({"camera": 1 / 255, "joints": None})``.
 
     Raises:
-        TypeError: If ``factor`` is neither.
+        TypeError: If ``factor`` is neither, holds no number, or one that is not finite.
     """
 
     def __init__(self, factor: Any) -> None:
@@ -121,7 +121,11 @@ class Scale(StatefulModule):
 
 
 def as_float(module: StatefulModule, x: Any) -> Any:
-    """An array of any number type in the engine's floating-point type."""
+    """An array of any number type in the engine's floating-point type.
+
+    Raises:
+        TypeError: If ``x`` is not an array of the engine.
+    """
     dtype = module.engine.float_dtype
     try:
         return x if x.dtype == dtype else module.xp.astype(x, dtype)
@@ -133,7 +137,7 @@ def as_float(module: StatefulModule, x: Any) -> Any:
 
 
 def _freeze(spec: Any, path: str = "") -> tuple[str, Any]:
-    """A spec as hashable tuples, so that it is part of a module's structure and not of its state."""
+    """A spec as hashable tuples, which are part of a module's structure and not of its state."""
     if isinstance(spec, str | int) and not isinstance(spec, bool):
         return ("path", (spec,))
     if isinstance(spec, tuple | list) and spec and all(isinstance(key, str | int) for key in spec):

@@ -1,4 +1,4 @@
-"""The protocol: what a module of a stateful network is. Read this file to write one.
+"""The protocol of modules of a stateful network. Read this file to write a module.
 
 Legend of axes: ``T`` time, ``B`` environments (batch), ``...`` features.
 
@@ -11,10 +11,10 @@ Two kinds of state, which never mix:
 
 Three phases, distinguished by ``rollout_extras`` alone:
 
-* **rollout**: ``None``; a module that replay needs something from returns its snapshot in ``rollout_extras``, and the
-  rollout stacks the snapshots over time;
+* **rollout**: ``None``; a module returns a snapshot in ``rollout_extras``, if replay needs one, and the rollout stacks
+  the snapshots over time;
 * **loss replay**: the stored snapshot is handed back, so that the stored sample is evaluated under the current weights;
-* **inference**: ``None`` again, and what the module emits is dropped.
+* **inference**: ``None`` again, and the module's snapshot is dropped.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class StatefulModuleOutput(NamedTuple):
     """Result of a call of a module.
 
     Attributes:
-        next_state: The carry after the call; the same structure, shapes and dtypes as the one passed in.
+        next_state: Carry after the call, with the structure, shapes and dtypes of the carry passed in.
         output: Tree of ``[B, ...]`` arrays.
         regularization_loss: ``[B]`` array added to the loss (an entropy bonus is negative), or a number, such as 0.0.
-        metrics: Dict of what to log: arrays, scalar or ``[B]``, or numbers; nested by child in containers.
-        rollout_extras: The snapshot replay needs, mirroring ``state`` in containers; None for nothing.
+        metrics: Dict of values to log: arrays, scalar or ``[B]``, or numbers; nested by child in containers.
+        rollout_extras: Snapshot that replay needs, mirroring ``state`` in containers; None for nothing.
     """
 
     next_state: Any
@@ -63,7 +63,7 @@ def _new_output(
     metrics: dict[str, Any] | None = None,
     rollout_extras: Any = None,
 ) -> Any:
-    # A dict of its own: what one module writes into its metrics must not be in another's.
+    # A new dict: an entry that one module writes into its metrics must not be in another's.
     fields = (next_state, output, regularization_loss, {} if metrics is None else metrics, rollout_extras)
     return tuple.__new__(cls, fields)
 
@@ -76,11 +76,11 @@ class PPONetworkOutput(NamedTuple):
     """Output of a network that PPO can train: the ``output`` of its outermost module.
 
     Attributes:
-        actions: Tree of ``[B, ...]`` arrays, in the coordinates the environment's ``step`` takes.
-        loglikelihoods: ``[B]``, or a tree of ``[B]`` with the actions' keys: log pi(action | obs).
-        value_estimates: ``[B]``, or a tree of ``[B]`` with the rewards' keys: V(obs).
-        entropies: ``[B]``, or a tree of ``[B]`` with the actions' keys: entropy of pi(. | obs), or an estimate; None
-            where it is not known, so that ``PPOConfig.entropy_weight`` can't be set.
+        actions: Tree of ``[B, ...]`` arrays, in the coordinates that the environment's ``step`` takes.
+        loglikelihoods: log pi(action | obs), ``[B]``, or a tree of ``[B]`` with the actions' keys.
+        value_estimates: V(obs), ``[B]``, or a tree of ``[B]`` with the rewards' keys.
+        entropies: Entropy of pi(. | obs) in nats, or an estimate, ``[B]``, or a tree of ``[B]`` with the actions' keys;
+            None where it is not known, so that ``PPOConfig.entropy_weight`` can't be set.
     """
 
     actions: Any
@@ -90,7 +90,7 @@ class PPONetworkOutput(NamedTuple):
 
     @property
     def log_likelihoods(self) -> Any:
-        """The same as ``loglikelihoods``."""
+        """Another name of ``loglikelihoods``."""
         return self.loglikelihoods
 
 
@@ -102,11 +102,11 @@ class StatefulModule(metaclass=StatefulMeta):
     ``Param``, ``Variable``, modules, and lists or dicts of them as attributes; all are tracked.
 
     Class attributes, set on the bound class:
-        engine: The engine this instance lives on.
-        xp: Its array namespace (the array API standard's functions).
-        random: Its random functions, as in ``multippo.random``.
-        scans_in_replay: For a class that overrides ``unroll``: whether it goes step by step all the same. Only
-            ``summary`` asks.
+        engine: Engine of the instance.
+        xp: Array namespace of the engine (the array API standard's functions).
+        random: Random functions of the engine, as in ``multippo.random``.
+        scans_in_replay: True if a class overrides ``unroll`` and goes step by step all the same; only ``summary`` reads
+            this.
 
     Example, running on every engine::
 
@@ -134,8 +134,11 @@ class StatefulModule(metaclass=StatefulMeta):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Gives a class that overrides ``__call__`` alone the default ``unroll``, never an inherited one.
 
-        An inherited parallel ``unroll`` would run the parent's arithmetic in replay. Its ``initialize_state``
-        raises unless it is given a number of environments.
+        An inherited parallel ``unroll`` would run the parent's arithmetic in replay. The class's ``initialize_state``
+        gets a check of its argument, its ``update_statistics`` the argument ``valid``.
+
+        Raises:
+            TypeError: If the class defines ``engine``, ``xp`` or ``random``, names that multippo sets.
         """
         super().__init_subclass__(**kwargs)
         own = cls.__dict__
@@ -154,7 +157,7 @@ class StatefulModule(metaclass=StatefulMeta):
         """Takes one step.
 
         Args:
-            state: Carry, as ``initialize_state`` made it or the last call returned it.
+            state: Carry from ``initialize_state`` or the last call.
             x: Tree of ``[B, ...]`` arrays.
             rollout_extras: None, or in loss replay this module's slice of the stored snapshots.
         """
@@ -169,52 +172,53 @@ class StatefulModule(metaclass=StatefulMeta):
         """The carry at the start of an episode, given the one at the end of the last; same structure and shapes.
 
         The default keeps ``prev_state``, which is right only for a carry that should survive episodes (random keys).
-        Called for all environments at once, on a copy of their carries; the result is used where an episode ended.
+        The method is called for all environments at once, on a copy of their carries; the result is used where an
+        episode ended.
         """
         return prev_state
 
     def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
         """Folds a rollout's stacked snapshots into the module's ``Variable``s.
 
-        Called once for each rollout, after the gradient phase.
+        The method is called once for each rollout, after the gradient phase.
 
         Args:
-            rollout_extras: What this module emitted, stacked to ``[T, B, ...]``.
+            rollout_extras: The module's snapshots, stacked to ``[T, B, ...]``.
             valid: ``[T, B]`` bool, False for entries to leave out; None where all count. A subclass may leave this
                 argument out of its signature; it is then given the valid entries only, as ``[N, 1, ...]``, and not
-                called where there are none. Callers hand ``valid`` on to any child all the same. What takes ``valid``
-                is compiled on JAX, where no shape may depend on it; entries to leave out may hold NaN, so take
-                ``xp.where`` and not a product.
+                called where there are none. Callers hand ``valid`` on to any child all the same. A method that takes
+                ``valid`` is compiled on JAX, where no shape may depend on it; entries to leave out may hold NaN, so
+                take ``xp.where`` and not a product.
         """
         del rollout_extras, valid
 
     def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int, replay: bool = False) -> Any:
-        """The carry with the noise of the next ``num_steps`` steps drawn in one call; never another outcome.
+        """The carry with the noise of the next ``num_steps`` steps drawn in one call; outcomes stay the same.
 
-        Only modules with random carry do anything here; a container passes the call on.
+        Only modules with random carry change anything; a container passes the call on.
 
         Args:
             state: Carry.
-            rollout_extras: What this module emitted at some step, from which a sampler learns the noise's shape.
-            num_steps: How many steps to draw for.
-            replay: Whether the steps are a replay, in which a sampler needs no noise to sample. A replay whose loss
-                weighs the entropy (``PPOConfig.entropy_weight``) asks as a rollout does; a sampler that estimates its
-                entropy then does so from the noise drawn.
+            rollout_extras: Snapshot of the module at any step, which has the shape of a sampler's noise.
+            num_steps: Number of steps to draw for.
+            replay: True for the steps of a replay, in which a sampler needs no noise to sample. A replay whose loss
+                weighs the entropy (``PPOConfig.entropy_weight``) passes False, as a rollout does; a sampler that
+                estimates its entropy then does so from the noise drawn.
         """
         del rollout_extras, num_steps, replay
         return state
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """Takes ``T`` steps. The default scans ``__call__``; override it with something parallel in time.
+        """Takes ``T`` steps, by default with a scan of ``__call__``; an override may be parallel in time.
 
         Args:
             state: Carry before the first step.
             xs: Tree of ``[T, B, ...]`` arrays.
-            done: ``[T, B]`` bool; where True, the carry is reset *after* that step.
+            done: ``[T, B]`` bool, True where the carry is reset *after* the step.
             rollout_extras: Stacked snapshots, or None.
 
         Returns:
-            The carry after the last step, and everything else stacked to ``[T, B, ...]``.
+            Output with the carry after the last step, and everything else stacked to ``[T, B, ...]``.
         """
         from multippo.networks.core.unrolling import scan_unroll
 
@@ -226,15 +230,15 @@ class StatefulModule(metaclass=StatefulMeta):
 
 
 def _takes_valid(update: Callable[..., None]) -> bool:
-    """True if an ``update_statistics``, as its author wrote it, takes ``valid``."""
+    """True if an author's ``update_statistics`` takes ``valid``."""
     parameters = inspect.signature(update).parameters.values()
     return any(p.name == "valid" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
 def _with_mask(update: Callable[..., None]) -> Callable[..., None]:
-    """An ``update_statistics(self, rollout_extras)`` as one that takes ``valid``, and is given the valid entries only.
+    """An ``update_statistics(self, rollout_extras)`` as one that takes ``valid``, so that parents can hand it to all.
 
-    So parents can hand ``valid`` to any module. Without a valid entry it is not called, since the mean of none is NaN.
+    Only valid entries are passed on; without any the method is not called, since the mean of none is NaN.
     """
 
     @functools.wraps(update)
@@ -242,7 +246,7 @@ def _with_mask(update: Callable[..., None]) -> Callable[..., None]:
         if valid is None:
             update(self, rollout_extras)
         elif bool(self.xp.any(valid)):
-            # Boolean indexing: its shape depends on the data, so this path runs outside compiled code.
+            # The shape of boolean indexing depends on the data, so this path runs outside compiled code.
             update(self, tree_map(lambda x: x[valid][:, None], rollout_extras))
 
     return masked

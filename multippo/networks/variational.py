@@ -1,4 +1,4 @@
-"""Variational bottlenecks: a noisy code, and what it costs in information."""
+"""Variational bottlenecks: a noisy code, and its information as a loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST_STD = 1e-6
 
 
 class _Bottleneck(Drawing):
-    """Base of variational bottlenecks: turns an input into a code."""
+    """Base of variational bottlenecks, which turn an input into a code."""
 
     def __init__(self, latent_size: int, rngs: Rngs, kl_weight: float = 1.0, min_std: float = 1e-6) -> None:
         kind = type(self).__name__
@@ -31,7 +31,7 @@ class _Bottleneck(Drawing):
         super().__init__(rngs)
 
     def _encode(self, state: Any, x: Any, done: Any) -> tuple[Gaussian, Any]:
-        """The code's distribution and a sample of it, or its mean; of one step, or of all steps of ``done``."""
+        """The code's distribution and a sample, or the mean, of one step or of all steps of ``done``."""
         check_features(type(self).__name__, x, 2 * self.latent_size)
         random = getattr(state, "random", state)
         self._check_run(random, x, done)
@@ -60,16 +60,16 @@ class VariationalBottleneck(_Bottleneck):
     ``kl_weight sum_i KL(N(mean_i, std_i**2) || N(0, 1))``, ``[B]`` (equation 17 of the paper, for one sample).
 
     The noise comes from a key for each environment in the carry, so a replay repeats it, and the gradient goes through
-    ``z`` to mean and standard deviation. ``eval()`` makes the output the mean, ``train()`` adds the noise again. A mean
-    or a standard deviation that leaves the range of 1e8 is held there, with the gradient at the bound.
+    ``z`` to mean and standard deviation. ``eval()`` makes the output the mean, ``train()`` adds the noise again. Means
+    and standard deviations are held within 1e8, with the gradient at the bound.
 
     Metrics: ``kl`` ``[B]`` in nats, before weighing, and ``std`` ``[B]``, the mean over the code.
 
     Args:
-        latent_size: L, numbers in the code.
+        latent_size: L, the number of numbers in the code.
         rngs: Source of the key.
         kl_weight: Weight of the divergence in the loss.
-        min_std: Added to the softplus; a standard deviation below 1e-6 is taken as 1e-6.
+        min_std: Number added to the softplus; a standard deviation below 1e-6 is taken as 1e-6.
 
     Raises:
         ValueError: If the size is not an integer of at least 1, or a number negative or not finite.
@@ -81,7 +81,7 @@ class VariationalBottleneck(_Bottleneck):
         return self._run(state, x, None)
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once: no step's noise depends on another's."""
+        """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once, since no step's noise depends on another's."""
         return self._run(state, xs, done)
 
     def _run(self, state: RandomState, x: Any, done: Any) -> StatefulModuleOutput:
@@ -101,7 +101,7 @@ class CodeState(NamedTuple):
 
     Attributes:
         random: Key and step count of every environment.
-        previous: ``[B, L]``, the code of the episode's step before; 0 in its first step.
+        previous: Code of the episode's step before, ``[B, L]``; 0 in its first step.
         has_previous: ``[B]`` bool, False before an episode's first step.
     """
 
@@ -118,26 +118,26 @@ class AR1VariationalBottleneck(_Bottleneck):
         kl_weight sum_i KL(N(mean_ti, std_ti**2) || N(a z_{t-1,i}, 1 - a**2)) + ar1_weight mean_i (z_ti - z_{t-1,i})**2
 
     and in the first step of an episode ``kl_weight sum_i KL(N(mean_ti, std_ti**2) || N(0, 1))``. With ``a = 0``, the
-    default, the prior is the standard one throughout and ``ar1_weight`` alone smooths; with ``a > 0`` it is the
+    default, the prior is the standard one throughout and ``ar1_weight`` alone smooths; with ``a > 0`` the prior is the
     stationary autoregressive process whose every code by itself is standard normal (Merel et al., 2019,
-    arXiv:1811.11711, with a = 0.95; there ``ar1_weight`` is 0).
+    arXiv:1811.11711, with a = 0.95 and no ``ar1_weight``).
 
     Metrics: ``kl`` and ``std`` as in ``VariationalBottleneck``, and ``l2_diff`` ``[B]``, the mean squared change, 0 in
     an episode's first step.
 
     Args:
-        latent_size: L, numbers in the code.
+        latent_size: L, the number of numbers in the code.
         rngs: Source of the key.
         kl_weight: Weight of the divergence in the loss.
-        min_std: Added to the softplus; a standard deviation below 1e-6 is taken as 1e-6.
+        min_std: Number added to the softplus; a standard deviation below 1e-6 is taken as 1e-6.
         ar1_weight: Weight of the mean squared change in the loss.
-        backprop_through_time: Whether the loss of a step may also move the code of the step before; if not,
-            ``z_{t-1}`` is a constant in it.
+        backprop_through_time: True if the loss of a step also moves the code of the step before; False makes
+            ``z_{t-1}`` a constant in that loss.
         prior_correlation: a, at least 0 and below 1.
 
     Raises:
         ValueError: If the size is not an integer of at least 1, or a number out of range.
-        TypeError: If ``rngs`` is not an ``Rngs``.
+        TypeError: If ``rngs`` is not an ``Rngs``, or ``backprop_through_time`` neither True nor False.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class AR1VariationalBottleneck(_Bottleneck):
         return self._compared(after, code, z, state.previous, state.has_previous)
 
     def unroll(self, state: CodeState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once: the codes do not depend on one another."""
+        """``[T, B, 2 L]`` to ``[T, B, L]``, all steps at once, since the codes do not depend on one another."""
         xp, (code, z) = self.xp, self._encode(state, xs, done)
         previous = xp.concat((state.previous[None], z[:-1]), axis=0)
         has_previous = xp.concat((state.has_previous[None], ~done[:-1]), axis=0)
@@ -195,7 +195,7 @@ class AR1VariationalBottleneck(_Bottleneck):
         return CodeState(super().initialize_state(batch_size), previous, previous[:, 0] > 0)
 
     def reset_state(self, prev_state: CodeState) -> CodeState:
-        """No code yet; the key goes on."""
+        """The same key, and no code yet."""
         zeros = self.xp.zeros_like
         return CodeState(prev_state.random, zeros(prev_state.previous), zeros(prev_state.has_previous))
 

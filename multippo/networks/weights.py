@@ -1,10 +1,10 @@
 """Weights of a network as NumPy arrays, out and in; and weights that are not trained.
 
-Their portable form has names and layouts that every engine shares. What torch and flax call an array, and how it lies
-in memory, differs from it: torch's ``nn.Linear`` has ``[out, in]`` where a kernel is ``[in, out]``, its recurrent
-layers have two biases where one would do, and flax's linen cells have a kernel for each gate. ``load_torch_state`` and
-``load_flax_state`` make portable arrays of them, by the kind of the layer that takes them; neither framework has to be
-installed for that.
+The portable form of weights has names and layouts that every engine shares. Names and layouts of torch and flax
+differ: torch's ``nn.Linear`` has ``[out, in]`` where a kernel is ``[in, out]``, torch's recurrent layers have two
+biases where one would do, and flax's linen cells have a kernel for each gate. ``load_torch_state`` and
+``load_flax_state`` make portable arrays of such states, by the kind of the layer that takes them; neither framework has
+to be installed for that.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def portable_split(module: Any, params: Any, variables: Any) -> dict[str, np.nda
 
     Args:
         module: A StatefulModule, which is read and not written to: it may be in training meanwhile.
-        params: As ``engine.split`` returns them.
-        variables: Likewise.
+        params: Trained arrays, as ``engine.split`` returns them.
+        variables: Tracked arrays, as ``engine.split`` returns them.
     """
     held = module.engine.native_arrays(params, variables)
     leaves = module.engine.leaves(module).items()
@@ -60,8 +60,8 @@ def refuse_other_state(what: str, state: Any, expected: str) -> None:
 
 
 def _as_kept(value: np.ndarray) -> np.ndarray:
-    # uint32 words (random keys) and int64 ones are the same numbers, bfloat16 those of float32 that torch's are read
-    # as; one type makes files equal.
+    # uint32 words (random keys) and int64 ones are the same numbers, and torch's bfloat16 is read as float32: one type
+    # on all engines makes files equal.
     return value.astype(np.int64) if value.dtype == np.uint32 else _without_extensions(value)
 
 
@@ -70,12 +70,12 @@ def load_portable(module: Any, arrays: Mapping[str, Any]) -> None:
 
     Args:
         module: A StatefulModule.
-        arrays: Array by name. Floating-point types are cast to the module's; counters and keys take integers alone.
+        arrays: Arrays by name. Floating-point types are cast to the module's; counters and keys take integers alone.
 
     Raises:
         ValueError: If a name is missing or left over, a shape differs, or an integer is out of range.
-        TypeError: If ``module`` is not a StatefulModule, or an array holds numbers that the network's can't.
-            Nothing is written after any error.
+        TypeError: If ``module`` is not a StatefulModule, ``arrays`` not a mapping, or an array holds numbers that the
+            network's can't. Nothing is written after any error.
     """
     refuse_other_module("load_portable", module)
     refuse_other_state("load_portable", arrays, "the arrays by name that to_portable returns")
@@ -96,7 +96,7 @@ def numbers(name: str, value: Any) -> np.ndarray:
     """An array of numbers as NumPy's.
 
     Args:
-        name: What an error calls it.
+        name: Name of the array in errors.
         value: An array of any library and on any device, a number, or nested lists of numbers.
 
     Returns:
@@ -104,8 +104,8 @@ def numbers(name: str, value: Any) -> np.ndarray:
         become float32, which holds each of them.
 
     Raises:
-        TypeError: If it is not an array of numbers, or one that can't be read: of ragged lists, sparse, quantised, or
-            without data.
+        TypeError: If ``value`` is not an array of numbers, or can't be read: ragged lists, sparse or quantised arrays,
+            or arrays without data.
     """
     is_tensor = hasattr(value, "detach") and hasattr(value, "layout")
     try:
@@ -118,17 +118,17 @@ def numbers(name: str, value: Any) -> np.ndarray:
     if array.dtype.kind not in "biufc":
         what = type(value).__name__ if array.dtype.kind == "O" and not array.ndim else str(array.dtype)
         raise TypeError(f"{name} holds {what}; expected an array of numbers.")
-    # What is computed from half precision, such as the sum of two biases, is not to be rounded to it.
+    # Numbers computed from half precision, such as the sum of two biases, are not to be rounded to half precision.
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def fitted(name: str, value: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """An array in the shape and type of the one it is to replace.
+    """An array in the shape and type of the array it is to replace.
 
     Args:
-        name: What an error calls it.
-        value: As ``numbers`` returns it.
-        own: The network's array.
+        name: Name of the array in errors.
+        value: Array from ``numbers``.
+        own: Array of the network.
 
     Raises:
         ValueError: If the shapes differ, or integers lie outside what the network's type holds.
@@ -137,7 +137,7 @@ def fitted(name: str, value: np.ndarray, own: np.ndarray) -> np.ndarray:
     if value.shape != own.shape:
         raise ValueError(f"{name} has shape {value.shape} in the weights; the network expects {own.shape}.")
     own_kind = "f" if own.dtype.kind == "V" else own.dtype.kind
-    # An empty list is one of float64, of which no number says otherwise.
+    # An empty list becomes an array of float64, whatever its numbers would have been.
     if value.size and value.dtype.kind not in _KINDS[own_kind]:
         raise TypeError(f"{name} holds {value.dtype} in the weights; the network expects {own.dtype}.")
     if value.size and own_kind in "iu":
@@ -147,13 +147,13 @@ def fitted(name: str, value: np.ndarray, own: np.ndarray) -> np.ndarray:
                 f"{name} holds integers from {least} to {most} in the weights; the network expects {own.dtype}, from "
                 f"{limits.min} to {limits.max}."
             )
-    # What float32 can't hold becomes infinite, as in any cast.
+    # A number that float32 can't hold becomes infinite, as in any cast.
     with np.errstate(over="ignore"):
         return value.astype(own.dtype)
 
 
 def _without_extensions(array: np.ndarray) -> np.ndarray:
-    """The array, or float32 numbers in place of a kind that NumPy does not know itself."""
+    """The array, as float32 if its type is not one of NumPy's own."""
     # Other packages' types have NumPy's letter for raw bytes, whose own type is np.void.
     extension = array.dtype.kind == "V" and array.dtype.type is not np.void
     return array.astype(np.float32) if extension else array
@@ -166,16 +166,16 @@ def _from_tensor(tensor: Any) -> np.ndarray:
 
 
 def freeze(module: Any) -> None:
-    """Keeps a module's parameters as they are in training, until ``unfreeze``.
+    """Excludes a module's parameters from training, until ``unfreeze``.
 
-    Statistics are updated as before. A frozen network is saved and loaded as any other; one that is rebuilt to load it
-    into has to be frozen again. On torch it is ``module.requires_grad_(False)``.
+    Statistics are updated as before. A frozen network is saved and loaded as any other; a network that is rebuilt for
+    loading has to be frozen again. On torch ``freeze`` is ``module.requires_grad_(False)``.
 
     Args:
         module: A StatefulModule, a whole network or a part of one.
 
     Raises:
-        TypeError: If it is something else.
+        TypeError: If ``module`` is not a StatefulModule.
 
     Example:
         >>> import multippo as mp
@@ -189,13 +189,13 @@ def freeze(module: Any) -> None:
 
 
 def unfreeze(module: Any) -> None:
-    """Trains a module's parameters again. In a run that goes on the optimiser's moments of them are zero at first.
+    """Trains a module's parameters again; in a continued run the optimiser's moments of them are zero at first.
 
     Args:
         module: A StatefulModule.
 
     Raises:
-        TypeError: If it is something else.
+        TypeError: If ``module`` is not a StatefulModule.
     """
     refuse_other_module("unfreeze", module)
     module.engine.freeze(module, False)
@@ -204,9 +204,9 @@ def unfreeze(module: Any) -> None:
 _Arrays = dict[str, np.ndarray]
 
 _OWN = {"initial_h", "initial_c", "leak_logit"}
-"""Parameters that no layer of either framework has; they stay as they are."""
+"""Names of parameters that no layer of either framework has, and that loading leaves as they are."""
 _COUNT_LIMIT = 2**60
-"""Bound of a normaliser's count, which is kept in two words."""
+"""Upper bound of a normaliser's count, which is kept in two words of 30 bits."""
 
 
 def load_torch_state(module: Any, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> list[str]:
@@ -225,18 +225,18 @@ def load_torch_state(module: Any, state: Mapping[str, Any], names: Mapping[str, 
     ======================  ================================================================
 
     Args:
-        module: A network, or a single layer.
-        state: Arrays by dotted name, as ``state_dict`` returns them; on any device.
-        names: For each layer to fill, its path in the network (the beginning of its arrays' names in ``to_portable``)
-            and the one in ``state``. None: ``module`` is a single layer and ``state`` is that of its counterpart.
+        module: Network, or a single layer.
+        state: Arrays by dotted name, as ``state_dict`` returns them, on any device.
+        names: Path in ``state`` of each layer to fill, by the layer's path in the network (the beginning of its arrays'
+            names in ``to_portable``). None if ``module`` is a single layer and ``state`` is that of its counterpart.
 
     Returns:
         The names in ``state`` that were not asked for.
 
     Raises:
         ValueError: If a path is missing or not that of a layer, or its arrays do not fit.
-        TypeError: If ``state`` or ``names`` is not a mapping, or an array that is asked for does not hold real numbers.
-            Nothing is written after any error.
+        TypeError: If ``module`` is not a StatefulModule, ``state`` or ``names`` is not a mapping, or an array that is
+            asked for does not hold real numbers. Nothing is written after any error.
 
     Example:
         >>> import multippo as mp
@@ -271,10 +271,10 @@ def load_flax_state(module: Any, state: Mapping[str, Any], names: Mapping[str, s
     ======================  ================================================================
 
     Args:
-        module: A network, or a single layer.
-        state: ``nnx.state(module)``, or linen's ``variables`` or ``variables["params"]``: a tree of arrays.
-        names: As in ``load_torch_state``, with the keys of the tree joined by dots: ``params.Dense_0`` in linen's
-            ``variables``. Without it, linen's ``variables`` may have the one collection "params" alone.
+        module: Network, or a single layer.
+        state: Tree of arrays: ``nnx.state(module)``, or linen's ``variables`` or ``variables["params"]``.
+        names: Paths as in ``load_torch_state``, with the keys of the tree joined by dots: ``params.Dense_0`` in linen's
+            ``variables``. Without ``names``, linen's ``variables`` may have the one collection "params" alone.
 
     Returns:
         The names in ``state`` that were not asked for.
@@ -317,7 +317,7 @@ def _load(
                 f"{', '.join(sorted(places))}."
             )
         place = f"{framework}'s {source!r}" if source else f"the {framework} state"
-        # Those alone that are asked for: a state may hold other things than arrays as well.
+        # Only names that are asked for, since a state may hold other things than arrays as well.
         theirs = {name: numbers(f"The {name} of {place}", value) for name, value in given.items()}
         found = _converted(convert[kind], theirs, f"{place}, for the {kind} at {path!r}" if path else place, kind)
         for suffix in sorted({*ours} - _OWN | {*found}):
@@ -375,7 +375,7 @@ def _flatten(tree: Any, path: tuple[str, ...] = ()) -> Iterable[tuple[str, Any]]
         for key, value in tree.items():
             yield from _flatten(value, (*path, str(key)))
     elif not _is_random(tree):
-        # A variable of nnx gives its value so; a number or a list of them has no such index.
+        # A variable of nnx gives its value by this index, which a number or a list does not have.
         with contextlib.suppress(TypeError, KeyError, IndexError):
             tree = tree[...]
         yield ".".join(path), tree
@@ -387,7 +387,7 @@ def _is_random(leaf: Any) -> bool:
 
 
 def _plain(theirs: _Arrays, name: str, ours: str, axes: tuple[int, ...] | None = None) -> _Arrays:
-    """One array, with its axes in another order, and maybe a bias."""
+    """The arrays of a layer with one weight, its axes in another order, and maybe a bias."""
     found = {ours: theirs.pop(name)}
     if axes is not None:
         found[ours] = found[ours].transpose(axes)
@@ -397,7 +397,7 @@ def _plain(theirs: _Arrays, name: str, ours: str, axes: tuple[int, ...] | None =
 
 
 def _torch_recurrent(theirs: _Arrays, is_gru: bool = False) -> _Arrays:
-    """Kernels and biases; a layer's arrays have the names of a cell's with ``_l0`` behind."""
+    """The arrays of torch's cell, or of its layer, whose names have ``_l0`` behind."""
     for name in [name for name in theirs if name.endswith("_l0")]:
         theirs[name.removesuffix("_l0")] = theirs.pop(name)
     kernels = [theirs.pop("weight_ih").T, theirs.pop("weight_hh").T]
@@ -406,7 +406,7 @@ def _torch_recurrent(theirs: _Arrays, is_gru: bool = False) -> _Arrays:
 
 
 def _flax_recurrent(theirs: _Arrays, gates: Sequence[str], is_gru: bool = False) -> _Arrays:
-    """Kernels and biases: of nnx's joint layers, or gate by gate."""
+    """The arrays of flax's cell: of nnx's joint layers, or gate by gate."""
     joint, kernels, biases = "dense_i.kernel" in theirs, list[np.ndarray](), list[np.ndarray]()
     for side in "ih":
         names = [f"dense_{side}"] if joint else [side + gate for gate in gates]
@@ -422,7 +422,7 @@ def _recurrent(kernels: Sequence[np.ndarray], biases: Sequence[np.ndarray], is_g
     """The arrays of a recurrent layer, from kernels and biases of its input and its carry."""
     found, (of_input, of_carry) = {"input_kernel": kernels[0], "recurrent_kernel": kernels[1]}, biases
     if is_gru:
-        # The candidate's recurrent bias stands inside the product with r; those of r and z add to the others.
+        # The candidate's recurrent bias stands inside the product with r; those of r and z add to the input's.
         hidden = len(kernels[1])
         found["recurrent_bias"] = of_carry[2 * hidden :]
         of_carry = np.concatenate([of_carry[: 2 * hidden], np.zeros(hidden)])
