@@ -118,7 +118,7 @@ if [ -z "$(missing_of pytest)" ]; then
     test_run tests 80 tests/backends/torch/test_compiled_layers.py tests/backends/torch/test_compiling.py \
         tests/backends/test_devices.py tests/backends/test_matmul_precision.py \
         tests/cases/test_case_51_matrix_precision.py tests/cases/test_case_38_compiled_recurrence.py \
-        -m "not slow" -k "gpu or cuda or device"
+        -m "not nightly" -k "gpu or cuda or device"
     # Both engines at once: they mostly compile, on processors of their own.
     for engine in $ENGINES; do
         test_run "conformance-$engine" 90 conformance/test_conformance.py --backend "$engine" --quick \
