@@ -1,4 +1,4 @@
-"""Contract of an engine, the whole of it in one file. Read it to write an engine.
+"""Contract of an engine, whole in one file: all that the author of an engine has to read.
 
 An engine is an array library, with gradients if it is to train, bound to the neutral part of multippo: it makes native
 modules out of neutral classes, wraps the layers its framework ships, and supplies the few transformations that
@@ -24,7 +24,7 @@ PRECISIONS = ("float32", "float64", "bfloat16")
 
 
 def check_precision(name: str) -> str:
-    """``name``, if it is one of ``PRECISIONS``; ValueError otherwise."""
+    """Returns ``name`` if it is one of ``PRECISIONS``; raises a ValueError otherwise."""
     if name not in PRECISIONS:
         raise ValueError(f"precision({name!r}) is not known; expected one of {', '.join(map(repr, PRECISIONS))}.")
     return name
@@ -35,7 +35,7 @@ MATMUL_PRECISIONS = ("highest", "high")
 
 
 def check_matmul_precision(name: str) -> str:
-    """``name``, if it is one of ``MATMUL_PRECISIONS``; ValueError otherwise."""
+    """Returns ``name`` if it is one of ``MATMUL_PRECISIONS``; raises a ValueError otherwise."""
     if name not in MATMUL_PRECISIONS:
         choices = ", ".join(map(repr, MATMUL_PRECISIONS))
         raise ValueError(f"matmul_precision({name!r}) is not known; expected one of {choices}.")
@@ -46,7 +46,7 @@ class SplitModule(NamedTuple):
     """A module taken apart for functional code.
 
     Attributes:
-        definition: What ``Engine.merge`` needs beside the arrays.
+        definition: Structure of the module, which ``Engine.merge`` takes with the arrays.
         params: Tree of the trained arrays.
         variables: Tree of the tracked arrays.
     """
@@ -65,11 +65,11 @@ class Leaf(NamedTuple):
 
     Attributes:
         trained: True for a parameter, be it frozen, False for a variable.
-        read: Returns the value in the portable layout.
-        write: Takes a value in the portable layout.
-        native_path: Where ``SplitModule.params`` or ``.variables`` holds the native array; see ``native_arrays``.
+        read: Function that returns the value in the portable layout.
+        write: Function that takes a value in the portable layout.
+        native_path: Path of the native array in ``SplitModule.params`` or ``.variables``; see ``native_arrays``.
         to_portable: Native layout to portable layout, for arrays shaped like the native one (optimiser moments).
-        from_portable: The inverse.
+        from_portable: Inverse of ``to_portable``.
         holder: The framework's own object that holds the array; one and the same in modules that share it.
     """
 
@@ -91,7 +91,7 @@ class OptimizerConfig(NamedTuple):
     Attributes:
         adam_epsilon: Adam's epsilon.
         weight_decay: Decoupled decay, 0 for none.
-        gradient_clipping: Largest global norm, or None.
+        gradient_clipping: Largest global norm of the gradient; None does not clip.
         beta1: Decay of the first moment.
         beta2: Decay of the second moment.
     """
@@ -104,21 +104,21 @@ class OptimizerConfig(NamedTuple):
 
 
 class Optimizer(abc.ABC):
-    """Steps parameters; its state is a tree, passed in and out."""
+    """Optimiser of parameters, whose state is a tree, passed in and out."""
 
     @abc.abstractmethod
     def init(self, params: Any) -> Any:
-        """The state before the first step."""
+        """State before the first step."""
 
     @abc.abstractmethod
     def step(self, params: Any, grads: Any, state: Any, learning_rate: Any, skip: Any) -> tuple[Any, Any, Any]:
-        """One step, or none where the boolean scalar ``skip`` holds or the gradient's norm is not finite.
+        """Takes a step, or none where the boolean scalar ``skip`` holds or the gradient's norm is not finite.
 
         A step that is skipped leaves moments and count as they were.
 
         Returns:
             Parameters, state, and the global norm of the gradient before clipping. An engine may update in place
-            and return what it was given.
+            and return its arguments.
         """
 
     @abc.abstractmethod
@@ -135,23 +135,23 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def import_state(self, params: Any, first: Mapping[Any, Any], second: Mapping[Any, Any], count: int) -> Any:
-        """The inverse of ``export_state``; moments of a parameter that was frozen are zero."""
+        """Inverse of ``export_state``; moments of a parameter that was frozen are zero."""
 
 
 class Engine:
-    """One engine.
+    """An engine.
 
     Not an ``abc.ABC``, whose instantiation would fail on methods alone: the registry reports everything that an engine
     lacks, attributes included, in one error.
 
     Attributes:
-        name: What ``MULTIPPO_BACKEND`` calls it.
+        name: Name of the engine for ``MULTIPPO_BACKEND``.
         xp: Array namespace: the functions of the array API standard.
-        random: The functions of ``multippo.random`` for its arrays.
-        capabilities: Which of "train" (gradients and optimisers), "float64", "functional" (traces functional JAX
-            environments into the rollout), "compile" (has a compiler to switch on and off) it has.
+        random: The functions of ``multippo.random`` for the engine's arrays.
+        capabilities: Subset of "train" (gradients and optimisers), "float64", "functional" (traces functional JAX
+            environments into the rollout), "compile" (has a compiler to switch on and off).
         activations: Activation functions by name; every engine has the same names.
-        draws_ahead: Whether a rollout should draw its noise in one call ahead of time rather than step by step.
+        draws_ahead: True if a rollout should draw its noise in one call ahead of time rather than step by step.
     """
 
     name: str
@@ -165,11 +165,11 @@ class Engine:
 
     @abc.abstractmethod
     def bind(self, neutral: type) -> type:
-        """The cached class derived from ``neutral`` and the native module class."""
+        """Class derived from ``neutral`` and the native module class; the same one at every call."""
 
     @abc.abstractmethod
     def make_variable(self, kind: str, value: Any) -> Any:
-        """A native ``Param`` or ``Variable`` (named by ``kind``) that holds a copy of ``value``."""
+        """Native ``Param`` or ``Variable`` (named by ``kind``) that holds a copy of ``value``."""
 
     @abc.abstractmethod
     def split(self, module: Any) -> SplitModule:
@@ -177,7 +177,7 @@ class Engine:
 
     @abc.abstractmethod
     def merge(self, definition: Any, params: Any, variables: Any) -> Any:
-        """A module with the given arrays (the live module itself where the engine updates in place)."""
+        """Module with the given arrays (the live module itself where the engine updates in place)."""
 
     @abc.abstractmethod
     def update_statistics(
@@ -190,26 +190,34 @@ class Engine:
         """Writes arrays back into a user's module."""
 
     def freeze(self, module: Any, frozen: bool) -> None:
-        """Makes the module's parameters variables to ``split``, or parameters again; see ``multippo.freeze``."""
+        """Makes the module's parameters variables to ``split``, or parameters again; see ``multippo.freeze``.
+
+        Raises:
+            NotImplementedError: If the engine can't freeze.
+        """
         raise NotImplementedError(f"The {self.name} engine can't freeze a module: it does not supply Engine.freeze.")
 
     @abc.abstractmethod
     def children(self, module: Any) -> Iterator[tuple[str, Any]]:
-        """Direct children that are modules, with their attribute names; lists and dicts as ``name.index``."""
+        """Yields direct children that are modules, with their attribute names; lists and dicts as ``name.index``."""
 
     @abc.abstractmethod
     def copy_module(self, module: Any, child: Callable[[Any], Any], neutral: type | None = None) -> Any:
-        """A native module like another one, whose parameters and variables it shares; nothing is written to that.
+        """Copy of a native module that shares its parameters and variables; the original stays as it is.
 
         Args:
-            module: What to copy; bound, or of the framework's own.
-            child: Makes of each module directly below the one that takes its place.
-            neutral: The neutral class whose instance the copy is, a subclass of the module's; None for the same.
+            module: The module to copy; bound, or of the framework's own.
+            child: Function from each module directly below to the one in its place.
+            neutral: The neutral class of the copy, a subclass of the module's; None for the same.
         """
 
     @abc.abstractmethod
     def leaves(self, module: Any) -> dict[str, Leaf]:
-        """Every persistent array by portable name, each once, in sorted order."""
+        """Every persistent array by portable name, each once, in sorted order.
+
+        Raises:
+            ValueError: If two arrays have one portable name.
+        """
 
     # -- native layers ---------------------------------------------------------------------------------------------
 
@@ -221,7 +229,7 @@ class Engine:
     def lstm(self, input_kernel: np.ndarray, recurrent_kernel: np.ndarray, bias: np.ndarray) -> Any:
         """The framework's LSTM, gates i, f, g, o on the last axis.
 
-        It has ``step(x, h, c) -> (h, c)`` for one step,
+        The layer has ``step(x, h, c) -> (h, c)`` for one step,
         ``unroll(xs, h, c, done, h0, c0) -> (hs, h, c)`` for T steps with resets to ``(h0, c0)`` after ``done``, and
         ``carry(batch_size)``, zeros ``[B, H]`` of the weights' type.
         """
@@ -237,8 +245,8 @@ class Engine:
         ``h' = (1 - z) n + z h``. ``bias`` is ``[3H]``; ``recurrent_bias`` is ``[H]``, since beside r and z a second
         bias would be redundant, and move their sum at twice the learning rate.
 
-        It has ``step(x, h) -> h``, ``unroll(xs, h, done, h0) -> (hs, h)`` and ``carry(batch_size)``, as ``lstm`` does;
-        portable names are those of the arguments.
+        The layer has ``step(x, h) -> h``, ``unroll(xs, h, done, h0) -> (hs, h)`` and ``carry(batch_size)``, as that of
+        ``lstm``; portable names are those of the arguments.
         """
 
     @abc.abstractmethod
@@ -265,15 +273,15 @@ class Engine:
 
     @abc.abstractmethod
     def lift(self, module: Any) -> Any:
-        """A native module of the framework, to be held by a neutral one; where the engine's arrays lie.
+        """Native module of the framework, moved to the engine's device, for a neutral module to hold.
 
         Raises:
-            TypeError: If it is not a native module of this engine, or one that keeps a state of its own (running means,
-                random streams), which a call would write; the error names it.
+            TypeError: If ``module`` is not a native module of this engine, or keeps a state of its own (running means,
+                random streams), which a call would write; the error names the state.
         """
 
     def activation(self, name: str) -> Callable[[Any], Any]:
-        """An activation function by its usual name; ValueError lists the names."""
+        """Activation function of a name; a ValueError for an unknown one lists the names."""
         if name not in self.activations:
             raise ValueError(f"Unknown activation {name!r}; expected one of {', '.join(sorted(self.activations))}.")
         return self.activations[name]
@@ -281,19 +289,19 @@ class Engine:
     # -- devices ---------------------------------------------------------------------------------------------------
 
     def device_name(self) -> str:
-        """Device of the engine's arrays, such as "cpu:0" or "cuda:1"; one of ``devices``."""
+        """Name of the device of the engine's arrays, such as "cpu:0" or "cuda:1"; one of ``devices``."""
         return "cpu:0"
 
     def devices(self) -> tuple[str, ...]:
-        """The devices that are there, the one to take by default first."""
+        """Names of the devices that are there, the default one first."""
         return ("cpu:0",)
 
     def on_device(self, name: str) -> Engine:
-        """A new engine of this kind whose arrays lie on another one of ``devices``."""
+        """New engine of this kind whose arrays lie on another one of ``devices``; a ValueError if it can't have one."""
         raise ValueError(f"The {self.name} engine can't compute on {name}: it has no devices to choose from.")
 
     def activated(self) -> AbstractContextManager[Any]:
-        """Entered while the engine is active, and during a run: makes its device the framework's default."""
+        """Context of the active engine, and of a run, that makes the engine's device the framework's default."""
         return nullcontext()
 
     def matmul_precision(self, name: str) -> AbstractContextManager[Any]:
@@ -306,7 +314,7 @@ class Engine:
         return nullcontext()
 
     def numerics(self) -> dict[str, str]:
-        """The device and the framework's settings that decide about rounding, for a run's records."""
+        """Device and the framework's settings that decide about rounding, for a run's records."""
         return {"device": self.device_name()}
 
     # -- arrays ----------------------------------------------------------------------------------------------------
@@ -314,30 +322,31 @@ class Engine:
     @property
     @abc.abstractmethod
     def float_dtype(self) -> Any:
-        """The floating-point type of new parameters and carries, set by ``multippo.precision``."""
+        """Floating-point type of new parameters and carries, set by ``multippo.precision``."""
 
     @abc.abstractmethod
     def precision(self, name: str) -> AbstractContextManager[None]:
         """Sets the numbers that modules made in a ``with`` block compute in; see ``multippo.precision``.
 
-        "float32" or "float64" is ``float_dtype``. With "bfloat16" that is float32, and native layers and ``product``
-        round the operands of their matrix products to bfloat16, and sum those in float32, forwards and backwards.
+        "float32" or "float64" is ``float_dtype``. With "bfloat16" ``float_dtype`` is float32, and native layers and
+        ``product`` round the operands of their matrix products to bfloat16, and sum the products in float32, forwards
+        and backwards.
 
         Raises:
-            ValueError: If the name is not known (see ``check_precision``), or the engine has not got it.
+            ValueError: If the name is not known (see ``check_precision``), or the engine lacks that precision.
         """
 
     def product(self) -> Callable[[Any, Any], Any]:
-        """``x @ kernel``, ``[..., in]`` and ``[in, out]``, as a module made now computes it, in the precision set."""
+        """Function ``x @ kernel``, of ``[..., in]`` and ``[in, out]``, in the precision of modules made now."""
         return operator.matmul
 
     @abc.abstractmethod
     def asarray(self, value: Any) -> Any:
-        """An array from NumPy, Python or native data, on the engine's device, dtype kept; no alias of NumPy memory."""
+        """Array from NumPy, Python or native data, on the engine's device, dtype kept; no alias of NumPy memory."""
 
     @abc.abstractmethod
     def to_numpy(self, value: Any) -> np.ndarray:
-        """The value on the host; may alias the engine's memory, so read it at once."""
+        """Value on the host; may alias the engine's memory, so read it at once."""
 
     @abc.abstractmethod
     def from_jax(self, tree: Any) -> Any:
@@ -353,22 +362,22 @@ class Engine:
 
     @abc.abstractmethod
     def snapshot(self, tree: Any) -> Any:
-        """A copy that nothing changes later, neither a training step in place nor a donated buffer."""
+        """Copy that nothing changes later, neither a training step in place nor a donated buffer."""
 
     def writable(self, tree: Any) -> Any:
         """Copies of a tree's arrays that may be written to, and pass gradients on.
 
-        The tree as it is, if arrays can't be written to.
+        An engine whose arrays can't be written to returns the tree as it is.
         """
         return tree
 
     @abc.abstractmethod
     def named_params(self, params: Any) -> list[tuple[str, Any]]:
-        """The leaves of ``SplitModule.params`` (or of gradients) with readable names, in a fixed order."""
+        """Leaves of ``SplitModule.params`` (or of gradients) with readable names, in a fixed order."""
 
     @abc.abstractmethod
     def native_arrays(self, params: Any, variables: Any) -> dict[Any, np.ndarray]:
-        """The arrays of a split by their ``Leaf.native_path``, in their native layout; random keys as words."""
+        """Arrays of a split by their ``Leaf.native_path``, in their native layout; random keys as words."""
 
     @abc.abstractmethod
     def zeros(self, shape: tuple[int, ...]) -> Any:
@@ -376,7 +385,7 @@ class Engine:
 
     @abc.abstractmethod
     def stop_gradient(self, tree: Any) -> Any:
-        """The same values, constant for differentiation."""
+        """Tree of the same values, constant for differentiation."""
 
     @abc.abstractmethod
     def tree_map(self, function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
@@ -386,7 +395,7 @@ class Engine:
 
     @abc.abstractmethod
     def scan(self, body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
-        """``carry, y_t = body(carry, x_t)`` for each t; returns the last carry and the ``y_t`` stacked."""
+        """Computes ``carry, y_t = body(carry, x_t)`` for each t; returns the last carry and the ``y_t`` stacked."""
 
     @abc.abstractmethod
     def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
@@ -396,30 +405,30 @@ class Engine:
     def jit(
         self, function: Callable[..., Any], donate: tuple[int, ...] = (), static: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
-        """Compiles a whole programme, loops included, where the engine can; otherwise returns it as it is.
+        """Compiles a whole programme, loops included, where the engine can; otherwise returns the function as it is.
 
         Args:
-            function: What to compile.
-            donate: Positions of arguments whose memory may be reused; they must not be read afterwards.
+            function: The function to compile.
+            donate: Positions of arguments whose memory may be reused; not to be read afterwards.
             static: Positions of arguments that are hashable and no arrays.
         """
 
     def draft(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``jit`` for what runs a few times only: compiled quickly rather than well, where the engine can."""
+        """Compiles a programme that runs a few times only: as ``jit``, but quickly rather than well."""
         return self.jit(function)
 
     @abc.abstractmethod
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
         """Compiles a piece without loops, on engines whose ``jit`` does nothing; ``mode`` is TrainConfig.compile.
 
-        The function may be a method of a class, given an object of it before the arrays; the piece serves others of
-        equal structure.
+        The function may be a method of a class, given an object of the class before the arrays; the piece serves
+        objects of equal structure.
         """
 
     def structure(self, definition: Any) -> Hashable:
-        """A key of all that is compiled in of a ``SplitModule.definition``: equal if arrays' values alone differ.
+        """Key of all that is compiled in of a ``SplitModule.definition``: equal if arrays' values alone differ.
 
-        Without a hash, as where a module holds a list or dict of numbers, it is the definition as text.
+        A definition without a hash, as where a module holds a list or dict of numbers, has its text as key.
         """
         try:
             hash(definition)
@@ -429,22 +438,22 @@ class Engine:
 
     @abc.abstractmethod
     def compile_seconds(self) -> float:
-        """Seconds this process has spent tracing and compiling so far."""
+        """Seconds that this process has spent tracing and compiling so far."""
 
     def clear_caches(self) -> None:
-        """Lets go of what has been compiled so far, where it would otherwise stay in memory as long as the process."""
+        """Frees programmes compiled so far, where they would otherwise stay in memory as long as the process."""
         return
 
     @abc.abstractmethod
     def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Result of ``function(*args)``, or something with the same structure, shapes and dtypes, cheaply."""
+        """Result of ``function(*args)``, or a tree of the same structure, shapes and dtypes, cheaply."""
 
     @abc.abstractmethod
     def no_grad(self) -> AbstractContextManager[Any]:
-        """Acting: nothing computed inside is differentiated."""
+        """Context in which nothing is differentiated, for acting."""
 
     def training(self, rows: int, widest: int) -> AbstractContextManager[Any]:
-        """Entered around a whole run or evaluation, which owns the framework's modes: all is put back after it.
+        """Context of a whole run or evaluation, which owns the framework's modes: all is put back after it.
 
         Gradients are on, automatic casts off, ranks and types are promoted by the array API standard, and threads suit
         the work, whatever the process has set. Flags that look for faults (NaNs, leaks) stay as they are.
@@ -458,7 +467,10 @@ class Engine:
 
     @abc.abstractmethod
     def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:
-        """``loss(params, *args) -> (scalar, aux)`` to ``(params, *args) -> ((scalar, aux), grads)``; 0 for unused."""
+        """Turns ``loss(params, *args) -> (scalar, aux)`` into ``(params, *args) -> ((scalar, aux), grads)``.
+
+        Gradients of unused parameters are 0.
+        """
 
     @abc.abstractmethod
     def optimizer(self, config: OptimizerConfig) -> Optimizer:

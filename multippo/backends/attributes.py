@@ -30,17 +30,17 @@ _OF_NNX = "eval iter_children iter_modules perturb set_attributes sow train"
 
 
 RESERVED: dict[str, str] = {**dict.fromkeys(_OF_NNX.split(), "flax"), **dict.fromkeys(_OF_TORCH.split(), "torch")}
-"""Names that modules of some framework need, with the framework: an error on every engine, so that what runs on one
-runs on all. They stand here in full since neither framework need be installed."""
+"""Names that modules of some framework need, with the framework: an error on every engine, so that code for one runs
+on all. The list is written out since neither framework need be installed."""
 
 
 def escape(key: Any) -> str:
-    """A dict key as an attribute name that both frameworks allow and neither uses (``keys``, ``a.b``, ``0``)."""
+    """Attribute name for a dict key (``keys``, ``a.b``, ``0``) that both frameworks allow and neither uses."""
     return _MARK + str(key).replace(".", _MARK)
 
 
 def unescape(name: str) -> str:
-    """The key that ``escape`` was given."""
+    """Dict key of a name that ``escape`` made."""
     return name[1:].replace(_MARK, ".") if name.startswith(_MARK) else name
 
 
@@ -50,7 +50,7 @@ def in_order(attributes: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 class KeyedChildren(MutableMapping[Any, Any]):
-    """A dict of children, for either framework's module class: any key, and the order in which they were given.
+    """Base of dicts of children, for either framework's module class: any key, in the order given.
 
     A key becomes an escaped attribute, so that a child called ``keys`` hides no method. The keys are held in a tuple
     too, since NNX sorts attributes when it splits and merges a module.
@@ -86,7 +86,7 @@ class KeyedChildren(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self.order)
 
-    # A module is itself alone, whatever it holds; a mapping would compare contents and have no hash.
+    # A module equals itself alone; a mapping would compare contents and have no hash.
     __eq__ = object.__eq__
     __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
 
@@ -114,19 +114,19 @@ class Named(dict[str, Any]):
         self[name] = value
 
     def rename(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
-        """Moves what is at one path, if there is anything, to another."""
+        """Moves the value at one path, if there is any, to another."""
         if ".".join(old) in self:
             self.add(new, self.pop(".".join(old)))
 
 
 class ReadFirst:
-    """Base of variables: arithmetic on one raises an error that says how to read it."""
+    """Base of variables: arithmetic on one raises a TypeError that says how to read the value."""
 
-    __array_ufunc__ = None  # NumPy's arrays leave the operation to the methods below
+    __array_ufunc__ = None  # makes NumPy's arrays leave the operation to the methods below
 
     @classmethod
     def refuse(cls, name: str) -> NoReturn:
-        """Raises the error for an operation."""
+        """Raises the TypeError for the operation ``name``."""
         kind = cls.__name__.removeprefix("Torch").removeprefix("Numpy")
         raise TypeError(f"{name} got a {kind} itself; read its value first: self.weight[...] in place of self.weight.")
 
@@ -146,7 +146,7 @@ def contains_tracked(value: Any, tracked: tuple[type, ...]) -> bool:
 
 
 def track(value: Any, tracked: tuple[type, ...], make_list: Callable[..., Any], make_dict: Callable[..., Any]) -> Any:
-    """Lists, tuples and dicts that hold modules or variables as the framework's own; all else as it is.
+    """Turns lists, tuples and dicts that hold modules or variables into the framework's own; returns all else as it is.
 
     Raises:
         TypeError: If modules or variables are mixed with other things.
@@ -168,7 +168,7 @@ def track(value: Any, tracked: tuple[type, ...], make_list: Callable[..., Any], 
 
 
 def track_late(module: Any, tracked: tuple[type, ...], skip: Callable[[str], bool]) -> None:
-    """Assigns those lists and dicts again that got their modules only after they were assigned."""
+    """Assigns lists and dicts again that got their modules only after they were assigned; errors of ``track_below``."""
     for name, value in list(vars(module).items()):
         if isinstance(value, dict | list) and not skip(name):
             check_held(module, name, value, tracked)
@@ -177,20 +177,20 @@ def track_late(module: Any, tracked: tuple[type, ...], skip: Callable[[str], boo
 
 
 def track_below(module: Any, bound: type, tracked: tuple[type, ...], skip: Callable[[str], bool]) -> None:
-    """``track_late`` of a module and all below it: a list that was empty in ``__init__`` may have got modules since.
+    """Runs ``track_late`` for a module and all below: a list that was empty in ``__init__`` may have got modules since.
 
     Args:
-        module: A bound module; nothing is done below another one.
+        module: A bound module; other modules are left alone.
         bound: Base of the engine's bound classes; a framework's own modules keep their books themselves.
-        tracked: As in ``track_late``.
-        skip: As in ``track_late``.
+        tracked: The framework's own classes of modules and variables.
+        skip: True for names of attributes to leave out.
 
     Raises:
-        TypeError: If a list or dict holds what can't be tracked; the error names the attribute.
+        TypeError: If a list or dict holds modules beside other things, or another engine's.
     """
     if not isinstance(module, bound):
         return
-    # Each once: modules may be shared, and know the one they are in.
+    # Every module is visited once: modules may be shared, or hold the one they are in.
     seen, ahead = {id(module)}, [module]
     while ahead:
         part = ahead.pop()
@@ -208,10 +208,10 @@ def check_class(neutral: type, native: type, taken: Iterable[str] = ()) -> None:
     Args:
         neutral: The class to bind.
         native: The framework's module class.
-        taken: Further names, of attributes that its instances have.
+        taken: Names of attributes of its instances.
 
     Raises:
-        TypeError: If there is one; the error names it and the class that defines it.
+        TypeError: If there is such a name; the error names the class that defines it.
     """
     for cls in neutral.__mro__:
         if issubclass(native, cls):
@@ -240,13 +240,13 @@ def check_held(module: Any, name: str, value: Any, tracked: tuple[type, ...]) ->
     """Raises for an attribute that is, or holds, a module or variable of another engine: it would go untracked.
 
     Args:
-        module: A bound module; of a framework's own list of modules nothing is looked at.
+        module: A bound module; a framework's own list of modules, which has no engine, may hold anything.
         name: Name of the attribute.
         value: New value.
         tracked: The framework's own classes of modules and variables.
 
     Raises:
-        TypeError: If it does; the error names the place.
+        TypeError: If there is one; the error names its place.
     """
     engine = getattr(module, "engine", None)
     if engine is None:
@@ -313,7 +313,7 @@ def bound_attributes(engine: Any, neutral: type) -> dict[str, Any]:
 
 
 def _reduce(module: Any) -> tuple[Any, ...]:
-    """Parts by which pickle and its kin rebuild a module: a class made at run time is found by no name."""
+    """Parts of which pickle and its kin rebuild a module, since a class made at run time is found by no name."""
     return _unbuilt, (type(module).__bases__[0], module.engine), module.__getstate__()
 
 

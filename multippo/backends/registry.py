@@ -1,4 +1,4 @@
-"""The registry of engines, and which one is active."""
+"""The registry of engines, and the active one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def register_backend(name: str, factory: Callable[[], Engine]) -> None:
 
 
 def known_backends() -> list[str]:
-    """Every engine that has been heard of, installed or not, in order of preference."""
+    """Names of all engines that are built in, registered or an entry point, installed or not, by preference."""
     names = dict.fromkeys([*_BUILT_IN, *_registered, *_entry_points()])
     return [*(name for name in names if name != _LAST), _LAST]
 
@@ -67,8 +67,8 @@ def describe_backends() -> list[dict[str, Any]]:
     """One row for each known engine.
 
     Returns:
-        ``name``, whether it is ``available``, ``versions`` of its packages, how to ``install`` it (None if it is), and
-        a ``note`` on what it can't do, or None. No engine is loaded for it.
+        ``name``, ``available``, ``versions`` of its packages, the command to ``install`` it (None if it is), and a
+        ``note`` on its limits, or None. No engine is loaded.
     """
     rows: list[dict[str, Any]] = []
     for name in known_backends():
@@ -82,12 +82,12 @@ def describe_backends() -> list[dict[str, Any]]:
 
 
 def get_backend() -> str:
-    """The name of the active engine."""
+    """Name of the active engine; errors are those of ``active_engine``."""
     return active_engine().name
 
 
 def active_engine() -> Engine:
-    """The engine that classes instantiated now are bound to.
+    """Engine that classes instantiated now are bound to.
 
     Raises:
         ValueError: If ``MULTIPPO_BACKEND`` names an unknown engine.
@@ -168,25 +168,25 @@ def matmul_precision(name: str) -> contextlib.AbstractContextManager[None]:
 def computes_in_float64() -> bool:
     """True if the active engine has been set to "float64"; loads no engine.
 
-    One that can't train has not been set to it: it evaluates what others do in single precision.
+    False for an engine that can't train, whose float64 nobody chose: it evaluates what others do in single precision.
     """
     engine = _override.get() or (None if _default is None else _default[1])
     return engine is not None and "train" in engine.capabilities and "float64" in str(engine.float_dtype)
 
 
 def load_engine(name: str, device: str | None = None) -> Engine:
-    """The engine called ``name``, made at its first use; one for each device.
+    """Engine called ``name``, made at its first use; one for each device.
 
     Raises:
-        ValueError: If it is unknown, or the device not there.
-        ImportError: If a package it needs is not installed, or what was registered under the name makes no engine.
+        ValueError: If the name is unknown, or the device not there.
+        ImportError: If a package of the engine is not installed, or the factory registered under the name fails.
         TypeError: If the engine does not keep the contract.
     """
     if device is not None:
         return _on(_itself(name), device)
     if name not in _engines:
         engine, wanted = _itself(name), os.environ.get(DEVICE_VARIABLE)
-        # An engine that knows the processor alone stays there, whatever the others are to take.
+        # An engine that knows the processor alone stays there, whatever device the variable names.
         if wanted and type(engine).on_device is not Engine.on_device:
             engine = _on(engine, wanted, DEVICE_VARIABLE)
         _engines[name] = engine
@@ -194,7 +194,7 @@ def load_engine(name: str, device: str | None = None) -> Engine:
 
 
 def _itself(name: str) -> Engine:
-    """The engine on its own default device, whatever the environment variable says."""
+    """Engine on its own default device, whatever the environment variable says; errors as in ``load_engine``."""
     key = f"{name} itself"
     if key in _engines:
         return _engines[key]
@@ -210,14 +210,14 @@ def _itself(name: str) -> Engine:
         raise TypeError(f"The {name} backend does not supply {', '.join(unsupplied)}; see multippo/backends/api.py.")
     if engine.name != name:
         raise TypeError(f"The {name} backend has an engine with the name {engine.name!r}; expected name = {name!r}.")
-    # Pickled, and copied, by name: in another process, too, there is one engine of a name on a device.
+    # Engines are pickled, and copied, by name: another process, too, has one engine of a name on a device.
     copyreg.pickle(type(engine), lambda one: (_loaded_again, (one.name, one.device_name())))
     _engines[key] = engine
     return engine
 
 
 def _loaded_again(name: str, device: str) -> Engine:
-    """The process's own engine of this name, on this device if it is there."""
+    """This process's engine of a name, on a device if it is there; called when an engine is unpickled."""
     try:
         return load_engine(name, device)
     except ValueError:  # no such device here
@@ -235,20 +235,20 @@ def _on(engine: Engine, device: str, asked: str = "device") -> Engine:
 
 
 def choose_device(engine: str, wanted: str, there: Sequence[str], asked: str = "device") -> str:
-    """The device that a name means.
+    """Device that a name means.
 
     Args:
         engine: The engine's name, for errors.
-        wanted: "auto" for the first that is there; a kind ("cpu", "cuda", "gpu", "tpu") for the first of that kind; or
-            one of several ("cuda:1").
-        there: Names of the form "cuda:0" of those that are there, the preferred one first.
-        asked: Where the name comes from, for errors: the argument ``device``, or a variable of the environment.
+        wanted: "auto" for the first device; a kind ("cpu", "cuda", "gpu", "tpu") for the first of that kind; or one of
+            several ("cuda:1").
+        there: Names of the form "cuda:0" of the devices that are there, the preferred one first.
+        asked: Source of the name, for errors: the argument ``device``, or a variable of the environment.
 
     Returns:
         One of ``there``.
 
     Raises:
-        ValueError: If it is not there; the error lists those that are.
+        ValueError: If ``wanted`` is not there; the error lists the devices that are.
     """
     if wanted == "auto":
         return there[0]
@@ -265,13 +265,13 @@ def choose_device(engine: str, wanted: str, there: Sequence[str], asked: str = "
 
 
 def array_kind(array: Any) -> str:
-    """The library whose array it is, such as "jax"; of anything, the package of its type."""
+    """Library of an array, such as "jax"; for other values, the package of the type."""
     root = type(array).__module__.partition(".")[0]
     return {"jaxlib": "jax"}.get(root, root)
 
 
 def engine_of_array(array: Any) -> Engine:
-    """The engine that made ``array``, by the module of its type."""
+    """Engine that made ``array``, by the module of its type."""
     name, active = array_kind(array), _override.get()
     if active is not None and active.name == name:
         return active
@@ -292,7 +292,7 @@ def _make(name: str) -> Any:
     try:
         make = source.load() if isinstance(source, importlib.metadata.EntryPoint) else source
         return make()
-    except Exception as error:  # what is not built in runs code of others, which may raise anything
+    except Exception as error:  # a factory is other people's code, which may raise anything
         raise ImportError(
             f"The {name} backend, from {source!r}, can't be made: {type(error).__name__}: {error}. Expected a "
             "function that takes nothing and returns an engine, such as make_engine."

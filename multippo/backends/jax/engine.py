@@ -28,11 +28,11 @@ _COMPILE_EVENTS = (
     "/jax/core/compile/backend_compile_duration",
 )
 _FROZEN = "multippo_frozen"
-"""Metadata of a parameter that is not trained at present."""
+"""Metadata of a frozen parameter."""
 
 
 class JaxEngine(NativeLayers):
-    """flax NNX modules; a training step is plain ``jax.jit`` over split state."""
+    """Engine of flax NNX modules; a training step is plain ``jax.jit`` over split state."""
 
     name = "jax"
     xp = jnp
@@ -40,7 +40,7 @@ class JaxEngine(NativeLayers):
 
     def __init__(self, device: Any = None) -> None:
         self.device = device  # None: JAX's default, to which nothing is bound
-        # As it is now: later this may be asked where another engine's device is the default for a while.
+        # Asked now: later another engine's device may be the default for a while.
         self._default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
         as_words = lambda words: self._place(jnp.asarray(words))  # noqa: E731
         self.random = Random(jnp, jnp.uint32, as_words, lambda: self.float_dtype, jax.jit, _plain_key)
@@ -64,7 +64,7 @@ class JaxEngine(NativeLayers):
     def split(self, module: Any) -> SplitModule:
         track_all(module)
         definition, params, variables = nnx.split(module, _is_trained, ...)
-        # The training step donates its buffers: what it consumes must not be the user's, nor one array twice.
+        # The training step donates its buffers, which must not be the user's, nor one array twice.
         return SplitModule(definition, *jax.tree.map(lambda x: x.copy(), (params, variables)))
 
     def merge(self, definition: Any, params: Any, variables: Any) -> Any:
@@ -92,7 +92,7 @@ class JaxEngine(NativeLayers):
         return jax.tree.map(lambda new, old: jnp.where(skip, old, new), updated, variables)
 
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
-        # Values alone: the module keeps its own frozen parameters.
+        # Values alone are taken: the module keeps its own frozen parameters.
         nnx.update(module, *(nnx.to_pure_dict(state) for state in self.snapshot((params, variables))))
 
     def freeze(self, module: Any, frozen: bool) -> None:
@@ -159,7 +159,7 @@ class JaxEngine(NativeLayers):
 
     def matmul_precision(self, name: str) -> contextlib.AbstractContextManager[Any]:
         check_matmul_precision(name)
-        # On the CPU it changes nothing but what counts as compiled already.
+        # On the CPU the setting changes nothing, but would have programmes compiled again.
         return contextlib.nullcontext() if self._here.platform == "cpu" else jax.default_matmul_precision(name)
 
     def numerics(self) -> dict[str, str]:
@@ -173,7 +173,7 @@ class JaxEngine(NativeLayers):
     @contextlib.contextmanager
     def training(self, rows: int, widest: int) -> Generator[None]:
         del rows, widest
-        # What is neutral is written to the array API standard, which broadcasts and promotes.
+        # Neutral code is written to the array API standard, which broadcasts and promotes.
         with self.activated(), jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             yield
 
@@ -198,7 +198,7 @@ class JaxEngine(NativeLayers):
         # A copy: on CPU JAX may otherwise alias NumPy's memory, which an environment then overwrites.
         array = self._place(jnp.array(value))
         if not hasattr(value, "dtype") and jnp.issubdtype(array.dtype, jnp.floating):
-            # Python's numbers are of the engine's type, also where the user has enabled 64 bits for something else.
+            # Python's numbers get the engine's type, even if the user has enabled 64 bits for something else.
             return array.astype(self.float_dtype)
         return array
 
@@ -218,7 +218,7 @@ class JaxEngine(NativeLayers):
 
     def snapshot(self, tree: Any) -> Any:
         leaves, structure = jax.tree.flatten(tree)
-        # In one call: a copy of its own for each of a simulator's arrays would be compiled for each of their shapes.
+        # All in one call: copies one by one would be compiled for each shape of a simulator's arrays.
         copies = iter(self._place(_copies([leaf for leaf in leaves if isinstance(leaf, jax.Array)])))
         return structure.unflatten([next(copies) if isinstance(x, jax.Array) else copy.copy(x) for x in leaves])
 
@@ -285,7 +285,7 @@ class JaxEngine(NativeLayers):
 
 
 def _name_of(device: Any) -> str:
-    """Such as "cuda:0"; JAX calls GPUs of all makers "gpu"."""
+    """Name of a device, such as "cuda:0"; JAX calls GPUs of all makers "gpu"."""
     kind = device.platform
     if kind == "gpu":
         kind = "rocm" if "rocm" in str(device.client.platform_version).lower() else "cuda"
@@ -293,9 +293,9 @@ def _name_of(device: Any) -> str:
 
 
 def _devices() -> dict[str, Any]:
-    """The devices of this process, JAX's default first, and the processor, which is there beside any other."""
+    """Devices of this process by name: those of JAX's default kind first, then the processor."""
     devices: list[Any] = list(jax.local_devices())
-    with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS may leave it out
+    with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS may leave out the processor
         devices += [device for device in jax.local_devices(backend="cpu") if device not in devices]
     return {_name_of(device): device for device in devices}
 
@@ -312,7 +312,7 @@ def _copies(arrays: list[jax.Array]) -> list[jax.Array]:
 
 
 def _by_name(function: Any) -> Any:
-    """Name of a compiled function in its module, by which pickle finds it, since it can't take its content."""
+    """Name of a compiled function in its module, by which pickle finds the function, as it can't take the content."""
     found = getattr(sys.modules.get(function.__module__), function.__qualname__, None)
     return function.__qualname__ if found is function else function.__reduce__()
 
@@ -321,7 +321,7 @@ copyreg.pickle(type(_copies), _by_name)
 
 
 def _leaf(variable: Any, native_path: tuple[Any, ...], place: Callable[[Any], Any]) -> Leaf:
-    # A typed random key is stored as its words; what kind it is of, the network built for loading knows.
+    # A typed random key is stored as its words; the network built for loading knows its kind.
     def write(value: np.ndarray) -> None:
         own = variable[...]
         if _is_key(own):
@@ -343,7 +343,7 @@ def _leaf(variable: Any, native_path: tuple[Any, ...], place: Callable[[Any], An
 
 
 def _plain_key(key: Any) -> Any:
-    """Words of a typed threefry key; any other array as it is."""
+    """Words of a typed threefry key; any other array as it is. A ValueError for a typed key of another kind."""
     if not _is_key(key):
         return key
     if (kind := str(jax.random.key_impl(key))) != "threefry2x32":
@@ -363,5 +363,5 @@ def _is_key(value: Any) -> bool:
 
 
 def make_engine() -> JaxEngine:
-    """The entry point of the engine."""
+    """Makes the engine: its entry point."""
     return JaxEngine()

@@ -27,7 +27,7 @@ from multippo.trees import tree_map
 
 
 class NumpyEngine(Engine):
-    """Everything in float64, step by step, in the order of the equations; forward only.
+    """Engine that computes in float64, step by step, in the order of the equations; forward only.
 
     Arrays are written in place: ``split`` returns the live ones and ``merge`` the live module.
     """
@@ -38,7 +38,7 @@ class NumpyEngine(Engine):
     activations = layers.ACTIVATIONS
 
     def __init__(self) -> None:
-        # NumPy warns where a scalar word wraps around, which is the point.
+        # NumPy warns where a scalar word wraps around, as random words are meant to.
         quiet = np.errstate(over="ignore")
         self.random = Random(numpy_namespace, np.dtype(np.uint32), np.asarray, lambda: np.dtype(np.float64), quiet)
         self._bound: dict[type, type] = {}
@@ -61,7 +61,7 @@ class NumpyEngine(Engine):
         return SplitModule(module, params, {name: v.value for name, v in held.items() if name not in params})
 
     def merge(self, definition: Any, params: Any, variables: Any) -> Any:
-        del params, variables  # they are the module's own
+        del params, variables  # these arrays are the module's own
         return definition
 
     def update_statistics(
@@ -237,5 +237,5 @@ def _leaf(name: str, held: Held) -> Leaf:
 
 
 def make_engine() -> NumpyEngine:
-    """The entry point of the engine."""
+    """Makes the engine: its entry point."""
     return NumpyEngine()

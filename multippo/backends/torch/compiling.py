@@ -1,8 +1,8 @@
-"""Compiled pieces of a training step, with their launches recorded as CUDA graphs if that is asked for.
+"""Compiled pieces of a training step, with their launches recorded as CUDA graphs in the mode "reduce-overhead".
 
 A graph of launches reads its inputs and writes its results at fixed addresses. torch copies the inputs there
-(parameters stay where they are); what it returns it overwrites in the next call, so here it is copied out. What waits
-for the host can't be in one: operators that do are marked so, and torch launches what holds them one by one.
+(parameters stay where they are) and overwrites the results in the next call, so results are copied out here. Operators
+that wait for the host can't be in a graph: they are marked, and torch launches pieces that hold one without a graph.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _KNOWS_UNSAFE = hasattr(torch.Tag, "cudagraph_unsafe")
 
 
 def compiled(function: Callable[..., Any], graphs: bool, on_compiled: Callable[[float], None]) -> Callable[..., Any]:
-    """``function`` compiled as one graph without breaks.
+    """Compiles ``function`` as one graph without breaks.
 
     Args:
-        function: Of trees of tensors, to a tree of tensors.
-        graphs: Whether CUDA graphs are to save the launches ("reduce-overhead"). Without CUDA nothing comes of it.
-        on_compiled: Gets the seconds of each call in which something was compiled.
+        function: Function from trees of tensors to a tree of tensors.
+        graphs: True if CUDA graphs are to save the launches ("reduce-overhead"); no effect without CUDA.
+        on_compiled: Receiver of the seconds of each call in which something was compiled.
 
     Raises:
-        ValueError: If graphs are asked of a torch that can't keep operators out of them.
+        ValueError: If this torch can't keep operators out of graphs, and ``graphs`` is True.
     """
     if graphs and not _KNOWS_UNSAFE:
         raise ValueError(
@@ -61,7 +61,7 @@ def _timed(run: Callable[..., Any], on_compiled: Callable[[float], None]) -> Cal
         graphs, start = counters["stats"]["unique_graphs"], time.perf_counter()
         with warnings.catch_warnings() if first else contextlib.nullcontext():
             if first:
-                # array_api_compat looks namespaces up through a cache; dynamo looks through the cache, and says so.
+                # array_api_compat looks namespaces up through a cache; dynamo ignores the cache, and warns of it.
                 warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_cache`", UserWarning)
             result = run(*args)
         first = False
@@ -73,10 +73,10 @@ def _timed(run: Callable[..., Any], on_compiled: Callable[[float], None]) -> Cal
 
 
 def _with_own_code(function: Any) -> Callable[..., Any]:
-    """A function with a copy of its code.
+    """Function with a copy of the code of another one.
 
-    torch keeps what it compiled by code object, and compiles one only a few times: one method of many
-    instances would come to that after two or three networks in a process.
+    torch keeps compiled programmes by code object, and compiles one code object only a few times: one method of many
+    instances would reach that limit after two or three networks in a process.
     """
     code = function.__code__.replace()
     copy = types.FunctionType(

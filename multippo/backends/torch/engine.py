@@ -24,16 +24,16 @@ from multippo.random import Random
 from multippo.trees import map_leaves, tree_map
 
 _LARGE = 2**16
-"""Bytes from which pinned memory is worth its price: below, a copy is over before the call returns."""
+"""Bytes from which pinned memory is worth its price: a smaller copy is over before the call returns."""
 
 
 class TorchEngine(NativeLayers):
-    """``torch.nn`` modules, updated in place: ``split`` returns the live tensors and ``merge`` the live module."""
+    """Engine of ``torch.nn`` modules, updated in place: ``split`` returns live tensors, ``merge`` the live module."""
 
     name = "torch"
     xp = torch_namespace
     capabilities = frozenset({"train", "float64", "compile"})
-    # A hundred small operations a draw: once for a whole rollout instead of at every step.
+    # A draw is a hundred small operations, so noise is drawn once for a whole rollout.
     draws_ahead = True
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -63,13 +63,13 @@ class TorchEngine(NativeLayers):
         return SplitModule(module, params, {**dict(module.named_buffers()), **frozen})
 
     def merge(self, definition: Any, params: Any, variables: Any) -> Any:
-        del params, variables  # they are the module's own
+        del params, variables  # these tensors are the module's own
         return definition
 
     def update_statistics(
         self, definition: Any, params: Any, variables: Any, rollout_extras: Any, valid: Any, skip: Any
     ) -> Any:
-        del params  # the module's own, if not by these tensors
+        del params  # the module holds the same values
         if not bool(skip):
             before = _versions(definition)
             with torch.no_grad():
@@ -115,7 +115,7 @@ class TorchEngine(NativeLayers):
 
         def collect(module: nn.Module, path: tuple[str, ...]) -> None:
             for attribute, child in in_order(vars(module)["_modules"].items()):
-                # Not named_children(), which leaves out the second name of a module before names are sorted.
+                # named_children() would leave out the second name of a module before names are sorted.
                 if child is None or id(child) in seen:
                     continue
                 seen.add(id(child))
@@ -204,8 +204,8 @@ class TorchEngine(NativeLayers):
         import jax
         import jax.dlpack
 
-        # Where JAX computes by default, as environments do: an array taken over stays with its device, and would draw
-        # the environment's step there.
+        # Arrays go to JAX's default device, on which environments compute: on another device, an array would draw the
+        # environment's step there.
         target: Any = jax.config.jax_default_device or jax.devices()[0]  # pyright: ignore[reportAttributeAccessIssue]
 
         def convert(x: torch.Tensor) -> Any:
@@ -269,7 +269,7 @@ class TorchEngine(NativeLayers):
         return compiled(function, mode == "reduce-overhead", self._compile_seconds.append)
 
     def structure(self, definition: Any) -> Any:
-        # What this takes for equal and is not, such as a function in the place of one freed, torch compiles again.
+        # Definitions wrongly taken for equal, as by a function in the place of one freed, torch compiles again.
         found: list[Any] = []
         for name, module in definition.named_modules(remove_duplicate=False):
             held = vars(module)
@@ -282,7 +282,7 @@ class TorchEngine(NativeLayers):
         return sum(self._compile_seconds)
 
     def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
-        # With gradients, unless the caller wants none, so that what can't be differentiated is reported.
+        # Gradients are on, unless the caller wants none, so that functions without a derivative are reported.
         return function(*args)
 
     @contextlib.contextmanager
@@ -323,7 +323,7 @@ class TorchEngine(NativeLayers):
 
 
 def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """Identity of each parameter's tensor and the number of writes to it; waits for no device."""
+    """Identity of each parameter's tensor and its number of writes, read without waiting for a device."""
     held = module.named_parameters()
     return {name: (id(p), -1 if p.is_inference() else p._version) for name, p in held if p.requires_grad}
 
@@ -360,15 +360,15 @@ def _leaf(tensor: torch.Tensor, axes: tuple[int, ...] | None, names: dict[int, s
 def _own_modes(device: torch.device) -> Generator[None]:
     """Turns gradients on and autocast off, and makes ``device`` the default, whatever the process has set."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))  # gradients are on in it
+        stack.enter_context(torch.inference_mode(False))  # turns gradients on, too
         for kind in {"cpu", device.type}:
             stack.enter_context(torch.autocast(kind, enabled=False))
-        # Left alone if it was never set, since under a default device every call of torch's takes longer.
+        # A default device that was never set stays unset: under one, every call of torch's takes longer.
         if torch.get_default_device() not in (torch.device("cpu"), device):
             stack.enter_context(device)
         yield
 
 
 def make_engine() -> TorchEngine:
-    """The entry point of the engine."""
+    """Makes the engine: its entry point."""
     return TorchEngine()

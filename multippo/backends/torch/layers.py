@@ -31,7 +31,11 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def _typed(x: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of the weights' type."""
+    """Tensor ``x`` in the type of the weights.
+
+    Raises:
+        TypeError: If ``x`` is not a tensor.
+    """
     if not isinstance(x, torch.Tensor):
         raise TypeError(
             f"A layer got a {type(x).__module__}.{type(x).__name__}; expected a torch.Tensor, such as "
@@ -41,7 +45,7 @@ def _typed(x: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 class LinearCore(nn.Linear):
-    """``nn.Linear`` that takes any number type, as flax's does; with ``bfloat16``, in products of such operands."""
+    """``nn.Linear`` that takes any number type, as flax's does; with ``bfloat16``, in products of bfloat16 operands."""
 
     bfloat16_operands = False
 
@@ -52,13 +56,13 @@ class LinearCore(nn.Linear):
         return linear(input if fits else _typed(input, self.weight.dtype), self.weight, self.bias)
 
 
-# An LSTM or GRU step by step, in products of bfloat16 operands, as torch's fused kernels have none: what those for
-# bfloat16 carry from step to step is bfloat16. Here only the operands are: gates, carry and sums are float32. The
-# input's product is one for all steps. Nothing waits for the host, so a graph of launches can hold it.
+# An LSTM or GRU step by step, in products of bfloat16 operands, as torch's fused kernels have none: their carry is
+# bfloat16, too. Here only the operands are: gates, carry and sums are float32. The input's product is one for all
+# steps. Nothing waits for the host, so a graph of launches can hold the loop.
 
 
 def _projected(cell: str, x: torch.Tensor, weights: Weights) -> torch.Tensor:
-    """The input's part of the gates, with the biases that are added to it."""
+    """Input's part of the gates, with the biases that are added."""
     weight_ih, _, bias_ih, bias_hh = weights
     return products.linear_bfloat16(x, weight_ih, bias_ih + bias_hh if cell == "lstm" else bias_ih)
 
@@ -119,7 +123,7 @@ class LSTMCore(nn.LSTMCell):
         native: Any = nn.LSTM(in_features, hidden_features, dtype=dtype, device=device)
         self.weight_ih, self.weight_hh = native.weight_ih_l0, native.weight_hh_l0
         self.bias_hh = native.bias_hh_l0
-        # A buffer: as a parameter requires_grad_(True), after a while of freezing, would have it trained.
+        # A buffer, since unfreezing by requires_grad_(True) would have a parameter trained.
         del self.bias_ih
         self.register_buffer("bias_ih", native.bias_ih_l0.data.zero_())
 
@@ -138,8 +142,7 @@ class LSTMCore(nn.LSTMCell):
     def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
         """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds, by the fused kernel.
 
-        The kernel can't round what goes from step to step to bfloat16 operands and keep it in float32, so those are
-        taken one by one.
+        The kernel can't round a float32 carry to bfloat16 operands, so with ``bfloat16`` steps are taken one by one.
         """
         inputs = (_typed(xs, h.dtype), h, c, done, h0, c0, self._weights())
         return _steps("lstm", *inputs) if self.bfloat16_operands else segmented_lstm(*inputs)
@@ -177,7 +180,7 @@ class GRUCore(nn.GRUCell):
         return self(x, h)
 
     def unroll(self, xs: Any, h: Any, done: Any, h0: Any) -> tuple[Any, Any]:
-        """T steps, reset to ``h0`` after each step where ``done`` holds; as ``LSTMCore`` does."""
+        """T steps, reset to ``h0`` after each step where ``done`` holds; as in ``LSTMCore.unroll``."""
         inputs = (_typed(xs, h.dtype), h, done, h0, self._weights())
         return _steps("gru", *inputs) if self.bfloat16_operands else segmented_gru(*inputs)
 
@@ -220,7 +223,7 @@ PORTABLE_NAMES: dict[type, Mapping[str, tuple[str, tuple[int, ...] | None]]] = {
     nn.Conv2d: _IMAGES,
     ConvCore: _IMAGES,
 }
-"""Native parameter names of a wrapped layer: portable name, and which native axes the portable layout has in turn."""
+"""Native parameter names of a wrapped layer: portable name, and the native axes in the portable layout's order."""
 
 
 _STATEFUL = (nn.modules.batchnorm._NormBase, nn.RNNBase, nn.utils.parametrizations._SpectralNorm)  # pyright: ignore[reportPrivateUsage]
@@ -228,7 +231,7 @@ _RANDOM = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
 def _state_of(module: nn.Module) -> tuple[str, str] | None:
-    """State that a call of a module itself, without those in it, would write or draw; None if none is known."""
+    """State that a call of a module, without those in it, would write or draw from; None if none is known."""
     hooks = (*vars(module)["_forward_pre_hooks"].values(), *vars(module)["_forward_hooks"].values())
     if isinstance(module, _STATEFUL) or any(type(hook).__name__ == "SpectralNorm" for hook in hooks):
         return "a state of its own", "write"
@@ -302,7 +305,7 @@ class NativeLayers(Engine):
                     "noise. multippo has Dropout, LayerNorm, Normalizer, LSTM and GRU."
                 )
         types = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
-        # A module of several types converts by itself.
+        # A module of several types converts its input by itself.
         if len(types) == 1 and self.float_dtype not in types:
             raise TypeError(
                 f"Lift got a {type(module).__name__} of {types.pop()}; expected one of {self.float_dtype}, the type in "

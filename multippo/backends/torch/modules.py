@@ -26,7 +26,7 @@ class Held(attributes.ReadFirst, nn.Module):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Called in the place of any function of torch that is given a variable; it can take none."""
+        """Raises a TypeError in the place of any function of torch that is given a variable."""
         cls.refuse(getattr(function, "__name__", "A function"))
 
 
@@ -47,7 +47,7 @@ class TorchVariable(Held):
 
 
 def to_numpy(x: torch.Tensor) -> np.ndarray:
-    """A tensor on the host; one of bfloat16, which NumPy lacks, as float32, which holds each of its numbers."""
+    """Tensor as an array on the host; bfloat16, which NumPy lacks, as float32, which holds each of its numbers."""
     host = x.detach().cpu()
     return host.float().numpy() if host.dtype == torch.bfloat16 else host.numpy()
 
@@ -68,7 +68,7 @@ class TorchMeta(StatefulMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - a metaclass
         """Instantiates a bound class."""
-        with torch.inference_mode(False):  # whose tensors could never be trained
+        with torch.inference_mode(False):  # tensors made in inference mode could never be trained
             module = super().__call__(*args, **kwargs)
         attributes.track_late(module, (nn.Module,), OWN_ATTRIBUTES.__contains__)
         return module
@@ -94,14 +94,14 @@ class TorchModule(nn.Module, metaclass=TorchMeta):
         value = attributes.track(value, (nn.Module,), nn.ModuleList, ModuleDict)
         # torch finds an attribute of the class before a module of that name.
         attributes.check_attribute(self, name, type(self), isinstance(value, nn.Module))
-        # torch lets no attribute turn from a module into a plain one; created again, it is the kind it holds now.
+        # torch lets no attribute turn from a module into a plain one, so the attribute is created again.
         is_plain = not isinstance(value, nn.Module | None)
         if is_plain and name in vars(self)["_modules"]:
             delattr(self, name)
         super().__setattr__(name, value)
 
     def train(self, mode: bool = True) -> TorchModule:
-        """Sampling, or with ``mode`` False the mode of the distribution, as ``nnx.Module.train`` and ``eval`` do."""
+        """Sets sampling, or with ``mode`` False the mode of the distribution, as ``nnx.Module.train`` and ``eval``."""
         super().train(mode)
         if "deterministic" in vars(self):
             self.deterministic = not mode
@@ -109,7 +109,7 @@ class TorchModule(nn.Module, metaclass=TorchMeta):
 
 
 def track_all(module: Any) -> None:
-    """Tracks what a module, and those below it, were given after they were made."""
+    """Tracks modules and variables that a module, and those below it, were given after they were made."""
     attributes.track_below(module, TorchModule, (nn.Module,), OWN_ATTRIBUTES.__contains__)
 
 

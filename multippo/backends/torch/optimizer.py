@@ -13,7 +13,7 @@ from multippo.backends.torch.modules import to_numpy
 
 
 class TorchOptimizer(Optimizer):
-    """Steps in place; the state passed around is the ``torch.optim.AdamW`` itself."""
+    """Optimiser that steps in place; the state passed around is the ``torch.optim.AdamW`` itself."""
 
     def __init__(self, config: OptimizerConfig) -> None:
         self._config = config
@@ -40,7 +40,7 @@ class TorchOptimizer(Optimizer):
             return params, state, norm
         clip = self._config.gradient_clipping
         if clip is not None:
-            # Not clip_grad_norm_, which adds 1e-6 to the norm.
+            # clip_grad_norm_ would add 1e-6 to the norm.
             scale = clip / torch.clamp(norm, min=clip)
             tensors = [grad * scale for grad in tensors]
         for parameter, grad in zip(params.values(), tensors, strict=True):
@@ -93,6 +93,6 @@ def _moment(value: Any, parameter: torch.Tensor) -> torch.Tensor:
 def _laid_out_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """``value`` with the parameter's strides: the fused kernel walks memory, and takes no notice of strides.
 
-    The gradient of a convolution of images with channels last has others than its kernel.
+    The gradient of a convolution of images with channels last has other strides than its kernel.
     """
     return value if value.stride() == parameter.stride() else torch.empty_like(parameter).copy_(value)

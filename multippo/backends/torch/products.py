@@ -1,8 +1,8 @@
 """Matrix products: torch's two switches for TF32 as one setting, and products of bfloat16 operands with float32 sums.
 
 Operands are rounded to bfloat16, whose products are exact in float32, and summed in float32; so are the products of the
-backward pass. They hide in operators of their own: a compiler would take a chain of conversions there and back for
-superfluous, and leave out the rounding. On CUDA they run on the matrix units; elsewhere the rounded numbers are
+backward pass. The products hide in operators of their own: a compiler would take a chain of conversions there and back
+for superfluous, and leave out the rounding. On CUDA they run on the matrix units; elsewhere the rounded numbers are
 multiplied in float32, which gives the same up to the order of summation, and takes as long as float32.
 """
 
@@ -17,7 +17,7 @@ from torch.nn import functional
 
 
 def _read() -> tuple[str, bool] | None:
-    """Precision of products and whether cuDNN may use TF32; None if the user has set single operations."""
+    """Precision of products and permission of TF32 for cuDNN; None if the user has set single operations."""
     try:
         return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     except RuntimeError:
@@ -26,7 +26,7 @@ def _read() -> tuple[str, bool] | None:
 
 @contextlib.contextmanager
 def set_switches(precision: str) -> Generator[None]:
-    """Sets both, "highest" for full float32, and puts them back.
+    """Sets torch's two switches inside a ``with`` block, "highest" for full float32.
 
     Raises:
         RuntimeError: If the user has set single operations.
@@ -42,18 +42,18 @@ def set_switches(precision: str) -> Generator[None]:
 
 
 def one_precision(device: torch.device, precision: str | None = None) -> contextlib.AbstractContextManager[None]:
-    """On CUDA, cuDNN's convolutions and recurrent kernels in the precision of all other products.
+    """Sets cuDNN's convolutions and recurrent kernels to the precision of all other products, on CUDA.
 
     Args:
-        device: Where it is computed.
-        precision: Of all products; None for that which ``torch.set_float32_matmul_precision`` has set.
+        device: Device of the computation.
+        precision: Precision of all products; None for that of ``torch.set_float32_matmul_precision``.
     """
     before = _read() if device.type == "cuda" else None
     return contextlib.nullcontext() if before is None else set_switches(precision or before[0])
 
 
 def describe_switches() -> dict[str, str]:
-    """The settings as torch calls them."""
+    """Values of the two switches, by torch's names."""
     precision, tf32 = _read() or ("set for single operations", None)
     return {"float32_matmul_precision": precision, "cudnn_allow_tf32": str(tf32)}
 

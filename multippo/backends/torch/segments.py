@@ -1,7 +1,7 @@
 """An LSTM or GRU over sequences that hold episode ends, by torch's fused kernels.
 
 The kernels know no resets. So each environment's ``T`` steps are cut after every step where ``done`` holds; the pieces
-become rows of one padded batch, each with the carry it starts from, and the outputs are gathered back.
+become rows of one padded batch, each with its own first carry, and the outputs are gathered back.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _run(cell: str, tensors: tuple[torch.Tensor, ...]) -> Any:
 
 
 def _parts(cell: str, tensors: Sequence[torch.Tensor]) -> Any:
-    """Inputs, carry, ends, the carry after a reset, weights."""
+    """Splits a recurrent layer's tensors: inputs, carry, ends, the carry after a reset, weights."""
     n = _NUM_CARRIES[cell]
     return (
         tensors[0],
@@ -88,11 +88,11 @@ class _Pieces(NamedTuple):
     """Episodes and parts of them, ``P`` in all, environment by environment.
 
     Attributes:
-        rows: ``[B T, in]`` inputs, environment by environment.
-        starts: ``[P]`` where each piece starts in them.
-        lengths: ``[P]``.
-        last: ``[B]`` the piece that is each environment's last.
-        begun: ``[P, H]`` carry before each.
+        rows: Inputs ``[B T, in]``, environment by environment.
+        starts: First row ``[P]`` of each piece.
+        lengths: Rows ``[P]`` of each piece.
+        last: Last piece ``[B]`` of each environment.
+        begun: Carry ``[P, H]`` before each piece.
     """
 
     rows: torch.Tensor
@@ -102,13 +102,13 @@ class _Pieces(NamedTuple):
     begun: Carry
 
     def columns(self, chosen: torch.Tensor, longest: int) -> torch.Tensor:
-        """``[longest, len(chosen)]`` rows of some pieces side by side; a short one repeats its last, never read."""
+        """Rows ``[longest, len(chosen)]`` of some pieces side by side; a short one repeats its last, never read."""
         steps = torch.arange(longest, device=self.starts.device)[:, None]
         return self.starts[chosen] + torch.minimum(steps, self.lengths[chosen] - 1)
 
 
 def _packed(cell: str, pieces: _Pieces, weights: Weights) -> tuple[torch.Tensor, Carry]:
-    """``[B T, H]`` outputs and ``[B, H]`` carry by one call of the kernel for packed sequences, which CUDA has."""
+    """Outputs ``[B T, H]`` and carry ``[B, H]`` by one call of CUDA's kernel for packed sequences."""
     everyone = torch.arange(len(pieces.starts), device=pieces.starts.device)
     columns = pieces.columns(everyone, int(pieces.lengths.max()))
     packed = torch.nn.utils.rnn.pack_padded_sequence(pieces.rows[columns], pieces.lengths.cpu(), enforce_sorted=False)
@@ -121,10 +121,10 @@ def _packed(cell: str, pieces: _Pieces, weights: Weights) -> tuple[torch.Tensor,
 
 
 def _by_lengths(cell: str, pieces: _Pieces, weights: Weights) -> tuple[torch.Tensor, Carry]:
-    """As ``_packed`` for an LSTM, by the kernel for whole sequences: many times faster on CPUs, where it is oneDNN's.
+    """Outputs and carry of an LSTM, as ``_packed``, by the kernel for whole sequences: on CPUs oneDNN's, far faster.
 
-    A call for each doubling of the length, so that padding at most doubles the work. Of a piece that is shorter than
-    the longest of its call the kernel does not tell the cell's state at the end; it is computed from the outputs.
+    Each doubling of the length has a call, so that padding at most doubles the work. The kernel does not return the
+    cell's state at the end of a piece shorter than the longest of its call; that state is computed from the outputs.
     """
     outputs: list[torch.Tensor] = []
     cells: list[torch.Tensor] = []
@@ -155,9 +155,9 @@ def _by_lengths(cell: str, pieces: _Pieces, weights: Weights) -> tuple[torch.Ten
 
 
 def _cell_states(pieces: _Pieces, chosen: torch.Tensor, hs: torch.Tensor, weights: Weights) -> torch.Tensor:
-    """``[len(chosen), H]`` state of an LSTM's cell after some pieces, from their ``[B T, H]`` outputs.
+    """State ``[len(chosen), H]`` of an LSTM's cell after some pieces, from their outputs ``[B T, H]``.
 
-    With those known the gates of all steps are one product, and ``c' = f c + i g`` is all that goes step by step.
+    From known outputs the gates of all steps are one product, and only ``c' = f c + i g`` goes step by step.
     """
     lengths = pieces.lengths[chosen]
     columns = pieces.columns(chosen, int(lengths.max()))
@@ -173,26 +173,27 @@ def _cell_states(pieces: _Pieces, chosen: torch.Tensor, hs: torch.Tensor, weight
 
 
 def _fused(cell: str, xs: torch.Tensor, batch_sizes: Any, carry: Carry, weights: Any) -> tuple[torch.Tensor, Carry]:
-    """The kernel of ``nn.LSTM`` or ``nn.GRU`` on whole sequences, or on packed ones."""
+    """Runs the kernel of ``nn.LSTM`` or ``nn.GRU`` on whole sequences, or on packed ones."""
     kernel: Callable[..., Any] = getattr(torch._VF, cell)  # pyright: ignore[reportPrivateUsage]
     layers = tuple(s[None] for s in carry)
     hidden = layers if cell == "lstm" else layers[0]
     sequence = (xs, hidden) if batch_sizes is None else (xs, batch_sizes, hidden)
-    layout = (False,) if batch_sizes is None else ()  # batch_first, which packed sequences know nothing of
+    layout = (False,) if batch_sizes is None else ()  # batch_first, which packed sequences do not take
     hs, *last = kernel(*sequence, list(weights), True, 1, 0.0, False, False, *layout)
     return hs, tuple(s[0] for s in last)
 
 
 def hidden_operator(way: str, cell: str, run: Callable[..., Carry], tags: tuple[torch.Tag, ...] = ()) -> Any:
-    """A recurrent layer over time as one operator of fixed output shapes, into which torch.compile does not look.
+    """Makes a recurrent layer over time one operator of fixed output shapes, into which torch.compile does not look.
 
     The backward pass computes the steps again.
 
     Args:
-        way: What the operator's name begins with.
+        way: Beginning of the operator's name.
         cell: "lstm" or "gru".
-        run: ``(cell, *tensors)`` to outputs and carry, the tensors as ``segmented_lstm`` or ``segmented_gru`` has them.
-        tags: For torch's compiler.
+        run: Function of ``(cell, *tensors)`` to outputs and carry; tensors as in ``segmented_lstm`` or
+            ``segmented_gru``.
+        tags: Tags for torch's compiler.
     """
     name, n = f"multippo::{way}_{cell}", _NUM_CARRIES[cell]
     names = ["xs", *["h", "c"][:n], "done", *["h0", "c0"][:n], "weight_ih", "weight_hh", "bias_ih", "bias_hh"]
@@ -204,13 +205,13 @@ def hidden_operator(way: str, cell: str, run: Callable[..., Carry], tags: tuple[
     def shapes(xs: Any, *rest: Any) -> Any:
         return xs.new_empty((*xs.shape[:2], rest[0].shape[-1])), *(s.new_empty(s.shape) for s in rest[:n])
 
-    more: dict[str, Any] = {"tags": tags} if tags else {}  # which early versions do not take
+    more: dict[str, Any] = {"tags": tags} if tags else {}  # early versions of torch take no tags
     operator: Any = torch.library.custom_op(
         name, forward, mutates_args=(), schema=f"({taken}) -> ({', '.join(['Tensor'] * (n + 1))})", **more
     )
     operator.register_fake(shapes)
 
-    # Defined without ``custom_op``, which runs an operator below autograd, where nothing can be differentiated.
+    # ``custom_op`` would run the operator below autograd, where nothing can be differentiated.
     backward = f"{name}_backward"
     torch.library.define(backward, "(Tensor?[] grads, Tensor[] inputs, Tensor done) -> Tensor[]", tags=tags)
 
@@ -233,7 +234,7 @@ def hidden_operator(way: str, cell: str, run: Callable[..., Carry], tags: tuple[
 
     def save(ctx: Any, inputs: Any, output: Any) -> None:
         del output
-        # The last carry is rarely used, and its gradient not for nothing.
+        # The last carry is rarely used, and zeros for its gradient would cost time.
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs)
 
@@ -250,6 +251,6 @@ def hidden_operator(way: str, cell: str, run: Callable[..., Carry], tags: tuple[
     return operator
 
 
-# The number of the pieces depends on data: the host waits for it, which no graph of launches can hold.
+# The number of pieces depends on data: the host waits for the number, and no graph of launches can hold a wait.
 _UNSAFE = (torch.Tag.cudagraph_unsafe,) if hasattr(torch.Tag, "cudagraph_unsafe") else ()
 _COMPILED: dict[str, Any] = {cell: hidden_operator("segmented", cell, _segmented, _UNSAFE) for cell in _NUM_CARRIES}
