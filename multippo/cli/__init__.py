@@ -1,4 +1,4 @@
-"""The command line. ``app.py`` is where it begins."""
+"""The command line, which begins in ``app.py``."""
 
 from multippo.cli.app import main
 

@@ -1,4 +1,4 @@
-"""``python -m multippo.cli`` is the command ``multippo``."""
+"""The command ``multippo``, as ``python -m multippo.cli``."""
 
 import sys
 

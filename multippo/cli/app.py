@@ -22,7 +22,7 @@ from multippo.errors import NonFiniteError, RunError, Terminated, UsageError, on
 from multippo.networks.core.error_paths import thrower
 from multippo.version import __version__
 
-_COMMANDS = {  # name: (module, function, what it does)
+_COMMANDS = {  # name: (module, function, description)
     "train": ("multippo.cli.train", "run", "train a network in an environment"),
     "eval": ("multippo.cli.evaluate", "run", "play whole episodes with a trained network"),
     "compare": ("multippo.cli.compare", "run", "find where two runs part first"),
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain("interrupted. " + one_line(interrupt) if interrupt.args else "interrupted.")
         return 130
     except BrokenPipeError:
-        # The reader of the output has gone, as `multippo envs | head` does; Python would complain again at its exit.
+        # `multippo envs | head` closes the output early, and Python would complain again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -103,12 +103,10 @@ prints the version. The engine is chosen by --backend or the environment variabl
 
 
 def is_users_mistake(error: BaseException) -> bool:
-    """True if the library refused something on purpose, as opposed to having tripped over it.
+    """True for an error that reports a user's mistake, False for a fault, which keeps its traceback.
 
-    On purpose means: a ValueError, TypeError, ImportError or FileNotFoundError that a ``raise`` statement of the
-    library's own threw, or a name that no file system takes, or a
-    file that nobody may read. The same kinds of error from anywhere else are faults, and
-    keep their traceback.
+    Users' mistakes are a ValueError, TypeError, ImportError or FileNotFoundError from a ``raise`` statement of the
+    library's own, a name that no file system takes, and a file that may not be read.
     """
     if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.EACCES):
         return True

@@ -48,8 +48,8 @@ class _Comparison:
 
     Attributes:
         settings: Settings that differ, the engine apart.
-        logged: The place where the logs part, or the number of iterations in which they are the same.
-        saved: The same for checkpoints.
+        logged: Place where the logs part, or the number of iterations in which they are the same.
+        saved: Place where the checkpoints part, or the number of iterations in which they are the same.
     """
 
     settings: dict[str, tuple[Any, Any]]
@@ -58,7 +58,7 @@ class _Comparison:
 
     @property
     def equal(self) -> bool:
-        """True if they never part."""
+        """True if neither logs nor checkpoints part."""
         return isinstance(self.logged, int) and isinstance(self.saved, int)
 
 
@@ -66,7 +66,8 @@ def run(argv: Sequence[str]) -> int:
     """Runs the command; the exit code is 1 if the runs part.
 
     Raises:
-        UsageError: If a run or a flag is not what it should be, or the runs have no iteration in common.
+        UsageError: If a run or a flag can't be used, or the runs have no iteration in common.
+        ValueError: If ``--tolerance`` or ``--most`` is out of range.
     """
     flags = parse("compare", _Flags, argv)
     if not flags.a or not flags.b:
@@ -147,12 +148,12 @@ class Apart:
     """A number that two runs do not share.
 
     Attributes:
-        leaf: Its metric or array.
-        index: Place in the array at which the two are furthest apart; empty for a number.
-        a: The first run's number; None if it lacks the leaf, or the two are of different shapes.
-        b: The second run's number.
-        shapes: The shapes of the two, where they differ; None for the one that lacks the leaf.
-        by: Their distance in proportion to the larger of them and 1; infinite where one lacks the leaf or is NaN.
+        leaf: Name of the metric or array.
+        index: Position in the array at which the two are furthest apart; empty for a number.
+        a: The first run's number; None if that run lacks the leaf, or the two are of different shapes.
+        b: The second run's number; None likewise.
+        shapes: Shapes of the two, where they differ; None for the run that lacks the leaf.
+        by: Distance in proportion to the larger of the two and 1; infinite where one lacks the leaf or is NaN.
     """
 
     leaf: str
@@ -168,10 +169,10 @@ class Parting:
     """The first iteration after which two runs are not the same.
 
     Attributes:
-        iteration: Iterations finished.
-        num_equal: Iterations before it that both have, and in which they are the same.
-        num_leaves: Leaves that were compared in it.
-        leaves: Those that differ, the one furthest apart first.
+        iteration: Number of iterations finished.
+        num_equal: Number of earlier iterations that both have, and in which they are the same.
+        num_leaves: Number of leaves compared in the iteration.
+        leaves: Leaves that differ, the one furthest apart first.
     """
 
     iteration: int
@@ -181,18 +182,17 @@ class Parting:
 
 
 def logged_by_iteration(records: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The metrics of each iteration, without times and speeds.
+    """Metrics of each iteration, without times and speeds.
 
     Args:
-        records: From ``read_metrics``, in the order in which they were logged. An evaluation is of the iteration
-            before it.
+        records: Metrics from ``read_metrics``, in the order of the log. An evaluation belongs to the iteration before.
     """
     found: dict[int, dict[str, Any]] = {}
     iteration = 0
     for record in records:
         iteration = int(record.get("iteration") or iteration)
         kept = {name: value for name, value in record.items() if not name.startswith(_OF_THE_MACHINE)}
-        # A number that was not finite is null in the file.
+        # Numbers that were not finite are null in the file.
         found.setdefault(iteration, {}).update({name: math.nan if x is None else x for name, x in kept.items()})
     return found
 
@@ -201,8 +201,8 @@ def checkpoint_arrays(path: Path) -> dict[str, np.ndarray]:
     """Every array of a checkpoint: ``weights: NAME``, ``optimizer: NAME``, ``carry: NAME``, ``environment: NAME``.
 
     Raises:
-        ValueError: If a file can't be read.
-        FileNotFoundError: If one is missing.
+        ValueError: If a file is damaged, or of a later format.
+        FileNotFoundError: If a file is missing.
     """
     parts = load_checkpoint(path).arrays()
     return {f"{part}: {name}": array for part, arrays in parts.items() for name, array in arrays.items()}
@@ -211,16 +211,16 @@ def checkpoint_arrays(path: Path) -> dict[str, np.ndarray]:
 def first_parting(
     a: Mapping[int, Any], b: Mapping[int, Any], tolerance: float = 0.0, read: Any = lambda leaves: leaves
 ) -> Parting | int:
-    """The first iteration that both have, and in which a leaf differs.
+    """First iteration of two runs in which a leaf differs.
 
     Args:
-        a: Of the first run, by iteration: its leaves by name.
-        b: Of the second.
+        a: The first run's leaves by name, by iteration.
+        b: The second run's.
         tolerance: Distance up to which two numbers count as equal; see ``Apart.by``.
-        read: Makes leaves of an entry of ``a`` or ``b`` when they are compared.
+        read: Function from an entry of ``a`` or ``b`` to its leaves, called when they are compared.
 
     Returns:
-        The place where they part; or the number of iterations in which they are the same, if they never part.
+        The place where the runs part; or the number of iterations in which they are the same, if they never part.
     """
     both = sorted(set(a) & set(b))
     for place, iteration in enumerate(both):
@@ -234,7 +234,7 @@ def first_parting(
 
 
 def apart(leaf: str, a: Any, b: Any, tolerance: float) -> Apart | None:
-    """The place in a leaf where two runs are furthest apart; None if it is within the tolerance.
+    """Place in a leaf where two runs are furthest apart; None if they are within the tolerance everywhere.
 
     NaN equals NaN, and an infinity the same infinity. Whole numbers (counters, the words of random keys) are equal or
     are not, whatever the tolerance.
@@ -253,7 +253,7 @@ def apart(leaf: str, a: Any, b: Any, tolerance: float) -> Apart | None:
         distance = np.abs(x - y) / np.maximum(np.maximum(np.abs(x), np.abs(y)), 1.0)
     distance = np.where(same, 0.0, np.where(np.isfinite(distance), distance, math.inf))
     if whole:
-        # Words of 64 bits may be the same in double precision and differ all the same.
+        # Different words of 64 bits may become the same number in double precision.
         distance = np.where(same, 0.0, np.maximum(distance, np.finfo(np.float64).tiny))
     index = np.unravel_index(int(np.argmax(distance)), distance.shape)
     by = float(distance[index])

@@ -63,6 +63,7 @@ def run(argv: Sequence[str]) -> int:
 
     Raises:
         UsageError: If the run, the checkpoint or a flag can't be used.
+        ValueError: If a number is out of range, or the engine or device unknown.
     """
     flags = parse("eval", _Flags, argv)
     if not flags.run_dir:
@@ -83,10 +84,10 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _play(flags: _Flags, directory: RunDirectory) -> tuple[dict[str, float], dict[str, Any]]:
-    """The metrics of the episodes, and facts of the run."""
+    """Plays the episodes; returns their metrics, and facts of the run."""
     stored = directory.read_settings()
     settings = RunSettings.of(stored)
-    read_checkpoint(directory, flags.checkpoint)  # at once, not only after the engine is there
+    read_checkpoint(directory, flags.checkpoint)  # a mistake is reported at once, before an engine is loaded
     with settings.engine(choose_backend(flags.backend, stored.get("backend")), flags.device) as engine:
         count = flags.num_envs or evaluation_envs(settings, flags.episodes)
         loaded = load_run(directory.path, flags.checkpoint, count)
@@ -134,7 +135,7 @@ def evaluation_envs(settings: RunSettings, episodes: int) -> int:
 
 
 def summary(found: Mapping[str, float]) -> str:
-    """The metrics in one line for people."""
+    """Metrics of an evaluation in one line, for people."""
     mean, std, least, most, length = (found[metric] for metric in _REPORTED.values())
     return (
         f"return {mean:.2f} ± {std:.2f} (from {least:.2f} to {most:.2f}), length {length:.1f}, over "
@@ -143,6 +144,6 @@ def summary(found: Mapping[str, float]) -> str:
 
 
 def choose_backend(wanted: str | None, of_run: str | None = None) -> str:
-    """The engine: that of the flag, of ``MULTIPPO_BACKEND``, of the run, or the first installed."""
+    """Name of the engine: that of the flag, of ``MULTIPPO_BACKEND``, of the run, or the first installed."""
     there = of_run if of_run in available_backends() else None
     return wanted or os.environ.get(VARIABLE) or there or get_backend()

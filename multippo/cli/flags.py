@@ -23,12 +23,12 @@ _NEGATIVE = re.compile(r"-\.?\d")
 
 
 def parse(command: str, flags: type[_Flags], argv: Sequence[str]) -> _Flags:
-    """The flags of a command line.
+    """Parses a command line to the flags of a command.
 
     Args:
         command: The command's name, such as ``eval``.
-        flags: A dataclass. Its docstring describes the command, and the one below a field the flag; a field that is not
-            keyword-only is positional.
+        flags: A dataclass whose docstring describes the command, and whose fields' docstrings the flags; fields that
+            are not keyword-only are positional.
         argv: The command line after the command's name.
 
     Raises:
@@ -39,7 +39,7 @@ def parse(command: str, flags: type[_Flags], argv: Sequence[str]) -> _Flags:
 
 
 def given_flags(command: str, description: str, settings: Iterable[Setting], argv: Sequence[str]) -> dict[str, Any]:
-    """The values on a command line, by name, without the flags that were left out.
+    """Values on a command line, by name, without the flags that were left out.
 
     A value follows its flag or an equals sign. A truth value may be left out (``--x``, ``--no-x``). Several values
     stand side by side, with commas, or each behind a flag of its own.
@@ -134,7 +134,7 @@ def _print_help(command: str, description: str, settings: Iterable[Setting]) -> 
 
 
 def _metavar(hint: Any) -> str:
-    """The placeholder of a value of a type."""
+    """Placeholder of a value of a type."""
     only = readable(hint)
     if get_origin(only) is Literal:
         text = "|".join(get_args(only))

@@ -1,4 +1,4 @@
-"""``multippo backends``, ``multippo envs`` and ``multippo conformance``: what is installed, and is it correct."""
+"""``multippo backends``, ``multippo envs`` and ``multippo conformance``: lists and checks of the installation."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class _Flags:
     """Display of progress."""
 
 
-# A run resumed under other values of these would be another run.
+# Settings without which a resumed run would be another run.
 _FIXED = ("env", "network", "seed", "num_envs", "rollout_length", "scale_rewards")
 
 
@@ -62,7 +62,8 @@ def run(argv: Sequence[str]) -> int:
     """Runs the command.
 
     Raises:
-        UsageError: If something was asked for that can't be.
+        UsageError: If a flag, the file of settings or the run's directory can't be used.
+        ValueError: If a setting, or the engine or device, is not possible.
         RunError: If a disk is full, or the like.
         NonFiniteError: If a number became NaN or infinite; the last good state is saved.
         KeyboardInterrupt: After Ctrl-C, once the last finished iteration is saved.
@@ -100,10 +101,10 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _changed(stored: Mapping[str, Any], given: Mapping[str, Any]) -> RunSettings:
-    """A stored run with the changes that are asked for now.
+    """Settings of a stored run with the changes of a resumption.
 
     Raises:
-        UsageError: If it would be another run then.
+        UsageError: If the changes make another run.
     """
     began = {name: stored.get(name, given.get(name)) for name in _FIXED}
     _refuse_another(began, {name: given[name] for name in _FIXED if name in given})
@@ -122,9 +123,9 @@ def _refuse_another(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
 
 
 class _Training:
-    """One run: training with its logs, checkpoints and last evaluation.
+    """Training with its logs, checkpoints and last evaluation.
 
-    Nothing is written before everything is checked, nor before the run's directory is held.
+    Files are written only after everything is checked, and the run's directory held.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class _Training:
         ppo = settings.train.ppo
         self._progress = make_progress(progress, ppo.total_steps, ppo.num_iterations, sys.stderr)
         self._goes_on = settings.on_save_error == "continue"
-        self._saved: Any = None  # what the last checkpoint is of, see _mark
+        self._saved: Any = None  # mark of the state in the last checkpoint, see _mark
         self._is_finished = False
         self._place(directory or default_run_directory(settings, network.engine.name))
 
@@ -152,13 +153,13 @@ class _Training:
         )
 
     def go(self, deadline: Deadline) -> None:
-        """Trains, evaluates, and prints where everything is.
+        """Trains, evaluates, and prints the paths of the results.
 
         Args:
-            deadline: Ends the process after a signal; gets something to save.
+            deadline: Clock that ends the process after a signal; its ``last_words`` are set to save the run.
 
         Raises:
-            RunError: If the disk is full, or the like.
+            RunError: If the disk is full, or the like; other errors are those of ``run``.
         """
         deadline.last_words = self._save_and_say
         try:
@@ -170,7 +171,7 @@ class _Training:
                 found = self._evaluate()
                 self._draw()
         except OSError as error:
-            if error.errno is None:  # not the system's: the library's or an environment's own
+            if error.errno is None:  # raised by the library or an environment, not by the system
                 raise
             raise RunError(f"the run stopped: {one_line(error)}. {self._how_to_go_on()}") from error
         path = self._directory.path
@@ -196,7 +197,7 @@ class _Training:
             self._introduce(initial)
             if run is not None:
                 run.go()
-            elif initial is not None:  # however progress is shown
+            elif initial is not None:  # printed even if progress is off
                 print(finished(initial.step, initial.iteration, settings.ppo), file=sys.stderr)
         except (KeyboardInterrupt, Terminated) as stop:
             self._draw()
@@ -211,8 +212,8 @@ class _Training:
             raise
 
     def _last_state(self) -> tuple[TrainingState | None, dict[Path, str]]:
-        """The state to go on from, and the later checkpoints that are damaged."""
-        # Damaged ones count: such a run must not start again over the rest.
+        """State to go on from, None for a new run; and the later checkpoints that are damaged."""
+        # Damaged checkpoints count: such a run must not start again over the rest.
         if not self._resume or not step_entries(self._directory.checkpoints):
             return None, {}
         checkpoint, initial, damaged = restore_last_good(self._directory, self._network)
@@ -224,19 +225,19 @@ class _Training:
         return initial, damaged
 
     def _begin(self, stack: contextlib.ExitStack, initial: TrainingState | None, damaged: dict[Path, str]) -> None:
-        """Makes the run's directory, or makes it ready to go on."""
+        """Makes the run's directory, or prepares an existing one for the run to go on."""
         about = self._settings, self._network.engine.name, self._network.engine.numerics()
         if self._resume:
             for line in mend(self._directory, -1 if initial is None else initial.step, damaged):
                 print(line, file=sys.stderr)
-            if not self._is_finished:  # else nothing is computed with settings that were given anew
+            if not self._is_finished:  # a finished run computes nothing with the new settings
                 self._directory.write_settings(*about)
             return
         while True:
             try:
                 stack.enter_context(self._directory.begun(*about, is_new=not self._named))
                 return
-            except FileExistsError:  # another run of this second has taken the name meanwhile
+            except FileExistsError:  # a run begun in the same second has taken the name meanwhile
                 self._place(default_run_directory(*about[:2]))
 
     def _introduce(self, initial: TrainingState | None) -> None:
@@ -260,11 +261,11 @@ class _Training:
 
     @staticmethod
     def _mark(state: TrainingState) -> Any:
-        """Numbers that differ between states of one run: an evaluation may be made up after the iteration was saved."""
+        """Numbers by which states of one run differ; an evaluation may follow after its iteration was saved."""
         return state.iteration, state.eval_return, state.eval_due
 
     def _save_and_say(self) -> str:
-        """Saves what is finished, from a thread beside the training, for a process that must end at once."""
+        """Saves the finished part, from a thread beside the training, before the process has to end; says where."""
         save_what_is_finished()
         return self._how_to_go_on()
 
@@ -277,7 +278,7 @@ class _Training:
         return f"{failed}Saved: {saved}. Go on with: {how}"
 
     def _evaluate(self) -> dict[str, float]:
-        """The evaluation that ``multippo eval`` repeats, as metrics."""
+        """Metrics of the last evaluation, which ``multippo eval`` repeats."""
         episodes = self._settings.final_eval_episodes
         saved = self._folder.saved
         if episodes == 0 or saved is None:
@@ -307,7 +308,7 @@ class _Training:
 
 
 def program() -> str:
-    """``multippo``; or ``python SCRIPT`` where the user's own program calls ``main``, whose environments it knows."""
+    """Command to go on with: ``multippo``, or ``python SCRIPT`` of a user's program, which registers environments."""
     script = Path(sys.argv[0])
     if script.suffix == ".py" and script.name != "__main__.py":
         return f"python {shlex.quote(str(script))}"
@@ -315,5 +316,5 @@ def program() -> str:
 
 
 def command(*arguments: object) -> str:
-    """A command line to copy into a shell, paths with spaces quoted."""
+    """Command line to copy into a shell, paths with spaces quoted."""
     return f"{program()} {shlex.join(map(str, arguments))}"

@@ -37,7 +37,7 @@ class RunDirectory:
     """The directory of a run.
 
     Attributes:
-        path: Its path.
+        path: Path of the directory.
         config: The file of settings.
         metrics: The file of metrics, one JSON object a line.
         checkpoints: The directory of ``step_…`` directories.
@@ -57,14 +57,14 @@ class RunDirectory:
 
         Args:
             settings: The run's settings.
-            backend: The engine that makes it.
-            numerics: See ``Engine.numerics``.
+            backend: Name of the run's engine.
+            numerics: Facts from ``Engine.numerics``.
             is_new: True if the directory must not exist yet, not even an empty one.
 
         Raises:
-            UsageError: If the directory can't be made, or is in use already.
-            FileExistsError: If it is there already and must not be.
-            OSError: If the disk is full, or the like.
+            UsageError: If the directory can't be made, holds other files, or is in use already.
+            FileExistsError: If the directory is there already, and ``is_new`` is True.
+            OSError: If the disk is full.
         """
         missing = [directory for directory in (self.path, *self.path.parents) if not directory.exists()]
         with contextlib.ExitStack() as stack:
@@ -78,7 +78,7 @@ class RunDirectory:
                 if is_new and isinstance(error, FileExistsError):
                     raise
                 for directory in missing:
-                    with contextlib.suppress(OSError):  # it was never made, or another process has put something there
+                    with contextlib.suppress(OSError):  # never made, or used by another process meanwhile
                         directory.rmdir()
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise
@@ -88,10 +88,10 @@ class RunDirectory:
             yield
 
     def refuse_used(self) -> None:
-        """Raises unless a directory for a new run is empty.
+        """Raises unless the directory, which is for a new run, is empty.
 
         Raises:
-            UsageError: If it is not.
+            UsageError: If the directory holds a run or other files.
         """
         if self.config.exists():
             raise UsageError(
@@ -103,10 +103,10 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def held(self) -> Generator[None]:
-        """Keeps other processes from training in the directory for a time; the lock ends with its process.
+        """Keeps other processes from training in the directory, inside a ``with`` block at most as long as the process.
 
         Raises:
-            UsageError: If one does already, or nothing is there.
+            UsageError: If another process trains in the directory already, or the path is not one.
         """
         try:
             import fcntl
@@ -131,7 +131,7 @@ class RunDirectory:
             os.close(descriptor)
 
     def write_settings(self, settings: RunSettings, backend: str, numerics: Mapping[str, str] | None = None) -> None:
-        """Writes ``config.json``: all it takes to make environment and network again, on any engine."""
+        """Writes ``config.json``: all settings needed to make environment and network again, on any engine."""
         content = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -143,10 +143,10 @@ class RunDirectory:
         write_text(self.config, json.dumps(json_ready(content), indent=2, allow_nan=False) + "\n")
 
     def read_settings(self) -> dict[str, Any]:
-        """The settings the run was given, by option name; ``backend`` is the engine that made it.
+        """Settings that the run was given, by option name; ``backend`` is the engine that made the run.
 
         Raises:
-            UsageError: If this is not a run's directory, or its file can't be understood.
+            UsageError: If this is not a run's directory, or its ``config.json`` can't be understood.
         """
         if not self.config.is_file():
             raise self._no_run()
@@ -169,23 +169,23 @@ class RunDirectory:
             )
         settings = settings_of(found, {**run_settings(), **_WRITTEN}, str(self.config))
         if "bytes_as_images" in network_defaults(settings.get("network", "mlp")):
-            # Runs from before there was this option keep the network that they were trained with.
+            # Runs from before this option keep the network that they were trained with.
             settings.setdefault("bytes_as_images", True)
         return settings
 
     def settings(self) -> RunSettings:
-        """The settings, defaults filled in."""
+        """Settings of the run, defaults filled in; errors are those of ``read_settings`` and ``RunSettings.of``."""
         return RunSettings.of(self.read_settings())
 
     def checkpoint(self, which: str = "latest") -> Checkpoint:
-        """A checkpoint of the run.
+        """Opens a checkpoint of the run.
 
         Args:
-            which: ``latest``; ``best``, that of the best evaluation during training; or a path, from here or from the
-                directory of checkpoints; or a step.
+            which: ``latest``; ``best``, that of the best evaluation during training; a path, relative to the working
+                directory or to that of checkpoints; or a step.
 
         Raises:
-            UsageError: If there is none.
+            UsageError: If there is no such checkpoint.
         """
         if which in ("latest", "best"):
             found = (latest_checkpoint if which == "latest" else best_checkpoint)(self.checkpoints)
@@ -218,7 +218,7 @@ class RunDirectory:
 
 
 def default_run_directory(settings: RunSettings, backend: str, root: Path = Path("runs")) -> RunDirectory:
-    """``runs/ENV/TIME-BACKEND-seedN``, with a number added where that is taken."""
+    """Directory ``runs/ENV/TIME-BACKEND-seedN``, with a number added where the name is taken."""
     env = settings.env_id.removeprefix("gymnasium/")
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{backend}-seed{settings.train.seed}"
     path, number = root / env / stem, 2

@@ -59,6 +59,7 @@ def load_run(
 
     Raises:
         MultippoError: If the directory, the checkpoint or the environment can't be used.
+        ImportError: If a package of the environment is missing.
         ValueError: If ``num_envs`` is not an integer of at least 1, ``checkpoint`` none of the above, or the network
             not the checkpoint's.
     """
@@ -67,7 +68,7 @@ def load_run(
     directory = RunDirectory(Path(run_dir))
     settings = directory.settings()
     which = _which(directory, checkpoint)
-    read_checkpoint(directory, which)  # at once, not only after the environment is made
+    read_checkpoint(directory, which)  # damage is reported at once, before the environment is made
     env = settings.make_env(num_envs)
     try:
         network = settings.make_network(env)
@@ -80,7 +81,11 @@ def load_run(
 
 
 def _which(directory: RunDirectory, checkpoint: Any) -> str:
-    """The checkpoint in the words of ``RunDirectory.checkpoint``, to which a number in text could be a path."""
+    """Argument of ``RunDirectory.checkpoint`` for one of ``load_run``: a step becomes a path, as text may be either.
+
+    Raises:
+        ValueError: If ``checkpoint`` is none of those of ``load_run``.
+    """
     if is_integer(checkpoint, 0):
         return str(step_directory(directory.checkpoints.absolute(), int(checkpoint)))
     if isinstance(checkpoint, str | Path) and str(checkpoint):
@@ -94,10 +99,10 @@ def _which(directory: RunDirectory, checkpoint: Any) -> str:
 def read_checkpoint(
     directory: RunDirectory, which: str, read: Callable[[Checkpoint], None] = lambda _: None
 ) -> Checkpoint:
-    """A checkpoint, after ``read`` of it; a training at work may take one away at any moment, for a later one.
+    """Opens a checkpoint and calls ``read`` with it, again if a training at work replaces it meanwhile.
 
     Raises:
-        UsageError: If there is none, or it is damaged.
+        UsageError: If there is no such checkpoint, or it is damaged.
     """
     while True:
         there = step_directories(directory.checkpoints)
@@ -117,15 +122,15 @@ def restore_last_good(directory: RunDirectory, network: Any) -> tuple[Checkpoint
     """Reads the latest checkpoint of a run that is whole.
 
     Args:
-        directory: The run's.
-        network: Gets the weights.
+        directory: The run's directory.
+        network: Network to write the weights into.
 
     Returns:
-        The checkpoint, the training state in it, and the faults of later ones that are damaged.
+        The checkpoint, its training state, and the faults of later ones that are damaged.
 
     Raises:
-        UsageError: If all are damaged.
-        ValueError: If it does not fit the network, or is of a later format.
+        UsageError: If none is whole.
+        ValueError: If the checkpoint does not fit the network, or is of a later format.
     """
     damaged: dict[Path, str] = {}
     for path in step_entries(directory.checkpoints):
@@ -147,7 +152,7 @@ def check_num_envs(directory: RunDirectory, settings: RunSettings) -> None:
     """Raises unless a run's settings are of as many environments as its latest checkpoint, before any is made.
 
     Raises:
-        UsageError: If they differ.
+        UsageError: If the two numbers differ.
     """
     for path, manifest in read_steps(directory.checkpoints)[:1]:
         if manifest.num_envs != settings.train.ppo.num_envs:
@@ -177,7 +182,7 @@ def mend(directory: RunDirectory, step: int, damaged: Mapping[Path, str]) -> lis
 
 
 def another_checkpoint(directory: RunDirectory) -> str:
-    """A sentence that names the last whole checkpoint of a run of which another one is damaged."""
+    """Sentence that names the last whole checkpoint of a run with a damaged one."""
     for path in step_directories(directory.checkpoints):
         with contextlib.suppress(ValueError, OSError):
             step = Checkpoint(path=path, manifest=read_manifest(path))
@@ -187,7 +192,7 @@ def another_checkpoint(directory: RunDirectory) -> str:
 
 
 def reason(error: DamagedCheckpointError | FileNotFoundError) -> str:
-    """The reason for which a checkpoint could not be read, in a line."""
+    """Reason for which a checkpoint could not be read, in one line."""
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"{Path(error.filename).name} is missing."
     return one_line(error)

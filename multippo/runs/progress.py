@@ -17,13 +17,13 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 
 class Progress:
-    """Shows step, return, steps per second and time left, or, as it is, nothing.
+    """Display of step, return, steps per second and time left; this base class shows nothing.
 
     A context manager; ``update`` is a ``log_fn``.
 
     Args:
         total_steps: Environment steps of the whole run.
-        total_iterations: Its iterations, by which progress is measured: some steps of a host environment may not count.
+        total_iterations: Iterations of the whole run, which measure progress, as some host steps may not count.
     """
 
     def __init__(self, total_steps: int, total_iterations: int) -> None:
@@ -41,8 +41,8 @@ class Progress:
         now, iteration = time.perf_counter(), int(metrics["iteration"])
         speed = metrics.get("throughput/train_sps", math.nan)
         seconds = metrics["step"] / iteration / speed if speed else math.nan
-        # By the clock from the second call on, since it knows of evaluations and checkpoints, too. Not from the start:
-        # the first iteration compiles.
+        # Measured by the clock, which includes evaluations and checkpoints, from the second call on, since the first
+        # iteration compiles.
         if self._since is None:
             self._since = now, iteration
         elif iteration > self._since[1]:
@@ -56,7 +56,7 @@ class Progress:
         )
 
     def note(self, text: str) -> None:
-        """Shows a line of text in between."""
+        """Shows a line of text between two updates."""
 
     def _show(self, iteration: int, **words: str) -> None:
         """Shows an iteration: its ``step``, ``score``, ``speed`` and the time ``left``."""
@@ -73,7 +73,7 @@ class PlainProgress(Progress):
 
     Args:
         total_steps: Environment steps of the whole run.
-        total_iterations: Its iterations.
+        total_iterations: Iterations of the whole run.
         stream: The file to write lines to.
     """
 
@@ -95,11 +95,11 @@ class PlainProgress(Progress):
 
 
 class BarProgress(Progress):
-    """A bar that rich keeps up to date.
+    """Bar that rich keeps up to date.
 
     Args:
         total_steps: Environment steps of the whole run.
-        total_iterations: Its iterations.
+        total_iterations: Iterations of the whole run.
         console: A ``rich.console.Console`` on a terminal.
     """
 
@@ -140,12 +140,12 @@ class BarProgress(Progress):
 
 
 def make_progress(kind: str, total_steps: int, total_iterations: int, stream: TextIO) -> Progress:
-    """The progress display.
+    """Makes the display of progress.
 
     Args:
         kind: ``bar``, ``plain``, ``off``; or ``auto``: a bar on a terminal, else plain lines.
         total_steps: Environment steps of the whole run.
-        total_iterations: Its iterations.
+        total_iterations: Iterations of the whole run.
         stream: The file to write to.
     """
     totals = total_steps, total_iterations
@@ -170,7 +170,7 @@ _LOG = logging.getLogger("multippo")
 
 
 class RunRecord:
-    """A run's metrics on the disk: files that are made when there is something to write.
+    """Writer of a run's metrics to the disk; files are made when there is something to write.
 
     Args:
         directory: The run's directory.
@@ -191,7 +191,11 @@ class RunRecord:
         self._failing: set[str] = set()
 
     def write(self, metrics: Mapping[str, float]) -> None:
-        """Writes metrics everywhere."""
+        """Writes metrics to all files.
+
+        Raises:
+            OSError: If the disk is full, or the like, and the run is to stop.
+        """
         for name, make in self._make.items():
             try:
                 if name not in self._writers:
@@ -204,7 +208,7 @@ class RunRecord:
                 if name not in self._failing:
                     _LOG.warning("Metrics are missing in %s: %s. The run goes on.", name, error)
                 self._failing.add(name)
-                # With the next metrics a new file, or the old one's end, may be writable again.
+                # Opened again for the next metrics, when there may be space on the disk.
                 if (writer := self._writers.pop(name, None)) is not None:
                     with contextlib.suppress(OSError):
                         writer.close()

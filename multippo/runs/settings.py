@@ -1,4 +1,4 @@
-"""Settings of a training run: their values on a command line and in files, and the run that layers of them describe.
+"""Settings of a training run: their values on a command line and in files, and the run that their layers describe.
 
 The fields of four classes (``RunSettings``, ``TrainConfig``, ``PPOConfig``, ``EvalConfig``), the arguments of the
 functions that make networks and the fields of ``EnvironmentOptions`` are settings. A field or an argument added
@@ -42,14 +42,14 @@ NETWORKS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "gru": (make_recurrent_actor_critic, {"cell": "gru"}),
     "cnn": (make_cnn_actor_critic, {}),
 }
-"""Kinds of networks: the function that makes one, and its arguments that are fixed."""
+"""Functions that make networks, with their fixed arguments, by kind of network."""
 
 _NOT_SETTINGS = {"observation", "action", "rngs", "cell", "entropy_weight"}
-"""Arguments of these functions that a run fills in; the weight of the entropy is PPOConfig's, which can change it."""
+"""Arguments of functions in ``NETWORKS`` that a run fills in; ``entropy_weight`` is PPOConfig's, which can change it."""
 
 
 def name_of(path: str) -> str:
-    """The name of a setting that stands in sections.
+    """Name of a setting from its path through sections.
 
     >>> name_of("eval.every-steps"), name_of("train.ppo.learning_rate"), name_of("network.kind")
     ('eval_every_steps', 'learning_rate', 'network')
@@ -93,7 +93,7 @@ _DIFFERING: dict[str, dict[str, Any]] = {
 
 
 def network_defaults(kind: str) -> dict[str, Any]:
-    """The options that a kind of network takes, with their defaults."""
+    """Options that a kind of network takes, with their defaults."""
     parameters = inspect.signature(NETWORKS[kind][0]).parameters
     return {name: parameter.default for name, parameter in parameters.items() if name not in _NOT_SETTINGS}
 
@@ -110,7 +110,7 @@ def _network_settings() -> list[Setting]:
 
 
 def _combined(of_kind: Mapping[str, Setting]) -> Setting:
-    """One setting for an argument of several networks; its help names those that take it, and differences."""
+    """Setting for an argument of several networks; its help names the networks that take it, and differences."""
     first = next(iter(of_kind.values()))
     text = first.help if len(of_kind) == len(NETWORKS) else f"{', '.join(of_kind)}: {first.help}"
     for kind, own in of_kind.items():
@@ -153,10 +153,10 @@ class RunSettings:
     """Settings of a run, for any engine; made by ``of``.
 
     Attributes:
-        env_id: The environment, as ``make_env`` knows it.
-        env_kwargs: Arguments for ``make_env``.
-        network_options: Arguments for the function that makes the network, all of them.
-        train: The algorithm, with ``train.ppo.num_envs`` set.
+        env_id: Name of the environment for ``make_env``.
+        env_kwargs: Arguments of ``make_env``.
+        network_options: All arguments of the function that makes the network.
+        train: Settings of the training, with ``train.ppo.num_envs`` set.
     """
 
     env_id: str
@@ -193,11 +193,11 @@ class RunSettings:
 
     @classmethod
     def of(cls, *layers: Mapping[str, Any]) -> RunSettings:
-        """The run that layers of settings describe, see ``overlaid``; below them lie the defaults.
+        """Makes the settings of a run from layers, see ``overlaid``, above the defaults.
 
         Raises:
-            UsageError: If something is missing, or does not go together.
-            ValueError: If a config refuses a value.
+            UsageError: If the environment is missing, or settings do not go together.
+            ValueError: If a value is not possible.
         """
         given = overlaid(*layers)
         values = {name: setting.default for name, setting in run_settings().items()} | given
@@ -221,7 +221,7 @@ class RunSettings:
         try:
             evaluation = EvalConfig(**fields(EvalConfig, "eval_"))
         except ValueError as error:
-            raise UsageError(f"eval_{error}") from error  # which begins with the field's name
+            raise UsageError(f"eval_{error}") from error  # the error begins with the field's name
         return cls(
             env_id=values["env"],
             env_kwargs=_env_kwargs(values["env"], values),
@@ -235,7 +235,8 @@ class RunSettings:
         """Makes an engine the active one, in the run's precision.
 
         Raises:
-            ValueError: If it does not have that precision or that device.
+            ValueError: If the engine is unknown, or lacks that precision or that device.
+            ImportError: If a package of the engine is missing.
         """
         with contextlib.ExitStack() as stack:
             engine = stack.enter_context(use_backend(backend, device))
@@ -245,15 +246,15 @@ class RunSettings:
                 except ValueError:
                     if "train" in engine.capabilities:
                         raise
-                    # One that only evaluates does so in its own precision, as it does for float32.
+                    # An engine that only evaluates does so in its own precision, as for float32.
             stack.enter_context(engine.matmul_precision(self.matmul_precision))
             yield engine
 
     def make_env(self, num_envs: int | None = None) -> Env:
-        """The environments; those to train in unless ``num_envs`` says otherwise.
+        """Makes ``num_envs`` environments, by default as many as in training.
 
         Raises:
-            UsageError: If the environment can't be made.
+            UsageError: If gymnasium can't make the environment; other errors are those of ``multippo.make_env``.
         """
         import gymnasium
 
@@ -266,7 +267,7 @@ class RunSettings:
             raise UsageError(f"The environment {self.env_id!r} can't be made: {one_line(error)}") from error
 
     def make_network(self, env: Env) -> Any:
-        """A new network for the environment, on the active engine."""
+        """Makes a new network for the environment, on the active engine."""
         from multippo.random import Rngs
 
         make, fixed = NETWORKS[self.network]
@@ -274,7 +275,7 @@ class RunSettings:
         return make(env.observation_space, env.action_space, rngs=rngs, **fixed, **self.network_options)
 
     def as_json(self) -> dict[str, Any]:
-        """The form in which ``config.json`` has it, and ``settings_of`` reads it."""
+        """Settings in the form of ``config.json``, which ``settings_of`` reads."""
         found = dataclasses.asdict(self)
         env = {"id": found.pop("env_id"), "kwargs": found.pop("env_kwargs")}
         network = {"kind": found.pop("network"), "options": found.pop("network_options")}
@@ -337,20 +338,24 @@ _RUN_ONLY = {"format", "format_version", "versions", "numerics"}
 
 
 def read_settings(path: Path, known: Mapping[str, Setting]) -> dict[str, Any]:
-    """The settings in a file, by name.
+    """Settings in a file, by name.
 
-    A setting stands under its name (``learning_rate``), alone or in the section it belongs to (``ppo``, ``eval``,
-    ``train``, ``network``, ``env``; ``eval: {every_steps: …}`` is ``eval_every_steps``). The ``config.json`` of a run
-    has this form as well.
+    A setting stands under its name (``learning_rate``), alone or in its section (``ppo``, ``eval``, ``train``,
+    ``network``, ``env``; ``eval: {every_steps: …}`` is ``eval_every_steps``). The ``config.json`` of a run has this
+    form as well.
 
     Raises:
-        UsageError: If it is another kind of file, a name is unknown, or a setting can't have its value.
+        UsageError: If the file is neither JSON nor YAML, a name is unknown, or a setting can't have its value.
     """
     return settings_of(read_object(path, follow=True), known, str(path))
 
 
 def read_object(path: Path, *, follow: bool = False) -> Mapping[str, Any]:
-    """The object in a JSON or YAML file; ``follow`` as in ``files.read_bytes``."""
+    """Object in a JSON or YAML file; ``follow`` as in ``files.read_bytes``.
+
+    Raises:
+        UsageError: If the file can't be read, or does not hold an object.
+    """
     try:
         found = read_json(path, follow=follow) if path.suffix.lower() == ".json" else _read_yaml(path, follow)
     except OSError as error:
@@ -363,7 +368,7 @@ def read_object(path: Path, *, follow: bool = False) -> Mapping[str, Any]:
 
 
 def settings_of(found: Mapping[str, Any], known: Mapping[str, Setting], source: str) -> dict[str, Any]:
-    """The settings in an object; see ``read_settings``."""
+    """Settings in an object, by name; see ``read_settings``, errors included."""
     settings: dict[str, Any] = {}
     for name, value in _flat(found):
         if name in _RUN_ONLY:
@@ -406,15 +411,15 @@ _NONE = {"none", "null", "~", ""}
 
 
 class Setting(NamedTuple):
-    """Something that can be set.
+    """Description of a value that files and command lines can set.
 
     Attributes:
-        name: As a file has it; the flag has dashes.
-        hint: Its type.
-        default: Its value unless set.
-        help: Its meaning.
-        group: The heading under which ``--help`` lists it.
-        positional: True if it stands on a command line without a flag.
+        name: Name in files; the flag has dashes.
+        hint: Type of the value.
+        default: Value unless set.
+        help: Meaning of the value.
+        group: Heading of the setting in ``--help``.
+        positional: True if the value stands on a command line without a flag.
     """
 
     name: str
@@ -426,12 +431,12 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """The name on a command line."""
+        """Name of the setting on a command line."""
         return "--" + self.name.replace("_", "-")
 
 
 def fields_of(cls: type, group: str, *, prefix: str = "") -> list[Setting]:
-    """The fields of a dataclass that have a plain default, each explained by the docstring below it.
+    """Settings for the fields of a dataclass that have a plain default, each explained by the docstring below it.
 
     A field that is not keyword-only is positional on a command line, too.
     """
@@ -445,20 +450,20 @@ def fields_of(cls: type, group: str, *, prefix: str = "") -> list[Setting]:
 
 
 def plain(text: str | None) -> str:
-    """A docstring as one line, without its marks."""
+    """Docstring as one line, without its marks."""
     return " ".join((text or "").replace("``", "").split())
 
 
 def convert(value: Any, hint: Any, name: str) -> Any:
-    """The value as a type has it.
+    """Converts a value to a type.
 
     Args:
-        value: Text from a command line, or what JSON or YAML made of a file's.
+        value: Text from a command line, or a value from JSON or YAML.
         hint: bool, int, float, str, a Literal of strings, a sequence of these, or a union with None.
         name: The setting's name, for the error.
 
     Raises:
-        UsageError: If the type does not have it.
+        UsageError: If the type has no such value.
 
     >>> convert("1e6", int, "total_steps"), convert("false", bool, "shared"), convert("64,32", tuple[int, ...], "sizes")
     (1000000, False, (64, 32))
@@ -493,14 +498,14 @@ def takes_several(hint: Any) -> bool:
 
 
 def readable(hint: Any) -> Any:
-    """The member of a union that can be written as text: neither None nor a callable. Another type is its own."""
+    """Member of a union that can be written as text, neither None nor a callable; another type as it is."""
     if get_origin(hint) not in (Union, types.UnionType):
         return hint
     return next(arg for arg in get_args(hint) if arg is not type(None) and get_origin(arg) is not Callable)
 
 
 def shown(value: Any) -> str:
-    """A value as a user would write it.
+    """Text of a value as a user would write it.
 
     >>> shown((64, 64)), shown(True), shown(None), shown(1e-05)
     ('64 64', 'true', 'none', '1e-05')
@@ -521,7 +526,7 @@ def _whole(text: str) -> int:
 
 def _finite(text: str) -> float:
     number = float(text)
-    int(number)  # which neither infinity nor NaN becomes
+    int(number)  # raises for infinity and NaN
     return number
 
 

@@ -84,7 +84,7 @@ class JaxEngine(NativeLayers):
                 "Select with self.xp.where, or leave the argument out, and be given the valid entries alone."
             ) from error
         _, after, updated = nnx.split(module, _is_trained, ...)
-        # While this is traced an array that was not written is the same object still.
+        # While this is traced, an array that was not written is still the same object.
         was, now = dict(self.named_params(params)), dict(self.named_params(after))
         for name in {**was, **now}:
             if now.get(name) is not was.get(name):
