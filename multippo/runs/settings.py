@@ -45,7 +45,7 @@ NETWORKS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 """Functions that make networks, with their fixed arguments, by kind of network."""
 
 _NOT_SETTINGS = {"observation", "action", "rngs", "cell", "entropy_weight"}
-"""Arguments of functions in ``NETWORKS`` that a run fills in; ``entropy_weight`` is PPOConfig's, which can change it."""
+"""Arguments of functions in ``NETWORKS`` that runs fill in; ``entropy_weight`` is PPOConfig's, which can change it."""
 
 
 def name_of(path: str) -> str:
