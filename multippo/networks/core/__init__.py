@@ -1,1 +1,1 @@
-"""The running of modules: what their authors and users need not read."""
+"""The running of modules, which their authors and users need not read."""

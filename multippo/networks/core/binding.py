@@ -1,8 +1,8 @@
 """Binding of neutral classes to an engine, through metaclasses: of modules, and of ``Param`` and ``Variable``.
 
-Calling a neutral class of a module looks up the active engine, asks it for a cached class derived from (the neutral
-class, the engine's native module), and instantiates that. The engine is then a class attribute of the instance for
-good: nothing is looked up by array type, environment variable or global while a network runs.
+Calling a neutral class of a module asks the active engine for a cached class derived from (the neutral class, the
+engine's native module), and instantiates that. The engine is then a class attribute of the instance for good: nothing
+is looked up by array type, environment variable or global while a network runs.
 
 The binding sits in ``__call__`` of a metaclass because flax's NNX keeps its own books in its metaclass's ``__call__``;
 returning a bound instance from ``__new__`` would skip them.
@@ -17,13 +17,13 @@ import numpy as np
 
 
 class StatefulMeta(abc.ABCMeta):
-    """Metaclass of ``StatefulModule``. Each engine derives the metaclass of its bound classes from this and its own."""
+    """Metaclass of ``StatefulModule``, from which each engine derives the metaclass of its bound classes."""
 
     def __call__(cls, /, *args: Any, **kwargs: Any) -> Any:
         """Instantiates the class on the active engine, or directly where it is bound already.
 
         Raises:
-            TypeError: If it is abstract.
+            TypeError: If the class is abstract.
         """
         if getattr(cls, "engine", None) is not None:
             return super().__call__(*args, **kwargs)
@@ -63,13 +63,20 @@ class Param(_Array):
 
     Integers become numbers of the engine's floating-point type, since nothing else can be trained.
 
-    Calling it returns the active engine's native object (``flax.nnx.Param``, or a ``torch.nn.Module`` that holds one
+    A call returns the active engine's native object (``flax.nnx.Param``, or a ``torch.nn.Module`` that holds one
     ``torch.nn.Parameter``), for which ``isinstance(p, Param)`` holds. A value read is not changed by a later write.
+
+    Raises:
+        TypeError: If the value is not an array of real numbers.
     """
 
 
 class Variable(_Array):
-    """A tracked array that is not trained, such as a running mean. Read and written like ``Param``."""
+    """A tracked array that is not trained, such as a running mean, read and written like ``Param``.
+
+    Raises:
+        TypeError: If the value is not an array of numbers.
+    """
 
 
 def _check_value(kind: str, value: Any) -> None:

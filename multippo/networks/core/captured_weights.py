@@ -1,7 +1,7 @@
 """Weights that a network's functions and objects know and training does not reach, such as those of closures.
 
-A framework finds the weights in a module's attributes. A layer that only a function, or an object that is not a module,
-knows is in none of them.
+A framework finds weights through modules' attributes, and so misses a layer that only a function, or an object that is
+not a module, knows.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from multippo.networks.core.error_paths import paths_of
 from multippo.networks.types import StatefulModule
 
 _DEPTH = 6
-"""Levels of functions, containers and objects that are searched."""
+"""Number of levels of functions, containers and objects that are searched."""
 
 
 def captured_weights(network: Any) -> list[str]:
     """Describes each function or object in a network that knows trained weights which training would not reach.
 
-    These are weights that no module of the network holds. Where training runs on copies of the modules, as on JAX, they
-    are also those that a module does hold, since a function goes on with the modules that it knows. Nothing is called
-    or changed to find out, so a function that knows a layer and does not use it is named as well; what is frozen on
-    torch (``requires_grad_(False)``) is not.
+    Such weights are in no module of the network. Where training runs on copies of the modules, as on JAX, the weights
+    that a module holds count too, since a function goes on with the modules that it knows. Nothing is called or changed
+    to find out, so a function that knows a layer and does not use it is named as well; weights frozen on torch
+    (``requires_grad_(False)``) are left out.
     """
     engine, found = network.engine, dict[str, None]()
     held = _weights(network, network)
@@ -34,7 +34,7 @@ def captured_weights(network: Any) -> list[str]:
         for attribute, value in vars(module).items() if isinstance(module, StatefulModule) else ():
             for name, item, used in _captured(value, "", 0) if not attribute.startswith("_") else ():
                 weights = _weights(network, item)
-                # Of its own module a function may want anything; of the weights, those whose names are in its code.
+                # A function may use anything of its own module; the weights it uses are named in its code.
                 reaches = item is not module or any(_weights(network, getattr(item, one, None)) for one in used)
                 what = f"{path}.{attribute} captures {name!r} ({type(item).__name__.removeprefix('Torch')})"
                 if weights - held:
@@ -76,9 +76,9 @@ def _captured(
     """Modules and parameters that functions and objects in a value know.
 
     Args:
-        value: An attribute of a module, or what is found in it.
-        name: Its name in the function or object that knows it; "" outside of any.
-        depth: How many functions, containers and objects it is inside.
+        value: Attribute of a module, or an object found in one.
+        name: Name of the value in the function or object that knows it; "" outside of any.
+        depth: Number of functions, containers and objects around the value.
         used: Names in the code of that function.
 
     Yields:
@@ -99,13 +99,13 @@ def _captured(
     elif isinstance(value, FunctionType):
         used = _names(value.__code__)
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        # A cell that is not assigned yet has no contents; it is equal to other empty ones.
+        # A cell that is not assigned yet has no contents, and equals other empty ones.
         below = [(free, cell.cell_contents) for free, cell in cells if cell != CellType()]
         parameters = inspect.signature(value, follow_wrapped=False).parameters.values()
         below += [(parameter.name, parameter.default) for parameter in parameters]
     else:
         held = getattr(value, "__dict__", {}).items()
-        # Of an object that no function knows, and that is not called itself, the layers alone.
+        # Only layers count in an object that no function knows and that is not called itself.
         looked_at = [pair for pair in held if name or callable(value) or _is_tracked(pair[1])]
         below = [(f"{name}.{key}".lstrip("."), item) for key, item in looked_at]
     for inner, item in below:
@@ -113,5 +113,5 @@ def _captured(
 
 
 def _names(code: CodeType) -> frozenset[str]:
-    """Names of attributes and globals in a function's code, functions inside it included."""
+    """Names of attributes and globals in a function's code and in the functions inside."""
     return frozenset(code.co_names).union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))

@@ -17,7 +17,7 @@ from multippo.trees import named_leaves
 
 
 def all_modules(module: Any) -> Iterator[Any]:
-    """A bound module and everything below it, native modules included."""
+    """A bound module and all modules below, native ones included."""
     return (held for _, held in paths_of(module))
 
 
@@ -25,10 +25,10 @@ def refuse_other_module(taker: str, module: Any, role: str = "", hint: str = "")
     """Raises a TypeError unless a module is a StatefulModule.
 
     Args:
-        taker: Name of the function that got it.
-        module: Its argument.
-        role: Name of the argument, if it has several.
-        hint: A sentence for the end of the error, after a space.
+        taker: Name of the function that got the module.
+        module: Argument of the function.
+        role: Name of the argument, if the function has several.
+        hint: Sentence for the end of the error, after a space.
     """
     if not isinstance(module, StatefulModule):
         argument = role and f" as its {role}"
@@ -47,7 +47,7 @@ def paths_of(network: Any) -> Iterator[tuple[str, Any]]:
 
 
 def path_of(network: Any, module: Any) -> str | None:
-    """The path of a module in a network; None if it is not there."""
+    """The path of a module in a network, or None if the network does not hold the module."""
     return next((path for path, held in paths_of(network) if held is module), None)
 
 
@@ -60,8 +60,8 @@ def step_to(name: str) -> str:
 def where_it_failed(network: Any, error: BaseException) -> str:
     """The path in the network of the innermost module in an error's traceback.
 
-    Of a module in several places it is that from which it was called, where a container called it; of one in several
-    places of one list or dict of a user's own module, all of these.
+    A module in several places gets the path by which a container called it; a module in several places of one list or
+    dict of a user's own module gets all of these paths.
     """
     paths, innermost, key = [type(network).__name__], network, None
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -69,11 +69,11 @@ def where_it_failed(network: Any, error: BaseException) -> str:
         if isinstance(held, StatefulModule) and held is not innermost:
             steps = _steps(innermost, held, key)
             innermost = held
-            # A module that no attribute holds has no path; the last one that has is the place then.
+            # A module that no attribute holds has no path; the place is then that of the last module that has one.
             elsewhere = path_of(network, held) if not steps else None
             paths = [elsewhere] if elsewhere else [path + step for path in paths for step in steps or ("",)]
             key = None
-        # A container's ``Pass`` knows which of its children it runs.
+        # A container's ``Pass`` knows the key of the child that runs.
         key = frame.f_locals["key"] if "child_input" in frame.f_locals else key
     if key is not None:  # the container raised about a child's output
         container: Any = innermost
@@ -82,7 +82,7 @@ def where_it_failed(network: Any, error: BaseException) -> str:
 
 
 def _steps(parent: Any, child: Any, key: Any) -> list[str]:
-    """Ways from a module to one that it holds itself: to the place of a key, or to all places in one attribute."""
+    """Ways from a module to a child: to the place of a key, or to all places in one attribute."""
     names = [name for name, held in parent.engine.children(parent) if held is child]
     of_key = [name for name in names if key is not None and str(key) in (name, name.partition(".")[2])]
     same = [name for name in names if name.partition(".")[0] == names[0].partition(".")[0]]
@@ -92,7 +92,7 @@ def _steps(parent: Any, child: Any, key: Any) -> list[str]:
 def note_place(network: Any, error: Exception) -> None:
     """Adds a note of the place where an error arose, as a path from a module that ran others.
 
-    Called from the inside out: each module's note takes the place of that from the module below.
+    Calls go from the inside out: each module's note takes the place of that from the module below.
     """
     place = where_it_failed(network, error)
     if place_of(error) or place != type(network).__name__:  # else the error's own message names the module
@@ -106,7 +106,7 @@ def message_of(error: BaseException) -> str:
 
 
 def located_call(neutral: Any) -> Callable[..., Any]:
-    """``__call__`` of a user's class when it is bound: errors from below it get a note of their place."""
+    """``__call__`` for the bound class of a user's class, which adds a note of the place to errors from below."""
     call = neutral.__call__
     if is_the_librarys(neutral):  # whose containers add notes themselves
         return call
@@ -142,21 +142,21 @@ _OF_INPUTS = (
     ValueError,
     np.exceptions.AxisError,
 )
-"""Errors that frameworks raise for inputs that do not fit. Derived classes are about something else."""
+"""Errors that frameworks raise for inputs that do not fit; derived classes have other causes."""
 
 _FRAMEWORKS = ("torch", "jax", "jaxlib", "flax", "numpy", "array_api_compat", "array_api_extra")
 
 
 def call_foreign(kind: str, function: Callable[[Any], Any], x: Any) -> Any:
-    """Returns ``function(x)``; an error about its input names the layer and the input.
+    """Returns ``function(x)``; an error about the input names the layer and the input.
 
     Args:
-        kind: The layer that calls, for the error.
-        function: A native module, or a function.
-        x: A tree of arrays.
+        kind: Name of the calling layer, for the error.
+        function: Native module, or a function.
+        x: Tree of arrays.
 
     Raises:
-        ValueError: If it fails in a way in which inputs of a wrong shape make functions fail.
+        ValueError: In place of an error that a framework raises for an input that does not fit.
     """
     try:
         return function(x)

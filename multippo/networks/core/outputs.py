@@ -1,4 +1,4 @@
-"""Outputs of a call: a loss and metrics, one number for each environment; and the actions of samplers."""
+"""Checks of a call's loss and metrics, one number for each environment; and the actions of samplers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multippo.arguments import describe
 from multippo.trees import tree_leaves
 
 ACTIVATION_KEY = "activations"
-"""Entry of a module's metrics that holds its activations."""
+"""Key of a module's activations in its metrics."""
 
 
 class Draw(NamedTuple):
@@ -20,8 +20,8 @@ class Draw(NamedTuple):
 
     Attributes:
         sampler: The ``ActionSampler``.
-        action: ``[B, *action shape]``.
-        num_choices: See ``ActionSampler.num_choices``; None if it is not known.
+        action: The action, ``[B, *action shape]``.
+        num_choices: Result of ``ActionSampler.num_choices``; None if it is not known.
     """
 
     sampler: Any
@@ -50,10 +50,10 @@ def is_constant(value: Any) -> bool:
 
 
 def is_engine_array(engine: Any, leaf: Any) -> bool:
-    """True for an array of the engine, or a placeholder for one while a function is compiled."""
+    """True for an array of the engine, or its placeholder while a function is compiled."""
     if isinstance(leaf, type(engine.zeros((1,)))):
         return True
-    # While it is compiled, an array is of another type.
+    # An array in a function that is compiled is of another type.
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, np.ndarray | np.generic)
 
 
@@ -61,12 +61,12 @@ def check_scalars(module: Any, x: Any, out: Any) -> None:
     """Checks the loss and the metrics of a call, before the first step of a run.
 
     Args:
-        module: The module that was called.
-        x: Its input, a tree of ``[B, ...]`` arrays.
-        out: What it returned, a ``StatefulModuleOutput``.
+        module: Module that was called.
+        x: Input of the call, a tree of ``[B, ...]`` arrays.
+        out: Result of the call, a ``StatefulModuleOutput``.
 
     Raises:
-        ValueError: If they are not one number for each environment.
+        ValueError: If the metrics are not a dict, or loss or metrics are not one number for each environment.
     """
     leaves = tree_leaves(x)
     wrong = wrong_scalars(module.engine, out.regularization_loss, out.metrics, leaves[0].shape[0]) if leaves else None
@@ -75,15 +75,15 @@ def check_scalars(module: Any, x: Any, out: Any) -> None:
 
 
 def wrong_scalars(engine: Any, loss: Any, metrics: Any, batch: int) -> str | None:
-    """Describes what is wrong with the loss and the metrics of a call; None if nothing is.
+    """Describes the fault of the loss and the metrics of a call; None without one.
 
     Args:
-        engine: The module's.
-        loss: ``regularization_loss`` of its output.
-        metrics: Of its output.
+        engine: Engine of the module.
+        loss: ``regularization_loss`` of the output.
+        metrics: Metrics of the output.
         batch: B, the number of environments.
     """
-    # Of another shape it would broadcast against the other losses: [B, 1] and [B] to [B, B].
+    # A loss of another shape would broadcast against the other losses: [B, 1] and [B] to [B, B].
     if not isinstance(metrics, Mapping):
         return f"metrics is {describe(metrics)}; expected a dict of arrays."
     named = [(f"The metric {name!r}", leaf) for name, leaf in _entries(metrics)]
@@ -96,7 +96,7 @@ def wrong_scalars(engine: Any, loss: Any, metrics: Any, batch: int) -> str | Non
 
 
 def _entries(metrics: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Metrics by the name they are logged under, without the activations of recording modules."""
+    """Metrics by their names in logs, without the activations of recording modules."""
     for name, value in metrics.items():
         if isinstance(value, Mapping) and name != ACTIVATION_KEY:
             yield from _entries(value, f"{prefix}{name}/")
@@ -105,15 +105,15 @@ def _entries(metrics: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def per_environment(what: str, value: Any, like: Any) -> Any:
-    """Returns a loss or a metric as an array like ``like``; a scalar is every environment's.
+    """A loss or a metric as an array like ``like``, with a scalar repeated for every environment.
 
     Args:
-        what: Name for the error.
-        value: A number, a scalar array, or an array of the shape of ``like``.
+        what: Name of the value in the error.
+        value: Number, scalar array, or array of the shape of ``like``.
         like: Zeros ``[B]`` or ``[T, B]``.
 
     Raises:
-        ValueError: If it is of another shape, which would broadcast.
+        ValueError: If ``value`` is of another shape, which would broadcast.
     """
     if is_constant(value):
         return like + float(value)

@@ -4,8 +4,8 @@ The noise of a step depends on (key, count) alone, never on where episodes end; 
 one call, ahead of a rollout or in replay.
 
 A first carry has the key that its module was made with, so one sampler in two places, or two made with equal ``Rngs``,
-begin with the same noise. Whatever runs a network (training, evaluation, recording, a teacher) gives every random state
-of the carry a stream of its own before, by its place in the tree: see ``reseed``.
+begin with the same noise. Training, evaluation, recording and teachers therefore first give every random state of the
+carry a stream of its own, by its place in the tree: see ``reseed``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from multippo.networks.types import StatefulModule
 from multippo.random import Rngs, check_rngs
 
 Draw = Callable[[Any, tuple[int, ...]], Any]
-"""``random.normal`` or ``random.gumbel``: keys ``[..., 2]`` and a shape to noise ``[..., *shape]``."""
+"""A function such as ``random.normal``, from keys ``[..., 2]`` and a shape to noise ``[..., *shape]``."""
 
 
 class RandomState(NamedTuple):
     """Carry of a module that draws.
 
     Attributes:
-        key: ``[B, 2]`` words.
-        count: ``[B]`` steps taken, in the engine's word type.
-        tape: ``[B, K, ...]`` noise drawn ahead for K steps, or None.
-        tape_start: ``[B]`` count of the tape's first step, or None.
+        key: Words of the key, ``[B, 2]``.
+        count: Number of steps taken, ``[B]``, in the engine's word type.
+        tape: Noise drawn ahead for K steps, ``[B, K, ...]``, or None.
+        tape_start: Count of the tape's first step, ``[B]``, or None.
     """
 
     key: Any
@@ -40,12 +40,12 @@ class RandomState(NamedTuple):
 
 
 def base_key(rngs: Rngs) -> Any:
-    """The persistent key a module derives its carries from."""
+    """The persistent key from which a module derives its carries."""
     return Variable(check_rngs("base_key", rngs).key())
 
 
 def new_random_state(module: Any, key: Any, batch_size: int) -> RandomState:
-    """One key for each environment, count 0."""
+    """A state with one key for each environment, at count 0."""
     keys = module.random.split(key, batch_size)
     return RandomState(keys, module.xp.zeros_like(keys[:, 0]))
 
@@ -56,7 +56,7 @@ def advance(state: RandomState, steps: int = 1) -> RandomState:
 
 
 def noise(module: Any, draw: Draw, state: RandomState, shape: tuple[int, ...], steps: int | None = None) -> Any:
-    """The noise ``[B, *shape]`` of the step at hand, or ``[T, B, *shape]`` of ``steps`` steps from there."""
+    """The noise ``[B, *shape]`` of the present step, or ``[T, B, *shape]`` of ``steps`` steps from there."""
     if state.tape is not None:
         taped = _taped(module, state, steps or 1, shape)
         return taped[0] if steps is None else taped
@@ -67,9 +67,9 @@ def noise(module: Any, draw: Draw, state: RandomState, shape: tuple[int, ...], s
 
 
 def _taped(module: Any, state: RandomState, steps: int, shape: tuple[int, ...]) -> Any:
-    """``[steps, B, *shape]`` of the tape."""
+    """The next noise on the tape, ``[steps, B, *shape]``."""
     xp = module.xp
-    # Environments may stand at different places of the tape: a step that was none did not advance the count.
+    # Environments may stand at different places of the tape, since an invalid step does not advance the count.
     place = (state.count - state.tape_start)[:, None] + module.random.words_to(steps, state.key)
     if place.dtype != xp.int64:
         place = xp.astype(place, xp.int32)
@@ -81,15 +81,18 @@ def draw_ahead(module: Any, draw: Draw, state: RandomState, steps: int, shape: t
     """The state with a tape of the next ``steps`` steps."""
     fresh = state._replace(tape=None, tape_start=None)
     tape = module.xp.moveaxis(noise(module, draw, fresh, shape, steps), 0, 1)
-    # An array of its own: torch compiles once more for arguments that are one and the same tensor.
+    # A new array, since torch compiles once more for arguments that are one and the same tensor.
     return fresh._replace(tape=tape, tape_start=state.count + 0)
 
 
 class Drawing(StatefulModule):
-    """A module that draws: its carry is a key and a step count for each environment.
+    """Base of modules that draw, with a key and a step count for each environment as the carry.
 
     Args:
         rngs: Source of the key.
+
+    Raises:
+        TypeError: If ``rngs`` is not an ``Rngs``.
     """
 
     def __init__(self, rngs: Rngs) -> None:
@@ -97,7 +100,7 @@ class Drawing(StatefulModule):
         self.deterministic = False
 
     def _draw(self, key: Any, shape: tuple[int, ...]) -> Any:
-        """Noise of the kind the module needs."""
+        """Noise of the module's distribution, ``[..., *shape]`` from keys ``[..., 2]``."""
         return self.random.uniform(key, shape)
 
     def _noise(self, state: RandomState, shape: tuple[int, ...], done: Any) -> Any:
@@ -108,7 +111,7 @@ class Drawing(StatefulModule):
         return advance(state, 1 if done is None else done.shape[0])
 
     def _check_run(self, state: Any, x: Any, done: Any) -> None:
-        """Checks an input ``[B, ...]``, or with ``done`` ``[T, B, ...]``, and that the carry is of as many rows."""
+        """Raises unless an input ``[B, ...]``, or with ``done`` ``[T, B, ...]``, and the carry are of as many rows."""
         kind, batch = type(self).__name__, x.shape[0]
         if done is not None:
             check_steps(kind, x, done)
@@ -118,15 +121,15 @@ class Drawing(StatefulModule):
         check_rows(kind, state.count, batch)
 
     def initialize_state(self, batch_size: int) -> Any:
-        """A key for each environment. It outlives episodes: resets keep it."""
+        """A key for each environment, which resets keep."""
         return new_random_state(self, self.base_key[...], batch_size)
 
 
 def reseed(random: Any, tree: Any, key: Any) -> Any:
-    """A carry tree whose random states start from ``key``, each its own stream, at count 0.
+    """A carry tree whose random states start from ``key``, each with a stream of its own, at count 0.
 
-    So one seed of a run decides its noise, whichever keys the network was built with; and one module in two places of
-    a network draws other noise in each.
+    One seed of a run then decides its noise, whichever keys the network was built with; and one module in two places
+    of a network draws other noise in each.
     """
     number = iter(range(2**31))
 

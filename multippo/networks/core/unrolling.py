@@ -1,8 +1,8 @@
 """Running a module over time: checks that a carry fits an input, the reference scan, and the fold without a carry.
 
-A carry has one row for each environment. Shapes are known before anything is computed, so no check of them is in
-compiled code. Without it a carry of one row would be broadcast over the batch, and all environments have the same
-noise; and a fused kernel read beyond a short one.
+A carry has one row for each environment. Without a check a carry of one row would be broadcast over the batch, and all
+environments would have the same noise; and a fused kernel would read beyond a short one. Shapes are known before
+anything is computed, so the check is not in compiled code.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def check_batch(kind: str, state: Any, batch: int) -> None:
     """Raises a ValueError, which names the leaf, unless every leaf of a carry has ``batch`` rows.
 
     Args:
-        kind: Module that was given the carry.
+        kind: Name of the module that was given the carry.
         state: Tree of arrays.
-        batch: B.
+        batch: Number of environments, B.
     """
     if all(getattr(leaf, "shape", ())[:1] == (batch,) for leaf in tree_leaves(state)):
         return
@@ -35,7 +35,7 @@ def check_batch(kind: str, state: Any, batch: int) -> None:
 
 
 def check_rows(kind: str, held: Any, batch: int) -> None:
-    """``check_batch`` of one array."""
+    """Raises a ValueError unless one array of a carry has ``batch`` rows."""
     if held.shape[0] != batch:
         raise ValueError(f"{kind} got a carry, {describe(held)}; expected {_rows(batch)}.")
 
@@ -44,12 +44,12 @@ def check_steps(kind: str, xs: Any, done: Any) -> None:
     """Checks the inputs of an ``unroll``.
 
     Args:
-        kind: Module that was given them.
-        xs: Tree of arrays.
-        done: ``[T, B]``.
+        kind: Name of the module that was given the inputs.
+        xs: Tree of ``[T, B, ...]`` arrays.
+        done: ``[T, B]`` bool.
 
     Raises:
-        ValueError: If a leaf does not begin with the axes of ``done``, or that has zero steps.
+        ValueError: If a leaf does not begin with the axes of ``done``, or ``done`` has zero steps.
         TypeError: If ``done`` does not hold truth values.
     """
     shape = tuple(done.shape)
@@ -69,12 +69,12 @@ def with_batch_size(initialize_state: _Method) -> _Method:
     """``initialize_state`` with a check of its argument, whose error is plainer than a framework's.
 
     Raises:
-        ValueError: When it is called with anything but an integer of at least 0.
+        ValueError: In a call with anything but an integer of at least 0.
     """
 
     @functools.wraps(initialize_state)
     def checked(self: Any, *args: Any, **keywords: Any) -> Any:
-        # By whatever name the module calls it.
+        # The first argument, whatever its name in the module.
         for batch_size in (*args, *keywords.values())[:1]:
             if not is_integer(batch_size, 0):
                 raise ValueError(
@@ -90,13 +90,13 @@ def take_carry(kind: str, state: Any, names: Sequence[str], shape: tuple[int, ..
     """The arrays of a carry that is a dict, in the order of ``names``.
 
     Args:
-        kind: Module that was given it.
+        kind: Name of the module that was given the carry.
         state: Carry.
-        names: Its entries.
-        shape: Of each of them.
+        names: Entries of the carry.
+        shape: Shape of each entry.
 
     Raises:
-        ValueError: If it is not such a dict, or an entry has another shape.
+        ValueError: If ``state`` is not a dict with these entries, or an entry has another shape.
     """
     held: list[Any] = []
     for name in names:
@@ -119,12 +119,12 @@ def reset_where(module: Any, done: Any, state: Any) -> Any:
     """``module.reset_state(state)`` for the environments where ``done`` holds, ``state`` for the others."""
     if not tree_leaves(state):
         return state
-    # A copy, since a reset that writes to what it is given would write to all environments' carries.
+    # A copy, since a reset that writes to its argument would write to all environments' carries.
     return select(module.xp, done, module.reset_state(module.engine.writable(state)), state)
 
 
 def scan_unroll(module: Any, state: Any, xs: Any, done: Any, rollout_extras: Any) -> Any:
-    """The default of ``StatefulModule.unroll``: folded where there is no carry, else step by step."""
+    """The default of ``StatefulModule.unroll``: one folded call without a carry, else step by step."""
     kind = type(module).__name__
     check_steps(kind, xs, done)
     check_batch(kind, state, done.shape[1])
@@ -134,7 +134,7 @@ def scan_unroll(module: Any, state: Any, xs: Any, done: Any, rollout_extras: Any
 
 
 def step_unroll(module: Any, state: Any, xs: Any, done: Any, rollout_extras: Any) -> Any:
-    """The reference that every parallel ``unroll`` is held to: call, reset where done, next step."""
+    """The reference of every parallel ``unroll``: call, reset where done, next step."""
 
     def body(carry: Any, inputs: Any) -> tuple[Any, Any]:
         x, done_t, extras_t = inputs
@@ -176,23 +176,24 @@ def unfold_time(xp: Any, tree: Any, time: int, batch: int) -> Any:
 
 
 def shift_in_time(xp: Any, past: Any, xs: Any, done: Any, start: Any = None) -> Any:
-    """Values of K steps before each of T steps and after them; ``start`` where another episode began since.
+    """Values of K steps before each of T steps and after them, with ``start`` where another episode began since.
 
     Args:
         xp: Array namespace.
-        past: ``[K, B, ...]``, the K steps before the first one, the oldest first; ``start`` where there was none.
-        xs: ``[T, B, ...]``.
-        done: ``[T, B]`` bool; an episode ends after that step.
-        start: Broadcasts to ``[...]``; None for zeros.
+        past: Values of the K steps before the first one, ``[K, B, ...]``, the oldest first; ``start`` where there was
+            none.
+        xs: Values of the T steps, ``[T, B, ...]``.
+        done: ``[T, B]`` bool, True where an episode ends after the step.
+        start: Value that broadcasts to ``[...]``; None for zeros.
 
     Returns:
-        ``[T + K, B, ...]``: entry t is step t - K as seen at step t, for t < T; the last K are what the next T steps
-        would be given as ``past``.
+        ``[T + K, B, ...]``: entry t is step t - K as seen at step t, for t < T; the last K entries are ``past`` for the
+        next T steps.
     """
     delay, time = past.shape[0], done.shape[0]
     ended = xp.cumulative_sum(xp.astype(done, xp.int32), axis=0)
     ended = xp.concat((xp.zeros_like(ended[:1]), ended), axis=0)
-    # A step is of the same episode if as many have ended before it; the past is of the first step's, or ``start``.
+    # Steps are of one episode if equally many have ended before; the past is of the first step's, or ``start``.
     at_source = xp.concat((*[ended[:1]] * delay, ended[:time]), axis=0)
     at_reader = xp.concat((ended[:time], *[ended[time:]] * delay), axis=0)
     values = xp.concat((past, xs), axis=0)
@@ -201,5 +202,5 @@ def shift_in_time(xp: Any, past: Any, xs: Any, done: Any, start: Any = None) -> 
 
 
 def _with_arrays(module: Any, metrics: Any) -> Any:
-    """Metrics with scalar arrays in the place of numbers, which can't be stacked."""
+    """Metrics with scalar arrays in place of numbers, which can't be stacked."""
     return tree_map(lambda x: module.engine.zeros(()) + float(x) if is_constant(x) else x, metrics)

@@ -1,4 +1,4 @@
-"""From an action space to the layers that turn parameters into actions, for the ready-made networks."""
+"""Layers that turn parameters into the actions of a space, for the ready-made networks."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class SamplerOptions(NamedTuple):
 
     Attributes:
         entropy_weight: Weight of the entropy bonus.
-        distribution: Of a Box of floats' actions; None: by its bounds.
+        distribution: Distribution of the actions of a Box of floats; None for one by the bounds.
         min_std: Least standard deviation, before scaling.
-        std_scale: Multiplies the standard deviation.
+        std_scale: Factor of the standard deviation.
     """
 
     entropy_weight: float = 0.0
@@ -45,8 +45,9 @@ class ActionLayers(NamedTuple):
     """The end of an actor.
 
     Attributes:
-        num_parameters: How many numbers the layers take, ``[B, num_parameters]``.
-        layers: The last is a sampler, or one for each key. With a mask they take ``{"logits", "mask"}``.
+        num_parameters: Number of numbers that the layers take, ``[B, num_parameters]``.
+        layers: Layers, of which the last is a sampler, or one for each key. With a mask the first takes
+            ``{"logits", "mask"}``.
     """
 
     num_parameters: int
@@ -56,18 +57,19 @@ class ActionLayers(NamedTuple):
 def action_layers(
     action: Size, rngs: Rngs, options: SamplerOptions, mask: Any = None, path: str = "action"
 ) -> ActionLayers:
-    """The layers for a space.
+    """The layers for an action space.
 
     Args:
         action: Space of one action, or a number of continuous actions.
         rngs: Source of the samplers' keys.
-        options: Of the samplers.
-        mask: The space of the mask, or None: as many numbers as there are logits, and for a Dict of actions a Dict with
+        options: Settings of the samplers.
+        mask: Space of the mask, or None: as many numbers as there are logits, and for a Dict of actions a Dict with
             an entry for each key that has a mask.
-        path: What an error calls the space.
+        path: Name of the space in errors.
 
     Raises:
-        ValueError: If the space is not supported, or the mask does not fit it; the error names it.
+        ValueError: If the space is not supported, the mask does not fit the space, or an option is unknown or has no
+            effect; the error names the space.
     """
     if options.distribution not in (None, "tanh_normal", "normal"):
         raise ValueError(
@@ -102,7 +104,7 @@ def action_layers(
 
 
 def mask_layer(mask: Any) -> StatefulModule:
-    """From the mask as the environment gives it to what the samplers take: flat, for each key."""
+    """The layer from the environment's mask to the samplers' input, flat for each key."""
     if isinstance(mask, spaces.Dict):
         return Map({key: mask_layer(sub) for key, sub in mask.spaces.items()})
     return Flattener()
@@ -162,7 +164,7 @@ def _has_numbers(action: Size) -> bool:
 
 
 def _mask_size(mask: Any) -> float:
-    """How many choices a mask is for; NaN, which is not equal to any number, for what is not a mask."""
+    """Number of choices that a mask is for; NaN, which does not equal any number, for another space."""
     if isinstance(mask, spaces.Tuple):
         return sum(map(_mask_size, mask.spaces))
     return math.prod(mask.shape) if isinstance(mask, spaces.Box | spaces.MultiBinary) else math.nan

@@ -27,7 +27,7 @@ from multippo.random import Rngs
 _HIDDEN_GAIN = 2.0**0.5
 
 MASK_KEY = "action_mask"
-"""Default entry of an observation to look for a mask; it may be missing."""
+"""Default key of a mask in an observation, which may lack one."""
 
 
 @known_keywords
@@ -43,12 +43,16 @@ def make_mlp_layers(
     """Dense layers from ``sizes[0]`` inputs to ``sizes[-1]`` outputs.
 
     Args:
-        sizes: At least two sizes.
+        sizes: Numbers of features, at least two.
         rngs: Source of initial kernels.
-        activation: Of every layer, by name or as a callable.
-        activation_last_layer: Whether the last layer has it too.
+        activation: Activation of every layer, by name or as a callable.
+        activation_last_layer: True for an activation of the last layer, too.
         kernel_init: Initialiser of the kernels; orthogonal with gain sqrt(2) by default.
         last_kernel_init: Initialiser of the last kernel; like the others by default.
+
+    Raises:
+        ValueError: If there are less than two sizes, one is not an integer of at least 1, or the activation is unknown.
+        TypeError: If an argument is of the wrong kind.
     """
     sizes = check_sizes("make_mlp", "sizes", sizes)
     if len(sizes) < 2:
@@ -98,41 +102,43 @@ def make_mlp_actor_critic(
     """A feed-forward actor and a feed-forward critic, side by side.
 
     Observations of any supported space are flattened, dicts in the order of their sorted keys. Bytes stay ``uint8``
-    where rollouts are stored. The network divides images by 255 and does not normalise them further: a Box of ``uint8``
-    from 0 to 255 on three axes (or four, stacked) with at least 16 pixels a side. Other bytes, such as the codes of a
-    grid world, are normalised as floats are. For convolutions see ``make_cnn_actor_critic``.
+    where rollouts are stored. Images, a Box of ``uint8`` from 0 to 255 on three axes (or four, stacked) with at least
+    16 pixels a side, are divided by 255 and not normalised further. Other bytes, such as the codes of a grid world, are
+    normalised as floats are. For convolutions see ``make_cnn_actor_critic``.
 
     With a mask in the observation (see ``mask_key``) an action that is not allowed has probability 0.
 
     Args:
         observation: Observation space (Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those, nested),
             or the number of features.
-        action: Action space (Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of those, nested; each has its own
-            sampler), or the number of continuous actions. In each dimension of a Box of integers one of its values is
+        action: Action space (Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of those, nested, with a sampler for
+            each), or the number of continuous actions. In each dimension of a Box of integers one of its values is
             chosen, at most 1024, as in a MultiDiscrete.
-        actor_hidden_sizes: Hidden layers of the actor.
-        critic_hidden_sizes: Hidden layers of the critic.
+        actor_hidden_sizes: Units of the actor's hidden layers.
+        critic_hidden_sizes: Units of the critic's hidden layers.
         rngs: Source of initial weights and the samplers' keys; ``Rngs(0)`` by default.
-        activation: Of the hidden layers.
-        normalize_obs: Put a ``Normalizer`` in front.
+        activation: Activation of the hidden layers.
+        normalize_obs: True for a ``Normalizer`` in front.
         entropy_weight: Weight of the entropy bonus.
-        distribution: Of a Box's actions: "tanh_normal", a ``NormalTanhSampler``, with which an unbounded dimension is
-            left with (-1, 1), or "normal", a ``NormalSampler`` with one trained standard deviation for each dimension,
-            which the environment's adapter clips to the bounds. None: the first where every dimension is bounded on
-            both sides, else the second.
+        distribution: Distribution of a Box's actions: "tanh_normal", a ``NormalTanhSampler``, with which an unbounded
+            dimension is left with (-1, 1), or "normal", a ``NormalSampler`` with one trained standard deviation for
+            each dimension, whose actions the environment's adapter clips to the bounds. None for the first where every
+            dimension is bounded on both sides, else the second.
         min_std: Least standard deviation of a Box's actions, before scaling; see the samplers.
-        std_scale: Multiplies the standard deviation of a Box's actions.
-        mask_key: The entry of a Dict observation that masks the action: 1 (or anything but 0) for what is allowed, one
-            number for each choice of a Discrete, one block after another for a MultiDiscrete or a Box of integers, a
-            Dict of masks for a Dict of actions. It is neither normalised nor seen by the layers. None for no mask.
-        bytes_as_images: Divide all bytes from 0 to 255 by 255, whatever their shape, as networks did before there was
+        std_scale: Factor of the standard deviation of a Box's actions.
+        mask_key: Key of the action's mask in a Dict observation, or None. The mask has 1 (or anything but 0) for each
+            allowed choice: one number for each choice of a Discrete, one block after another for a MultiDiscrete or a
+            Box of integers, a Dict of masks for a Dict of actions. The layers neither normalise nor see the mask.
+        bytes_as_images: True to divide all bytes from 0 to 255 by 255, whatever their shape, as networks did before
             this option, and as continued and loaded runs of that time still do.
 
     Returns:
         A network whose output is a ``PPONetworkOutput``.
 
     Raises:
-        ValueError: If a space is not supported, or the mask does not fit the action; the error names it.
+        ValueError: If a space is not supported, the mask does not fit the action, or a setting is impossible or has no
+            effect on the action space; the error names it.
+        TypeError: If an argument is of the wrong kind.
     """
     rngs = rngs or Rngs(0)
     options = SamplerOptions(entropy_weight, distribution, min_std, std_scale)
@@ -169,30 +175,32 @@ def make_recurrent_actor_critic(
     """Recurrent actor and critic: normaliser, dense encoder, recurrent layer, heads.
 
     Args:
-        observation: See ``make_mlp_actor_critic``.
-        action: See ``make_mlp_actor_critic``.
-        hidden_features: Units of a recurrent layer.
+        observation: Observation space or number of features; see ``make_mlp_actor_critic``.
+        action: Action space or number of continuous actions; see ``make_mlp_actor_critic``.
+        hidden_features: Number of units of a recurrent layer.
         rngs: Source of initial weights and the samplers' keys; ``Rngs(0)`` by default.
-        cell: Which recurrent layer: "lstm" or "gru".
-        encoder_sizes: Dense layers before the recurrent layer.
-        actor_hidden_sizes: Dense layers between the recurrent layer and the action parameters.
-        critic_hidden_sizes: Dense layers between the recurrent layer and the value.
-        shared: One recurrent trunk for actor and critic, instead of one each.
-        activation: Of the dense layers.
-        normalize_obs: Put a ``Normalizer`` in front.
+        cell: Kind of the recurrent layer, "lstm" or "gru".
+        encoder_sizes: Units of the dense layers before the recurrent layer.
+        actor_hidden_sizes: Units of the dense layers between the recurrent layer and the action parameters.
+        critic_hidden_sizes: Units of the dense layers between the recurrent layer and the value.
+        shared: True for one recurrent trunk for actor and critic, instead of one each.
+        activation: Activation of the dense layers.
+        normalize_obs: True for a ``Normalizer`` in front.
         entropy_weight: Weight of the entropy bonus.
-        distribution: See ``make_mlp_actor_critic``.
+        distribution: Distribution of a Box's actions; see ``make_mlp_actor_critic``.
         min_std: Least standard deviation of a Box's actions, before scaling; see the samplers.
-        std_scale: Multiplies the standard deviation of a Box's actions.
-        mask_key: See ``make_mlp_actor_critic``.
-        trainable_initial_state: See ``LSTM``.
-        bytes_as_images: See ``make_mlp_actor_critic``.
+        std_scale: Factor of the standard deviation of a Box's actions.
+        mask_key: Key of the action's mask in a Dict observation, or None; see ``make_mlp_actor_critic``.
+        trainable_initial_state: True for a learnt carry at an episode's start; see ``LSTM``.
+        bytes_as_images: True to divide all bytes by 255; see ``make_mlp_actor_critic``.
 
     Returns:
         A network whose output is a ``PPONetworkOutput``.
 
     Raises:
-        ValueError: If a space or the cell is not supported, or the mask does not fit the action; the error names it.
+        ValueError: If a space or the cell is not supported, the mask does not fit the action, or a setting is
+            impossible or has no effect on the action space; the error names it.
+        TypeError: If an argument is of the wrong kind.
     """
     rngs = rngs or Rngs(0)
     if cell not in _CELLS:
@@ -222,13 +230,13 @@ _CELLS: dict[str, Any] = {"gru": GRU, "lstm": LSTM}
 
 
 _Layers = tuple[list[StatefulModule], list[StatefulModule], list[StatefulModule]]
-"""A trunk that actor and critic share, the actor's layers up to the parameters of its action, and the critic's."""
+"""Layers of a trunk that actor and critic share, the actor's up to the parameters of its action, and the critic's."""
 
 
 def _head(
     features: int, hidden: Sequence[int], name: str, outputs: int, gain: float, rngs: Rngs, activation: Activation
 ) -> list[StatefulModule]:
-    """Dense layers with a linear last one, whose kernel has a gain of its own; ``name`` is that of ``hidden``."""
+    """Dense layers and a linear last one, whose kernel has ``gain``; ``name`` is that of ``hidden`` in errors."""
     sizes, last = [features, *check_sizes("", name, hidden), outputs], orthogonal(gain)
     return [*make_mlp_layers(sizes, rngs, activation, activation_last_layer=False, last_kernel_init=last)]
 
@@ -243,9 +251,9 @@ def _actor_critic(
     bytes_as_images: bool,
     layers: Callable[[int, int], _Layers],
 ) -> StatefulModule:
-    """What follows from the spaces, around the layers for a number of features and of action parameters.
+    """The network for two spaces, around the ``layers`` for a number of features and of action parameters.
 
-    A mask goes around the layers, from the observation to the sampler.
+    A mask goes around these layers, from the observation to the sampler.
     """
     keys = tuple(observation.spaces) if isinstance(observation, spaces.Dict) else ()
     if mask_key not in (None, MASK_KEY, *keys):
@@ -265,7 +273,7 @@ def _actor_critic(
         adapter = PPOAdapter(action=Sequential([*actor, *head.layers]), value=Sequential(critic))
         front = [*front, *trunk]
         return Sequential([*front, adapter]) if front else adapter
-    # Both children see the whole observation, and each takes its part of it.
+    # Both children see the whole observation, and take their part.
     rest = {key: key for key in keys if key != mask_key}
     shared = Parallel(
         features=Sequential([Filter(rest), *front, *trunk]), mask=Sequential([Filter(mask_key), mask_layer(mask_space)])
@@ -293,32 +301,33 @@ def make_cnn_actor_critic(
 ) -> StatefulModule:
     """Convolutions and a dense layer that actor and critic share, then a dense head for each.
 
-    The sizes by default are those of Mnih et al. (2015, doi:10.1038/nature14236, Methods), for images of at least 36
-    by 36 pixels. Bytes stay bytes where rollouts are stored; the network divides them by 255, whatever their shape: to
-    ask for convolutions is to say that they are an image. Kernels are orthogonal at first, with gain sqrt(2), 0.01 in
-    the actor's head and 1 in the critic's.
+    The default sizes are those of Mnih et al. (2015, doi:10.1038/nature14236, Methods), for images of at least 36 by 36
+    pixels. Bytes stay bytes where rollouts are stored; the network divides them by 255, whatever their shape, since
+    only images need convolutions. Kernels are orthogonal at first, with gain sqrt(2), 0.01 in the actor's head and 1 in
+    the critic's.
 
     Args:
-        observation: A Box of shape ``(height, width, channels)``, of ``uint8`` or of floating-point numbers, which are
+        observation: Box of shape ``(height, width, channels)``, of ``uint8`` or of floating-point numbers, which are
             taken as they are.
-        action: See ``make_mlp_actor_critic``.
+        action: Action space or number of continuous actions; see ``make_mlp_actor_critic``.
         rngs: Source of initial weights and the samplers' keys; ``Rngs(0)`` by default.
-        channels: Output channels of each convolution.
-        kernel_sizes: Height and width of each kernel.
-        strides: Stride of each convolution.
-        hidden_features: Units of the shared dense layer.
-        activation: Of the convolutions and the dense layer.
+        channels: Number of output channels of each convolution.
+        kernel_sizes: Height and width of each kernel in pixels.
+        strides: Stride of each convolution in pixels.
+        hidden_features: Number of units of the shared dense layer.
+        activation: Activation of the convolutions and the dense layer.
         entropy_weight: Weight of the entropy bonus.
-        distribution: See ``make_mlp_actor_critic``.
+        distribution: Distribution of a Box's actions; see ``make_mlp_actor_critic``.
         min_std: Least standard deviation of a Box's actions, before scaling; see the samplers.
-        std_scale: Multiplies the standard deviation of a Box's actions.
+        std_scale: Factor of the standard deviation of a Box's actions.
 
     Returns:
         A network whose output is a ``PPONetworkOutput``.
 
     Raises:
         ValueError: If the observation is not an image, or too small for the kernels; if the sizes of the convolutions
-            are not equally many; or if the action space is not supported. The error says what was expected.
+            are not equally many; if the action space is not supported; or if a setting is impossible or has no effect.
+        TypeError: If an argument is of the wrong kind.
     """
     rngs = rngs or Rngs(0)
     if not isinstance(observation, spaces.Box) or len(observation.shape) != 3:

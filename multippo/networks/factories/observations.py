@@ -1,8 +1,8 @@
-"""From an observation space to the layers that turn an observation into features, for the ready-made networks.
+"""Layers that turn an observation of a space into features, for the ready-made networks.
 
-A network sees what the environment's adapter shows it: categorical entries one-hot, everything else in the type the
-space declares. Of that tree, images (see ``is_image``) are divided by 255, the rest is normalised, other bytes
-included; then all of it is flattened, dicts in the order of their sorted keys.
+A network sees the observation from the environment's adapter: categorical entries one-hot, all others in the space's
+types. Of that tree, images (see ``is_image``) are divided by 255, the rest is normalised, other bytes included; then
+all of it is flattened, dicts in the order of their sorted keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Size = int | gymnasium.Space[Any]
 """A space, or the number of features (or of continuous actions) of a flat one."""
 
 _LEAST_SIDE = 16
-"""Pixels a side below which bytes are not taken for an image: the codes of grid worlds are shaped like small ones."""
+"""Least pixels a side of an image, since the codes of grid worlds are shaped like small ones."""
 
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of those, or a number of features"
 
@@ -38,11 +38,11 @@ def observation_layers(
 
     Args:
         observation: Space of one observation, or the number of features.
-        normalize: Whether what is not an image passes through a ``Normalizer``.
-        bytes_as_images: Whether all bytes from 0 to 255 are divided by 255, whatever their shape.
+        normalize: True for a ``Normalizer`` of all but images.
+        bytes_as_images: True to divide all bytes from 0 to 255 by 255, whatever their shape.
 
     Raises:
-        ValueError: If the space is not supported, or holds no number at all; the error names it.
+        ValueError: If the space is not supported, or holds no number at all; the error names the space.
     """
     if is_integer(observation, 1):
         return ([Normalizer(observation)] if normalize else []), int(observation)
@@ -58,7 +58,7 @@ def observation_layers(
     if any(images):
         layers.append(Scale(map_space(lambda leaf: 1.0 / 255.0 if divided(leaf) else None, space)))
     flat = isinstance(space, spaces.Box) and len(space.shape) == 1
-    # Normalizer and Scale leave floating-point numbers of the engine's type; without them it is for Flattener to do so.
+    # Normalizer and Scale leave floating-point numbers of the engine's type; without them Flattener does so.
     if not (flat and (layers or space.dtype == np.float32)):
         layers.append(Flattener())
     return layers, features
@@ -68,7 +68,7 @@ def num_features(space: Any, path: str = "observation") -> int:
     """Number of features that the policy sees of an observation.
 
     Raises:
-        ValueError: If the space, or one in it, is not supported; the error names it.
+        ValueError: If the space, or one inside, is not supported; the error names it.
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return math.prod(space.shape)
@@ -108,13 +108,13 @@ def check_keys(space: Any, path: str) -> None:
 
 
 def is_image(space: Any) -> bool:
-    """Says if a space holds images: bytes from 0 to 255 on three axes (or four, stacked), at least 16 pixels a side.
+    """True for a space of images: bytes from 0 to 255 on three axes (or four, stacked), at least 16 pixels a side.
 
     >>> is_image(spaces.Box(0, 255, (64, 64, 3), np.uint8)), is_image(spaces.Box(0, 255, (7, 7, 3), np.uint8))
     (True, False)
     """
     shape = space.shape or ()
-    # Channels, and what is stacked, may come first or last.
+    # Channels, and the axis of a stack, may come first or last.
     sides = (min(pair) for pair in itertools.pairwise(shape))
     return _is_bytes(space) and len(shape) in (3, 4) and max(sides) >= _LEAST_SIDE
 
@@ -134,5 +134,5 @@ def map_space(function: Callable[[Any], Any], space: Any) -> Any:
 
 
 def _shape(leaf: Any) -> tuple[int, ...]:
-    """The shape of what the policy sees of a leaf."""
+    """The shape in which the policy sees a leaf."""
     return (num_features(leaf),) if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else tuple(leaf.shape)

@@ -15,7 +15,7 @@ from multippo.random import Rngs, check_rngs
 
 
 class Builder(Parent):
-    """The half of ``PopulationGraph`` that describes the graph."""
+    """The half of ``PopulationGraph`` with the methods that describe the graph."""
 
     rngs: Rngs | None
     plan: Plan | None
@@ -36,24 +36,25 @@ class Builder(Parent):
         activation: Activation = None,
         input_from: InputFrom = None,
     ) -> None:
-        """Adds a population: ``y = activation(compute(sum of what comes in))``.
+        """Adds a population: ``y = activation(compute(sum of the inputs))``.
 
         Args:
-            name: Its name; neither "->" nor "@" may be in it.
-            size: Features of its input and its output, where they are the same.
-            input_size: Features of its input; ``output_size`` by default.
-            output_size: Features of its output; ``input_size`` by default.
+            name: Name of the population, without "->" and "@".
+            size: Number of features of input and output, if they are equal.
+            input_size: Number of features of the input; ``output_size`` by default.
+            output_size: Number of features of the output; ``input_size`` by default.
             compute: Any module from ``[B, input_size]`` to ``[B, output_size]``, with or without a carry; None for the
                 identity.
-            activation: A name such as "tanh", a callable of the engine's arrays that works on trailing axes, or None.
-            input_from: The entry of the observation that is added to its input: a key, a path of keys, or a function
-                of the observation, as for ``Filter``. Where the observation is one array, the only population with an
-                ``input_from`` gets it whole.
+            activation: Name such as "tanh", a callable of the engine's arrays that works on trailing axes, or None.
+            input_from: Entry of the observation that is added to the input: a key, a path of keys, or a function of the
+                observation, as for ``Filter``. An observation of one array goes whole to the only population with an
+                ``input_from``.
 
         Raises:
             RuntimeError: After ``finalize``.
-            ValueError: If the name is taken, a size is missing or impossible, or ``compute`` has other sizes.
-            TypeError: If ``compute`` is not a StatefulModule of this engine.
+            ValueError: If the name is taken or impossible, a size is missing or impossible, the activation unknown, or
+                ``compute`` has other sizes.
+            TypeError: If ``compute`` is not a StatefulModule of this engine, or another argument is of the wrong kind.
         """
         self._open("add_population")
         if check_name("population", name) in self.held("populations"):
@@ -84,16 +85,17 @@ class Builder(Parent):
         """Adds a population that sees an entry of the observation.
 
         Args:
-            name: Its name.
-            size: Features of the entry.
-            input_from: Which entry, as for ``add_population``; the one called ``name`` by default.
-            compute: A module from ``[B, size]`` to ``[B, output_size]``; None for the identity.
-            output_size: Features of its output; ``size`` by default.
-            activation: As for ``add_population``.
+            name: Name of the population.
+            size: Number of features of the entry.
+            input_from: Entry of the observation, as for ``add_population``; the one called ``name`` by default.
+            compute: Module from ``[B, size]`` to ``[B, output_size]``; None for the identity.
+            output_size: Number of features of the output; ``size`` by default.
+            activation: Activation, as for ``add_population``.
 
         Raises:
             RuntimeError: After ``finalize``.
             ValueError: As for ``add_population``.
+            TypeError: As for ``add_population``.
         """
         self.add_population(
             name,
@@ -116,18 +118,19 @@ class Builder(Parent):
         """Adds a connection: ``transform`` of the source's output enters the target's sum.
 
         Args:
-            source: A population.
-            target: A population, maybe the same one.
+            source: Name of a population.
+            target: Name of a population, maybe the same one.
             transform: "linear", or None, for ``Dense(source.output_size, target.input_size)``, drawn from the graph's
                 rngs; "identity" to pass the output on; or any module between these sizes, with or without a carry.
-            delay: How many steps ago the source is read, within the episode; before its first step there are zeros. 0
-                is the present step.
-            reciprocal: Adds one from ``target`` to ``source`` too, of the same delay, with weights of its own.
+            delay: Environment steps from the source's output to the target's input, within the episode; before its
+                first step there are zeros. 0 is the present step.
+            reciprocal: True for a second connection from ``target`` to ``source``, of the same delay, with weights of
+                its own.
 
         Raises:
             RuntimeError: After ``finalize``.
             ValueError: If a population is unknown, there is such a connection already, the delay negative or not an
-                integer, the transform of other sizes, or a module is to be used in both directions.
+                integer, the transform unknown or of other sizes, or a module is to be used in both directions.
             TypeError: If the transform is something else.
         """
         self._open("connect")
@@ -173,17 +176,19 @@ class Builder(Parent):
         name and size is added, to be connected like any other, and the entry is its output.
 
         Args:
-            name: Of the entry; and of the population, if one is added.
-            size: Features of the population to add.
-            source: The population to read.
-            head: Any module that takes its output; None for the identity. It may yield a tree.
-            output_to: The entry's name where it differs from ``name``.
-            activation: Of the population to add.
+            name: Name of the entry, and of the population, if one is added.
+            size: Number of features of the population to add.
+            source: Name of the population to read.
+            head: Any module that takes the population's output, and may yield a tree; None for the identity.
+            output_to: Name of the entry, if it differs from ``name``.
+            activation: Activation of the population to add.
 
         Raises:
             RuntimeError: After ``finalize``.
-            ValueError: If there is such an output already, the population is unknown, or both or neither of source and
-                size are given.
+            ValueError: If there is such an output already, the population is unknown, both or neither of ``source`` and
+                ``size`` are given, a head is given with ``size`` or an activation with ``source``, or the head does not
+                take the population's output.
+            TypeError: If ``head`` is not a StatefulModule of this engine.
         """
         self._open("add_output")
         if (size is None) == (source is None):
@@ -202,12 +207,12 @@ class Builder(Parent):
         self._add("outputs", entry, Readout(entry, population, head))
 
     def finalize(self) -> None:
-        """Checks the graph and puts it in order; after this it can be run, and not be changed.
+        """Checks the graph and puts its parts in order; a finished graph can be run, and not be changed.
 
         Raises:
-            RuntimeError: If it was called before.
-            ValueError: If an output is missing, no observation reaches a population, or connections without delay form
-                a cycle.
+            RuntimeError: In a second call.
+            ValueError: If the graph has no output, no observation reaches a population, or connections without delay
+                form a cycle.
         """
         self._open("finalize")
         populations, connections = self.held("populations"), self.held("connections")

@@ -80,7 +80,7 @@ def draw(graph: Any, ax: Axes | None) -> Axes:
     for name, edge in connections.items():
         arrows.setdefault((edge.source, edge.target, edge.delay > 0), []).append(name)
     for (source, target, delayed), names in arrows.items():
-        # What leads onwards within a loop is as grey as the rest.
+        # Only the arrow that closes a loop is red, not those that lead onwards within the loop.
         back = inside.issuperset(names) and depth[target] <= depth[source]
         label = ", ".join(str(connections[name].delay) for name in names) if delayed else ""
         _arrow(ax, boxes[source], boxes[target], label, _FEEDBACK if back else _FORWARD)
@@ -100,7 +100,7 @@ def draw(graph: Any, ax: Axes | None) -> Axes:
 
 
 def _depths(plan: Plan) -> dict[str, int]:
-    """The column of each population: one to the right of all that it reads from further to the left."""
+    """The column of each population, one to the right of all its sources outside loops."""
     depth: dict[str, int] = {}
     for part in plan.components:
         for step in part.steps:
@@ -112,7 +112,7 @@ def _places(depth: Mapping[str, int]) -> dict[str, tuple[float, float]]:
     columns: dict[int, list[str]] = {}
     for name, column in depth.items():
         columns.setdefault(column, []).append(name)
-    # Every other column a little higher, so that arrows across a column miss its boxes.
+    # Every other column is a little higher, so that arrows across a column miss its boxes.
     return {
         name: (float(column), (len(names) - 1) / 2 - row + 0.25 * (column % 2))
         for column, names in columns.items()
@@ -121,13 +121,13 @@ def _places(depth: Mapping[str, int]) -> dict[str, tuple[float, float]]:
 
 
 def _text(ax: Axes, place: tuple[float, float], text: str, edge: str = "none") -> Text:
-    """A text in a box, whose edge has a colour or is not seen."""
+    """A text in a box, with an edge of a colour or without one."""
     box = {"boxstyle": "round", "facecolor": "white", "edgecolor": edge}
     return ax.text(*place, text, ha="center", va="center", zorder=3, bbox=box)
 
 
 def _arrow(ax: Axes, source: Text, target: Text, delays: str = "", color: str = _FORWARD) -> None:
-    """An arrow from box to box; over the top of one that reads itself."""
+    """Draws an arrow from box to box, or over the top of a box that reads itself."""
     start, end = source.get_position(), target.get_position()
     style = {"arrowstyle": "->", "color": color, "patchA": source.get_bbox_patch(), "patchB": target.get_bbox_patch()}
     if source is target:

@@ -16,22 +16,22 @@ from multippo.random import Rngs
 
 
 class PopulationGraph(Builder):
-    """A network given as a graph: named populations, connections between them with delays, and named outputs.
+    """A network given as a graph of named populations, connections between them with delays, and named outputs.
 
-    In each step every population p sums its inputs, and puts out::
+    In each step every population p has the input x and the output y::
 
         x_p[t] = observation[input_from_p][t] + sum_c transform_c(y_source(c)[t - delay_c])    over connections c to p
         y_p[t] = activation_p(compute_p(x_p[t]))
 
-    where ``y[t - delay]`` is zero before the first step of the episode. Connections without delay may form no cycle;
-    they decide the order within a step. The output is a dict with an entry for each ``add_output``.
+    where ``y[t - delay]`` is zero before the first step of the episode. Connections without delay must not form a
+    cycle, and decide the order within a step. The output is a dict with an entry for each ``add_output``.
 
     Any module may be a ``compute``, a ``transform`` or a ``head``, recurrent, noisy and normalising ones and other
-    graphs too; carries, snapshots, resets and statistics reach it. Carry and snapshots are
+    graphs too, with carry, snapshots, resets and statistics. Carry and snapshots are
     ``{"populations", "connections", "outputs"}``, each by name.
 
-    Over many steps, in replay, populations through which nothing comes back to themselves run on all steps at once, and
-    so do all connections that lead to or from them; only loops are taken step by step.
+    Over many steps, in replay, populations without feedback to themselves run on all steps at once, and so do all
+    connections that lead to or from them; only loops are taken step by step.
 
     >>> import multippo as mp
     >>> rngs = mp.Rngs(0)
@@ -62,8 +62,11 @@ class PopulationGraph(Builder):
         rngs: Source of the initial weights of default transforms, in the order of the calls of ``connect``.
 
     Attributes:
-        record_activations: Set to True to have every population's output in the metrics, as ``activations`` by name,
-            ``[B, output_size]``. They are the outputs of the modules ``graph.populations[name]`` as well.
+        record_activations: True to have every population's output in the metrics, as ``activations`` by name,
+            ``[B, output_size]``: the outputs of the modules ``graph.populations[name]``.
+
+    Raises:
+        TypeError: If ``rngs`` is not an ``Rngs``.
     """
 
     def __init__(self, rngs: Rngs) -> None:
@@ -72,7 +75,7 @@ class PopulationGraph(Builder):
 
     @property
     def children_by_key(self) -> dict[Any, StatefulModule]:
-        """Populations, connections and outputs."""
+        """Populations, connections and outputs, by key."""
         self._ready()
         return {key: self.held(kind)[name] for key in self.keys for kind, _, name in (key.partition("."),)}
 
@@ -83,14 +86,14 @@ class PopulationGraph(Builder):
 
     @property
     def stepped_children(self) -> frozenset[Any]:
-        """The populations whose output comes back to them, and the connections between them."""
+        """Keys of the populations whose output comes back to them, and of the connections between them."""
         loops = [component for component in self._ready().components if component.feedback]
         populations = {f"populations.{name}" for component in loops for name in component.populations}
         edges = {edge for component in loops for step in component.steps for edge in step.incoming}
         return frozenset(populations | {f"connections.{edge.key}" for edge in edges if edge.inside})
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """An observation, tree of ``[B, ...]``, to a dict of ``[B, ...]``."""
+        """Runs one step, from an observation, a tree of ``[B, ...]``, to a dict of ``[B, ...]``."""
         plan, children = self._ready(), Pass(self, state, rollout_extras)
         given, outputs = self._observed(plan, x), {}
         for seen in given.values():
@@ -100,7 +103,7 @@ class PopulationGraph(Builder):
         return self._finish(children, outputs)
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """Many steps: component by component, of which only those with feedback are scanned."""
+        """Runs many steps component by component, with a scan only of those with feedback."""
         plan, populations = self._ready(), self.held("populations")
         children = Pass(self, state, rollout_extras, done)
         given: dict[str, Any] = self._observed(plan, xs)
@@ -127,7 +130,7 @@ class PopulationGraph(Builder):
         return self._finish(children, outputs)
 
     def _scan(self, component: Component, children: Pass, given: Any) -> Any:
-        """Runs a component with feedback over all steps; returns its outputs, leaves the rest with ``children``."""
+        """Runs a component with feedback over all steps; returns its outputs, and leaves the rest in ``children``."""
         loop: Any = Loop(self, component)
         states, extras = children.states, children.extras
         carry = {key: states[key] for key in loop.keys}
@@ -141,7 +144,7 @@ class PopulationGraph(Builder):
         return out.output
 
     def _check_buffers(self, state: Any, batch: int) -> None:
-        """Raises unless past outputs have ``batch`` rows; a single one would be added to every environment's input."""
+        """Raises unless past outputs have ``batch`` rows; a single row would be added to every environment's input."""
         for name, population in self.held("populations").items():
             if population.max_outgoing_delay:
                 check_rows(f"Population {name!r}", state["populations"][name]["buffer"], batch)
@@ -181,7 +184,7 @@ class PopulationGraph(Builder):
         """Draws the graph with matplotlib: delays beside the arrows, connections that close a loop in red.
 
         Args:
-            ax: The ``matplotlib.axes.Axes`` to draw on; new ones by default.
+            ax: ``matplotlib.axes.Axes`` to draw on; new ones by default.
 
         Returns:
             The axes.
@@ -194,11 +197,11 @@ class PopulationGraph(Builder):
         return draw(self, ax)
 
     def __repr__(self) -> str:
-        """Populations, connections, outputs; and what runs over all steps at once."""
+        """The populations, connections and outputs, and the parts that run over all steps at once."""
         return summary(self)
 
     def __str__(self) -> str:
-        """The same on every engine; NNX's own would print every array."""
+        """The text of ``__repr__`` on every engine, where NNX's own would print every array."""
         return repr(self)
 
 
@@ -212,11 +215,11 @@ def advance(
     """Runs populations in order, on one step.
 
     Args:
-        steps: Their turns.
-        given: Terms already in a population's sum; None or no entry for nothing.
-        outputs: Outputs ``[B, ...]`` by population; those of earlier ones are read, these ones' added.
-        children: Runs one module of the graph.
-        inside_only: Whether connections from outside the component are in ``given`` already.
+        steps: Turns of the populations.
+        given: Terms already in a population's sum, by population; None or no entry for nothing.
+        outputs: Outputs ``[B, ...]`` by population, read for earlier ones and extended by those of ``steps``.
+        children: Pass that runs one module of the graph.
+        inside_only: True if connections from outside the component are in ``given`` already.
     """
     for step in steps:
         total = given.get(step.population)
@@ -233,7 +236,7 @@ def advance(
 
 
 def add(total: Any, term: Any) -> Any:
-    """The sum, where ``total`` may be None for nothing yet."""
+    """The sum of ``total``, which may be None for nothing yet, and ``term``."""
     return term if total is None else total + term
 
 
@@ -246,7 +249,7 @@ class Loop:
 
     def __init__(self, graph: Parent, component: Component) -> None:
         self.graph, self.component, self.engine, self.xp = graph, component, graph.engine, graph.xp
-        # In the order in which they run.
+        # In the order in which the modules run.
         self.keys = tuple(
             key
             for step in component.steps
@@ -256,7 +259,7 @@ class Loop:
         self.children_by_key = {key: children[key] for key in self.keys}
 
     def __call__(self, state: Any, given: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """One step."""
+        """Runs one step of the component."""
         children, outputs = Pass(self, state, rollout_extras, root=self.graph), dict[str, Any]()
         advance(self.component.steps, given, outputs, children, inside_only=True)
         return children.finish(outputs)
@@ -268,5 +271,5 @@ class Loop:
         return by_key
 
     def reset_state(self, prev_state: Any) -> Any:
-        """Every carry reset."""
+        """The carries of the component, each reset."""
         return {key: child.reset_state(prev_state[key]) for key, child in self.children_by_key.items()}

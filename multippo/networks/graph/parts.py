@@ -14,7 +14,7 @@ from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 
 class Wrapper(Container):
-    """A module around another one, or around nothing, which stands for the identity."""
+    """A module around another one, or around none for the identity."""
 
     def _hold(
         self, role: str, module: StatefulModule | None, where: str, input_size: int, output_size: int | None
@@ -22,8 +22,8 @@ class Wrapper(Container):
         """Keeps ``module`` as the attribute ``role``.
 
         Raises:
-            TypeError: If it is neither None nor a StatefulModule of this engine.
-            ValueError: If it does not lead from ``input_size`` to ``output_size`` features.
+            TypeError: If ``module`` is neither None nor a StatefulModule of this engine.
+            ValueError: If ``module`` does not lead from ``input_size`` to ``output_size`` features.
         """
         self.keys = () if module is None else (role,)
         setattr(self, role, module)
@@ -44,7 +44,7 @@ def check_name(what: str, name: Any) -> str:
     """The name of a population or an output.
 
     Raises:
-        ValueError: If it is not a text, or could be taken for a connection's, such as ``source->target@2``.
+        ValueError: If ``name`` is not a text, or could be taken for a connection's, such as ``source->target@2``.
     """
     if not isinstance(name, str) or not name or "->" in name or "@" in name:
         raise ValueError(f"PopulationGraph got the {what} name {name!r}; expected a text, without '->' and '@'.")
@@ -52,10 +52,10 @@ def check_name(what: str, name: Any) -> str:
 
 
 def check_yields(where: str, module: StatefulModule, input_size: int, output_size: int | None) -> None:
-    """Runs a module on ``[B, input_size]`` without computing.
+    """Checks that a module leads from ``[B, input_size]`` to ``[B, output_size]``, without computing.
 
     Raises:
-        ValueError: If it does not take that, or does not return ``[B, output_size]``.
+        ValueError: If the module does not take such an input, or does not return such an output.
     """
     engine = module.engine
 
@@ -79,19 +79,19 @@ InputFrom = str | int | tuple[str | int, ...] | Callable[[Any], Any] | None
 
 
 class Population(Wrapper):
-    """``y_t = activation(compute(x_t))``, ``[B, input_size]`` to ``[B, output_size]``; and the memory of past ``y``.
+    """Population of a graph: ``y_t = activation(compute(x_t))``, and the memory of past ``y``.
 
-    Made by ``PopulationGraph.add_population``. The carry is that of ``compute`` and, where connections with a delay
-    start here, ``buffer``, the last ``y`` of the episode ``[B, K, output_size]``, the oldest first and zeros before the
-    episode's first; K is the longest of those delays, and all of them read the one buffer.
+    ``PopulationGraph.add_population`` makes populations. The carry is that of ``compute`` and, for outgoing connections
+    with a delay, ``buffer``, the last ``y`` of the episode ``[B, K, output_size]``, the oldest first and zeros before
+    the episode's first; K is the longest of those delays, and all of them read the one buffer.
 
     Attributes:
-        name: Its name in the graph.
-        input_size: Features of its input, a sum.
-        output_size: Features of its output.
-        input_from: Which entry of the observation is added to its input; None for none.
-        activation_name: Name of its activation.
-        max_outgoing_delay: K; set by ``PopulationGraph.finalize``.
+        name: Name of the population in the graph.
+        input_size: Number of features of the input, a sum.
+        output_size: Number of features of the output.
+        input_from: Entry of the observation that is added to the input; None for none.
+        activation_name: Name of the activation.
+        max_outgoing_delay: K in environment steps; set by ``PopulationGraph.finalize``.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class Population(Wrapper):
         return out._replace(next_state={**out.next_state, "buffer": self.xp.moveaxis(last, 0, 1)})
 
     def recall(self, state: Any, delay: int) -> Any:
-        """The output ``[B, output_size]`` of ``delay`` steps before the step that ``state`` leads into."""
+        """The output ``[B, output_size]``, ``delay`` steps before the step that ``state`` leads into."""
         return state["buffer"][:, self.max_outgoing_delay - delay]
 
     def recall_over_time(self, state: Any, ys: Any, done: Any, delay: int) -> Any:
-        """Results of ``recall`` in each of T steps, ``[T, B, output_size]``, given all their outputs ``ys``."""
+        """Results of ``recall`` in each of T steps, ``[T, B, output_size]``, given the outputs ``ys`` of all steps."""
         return self._shifted(state["buffer"][:, self.max_outgoing_delay - delay :], ys, done)[: done.shape[0]]
 
     def _shifted(self, buffer: Any, ys: Any, done: Any) -> Any:
@@ -157,7 +157,7 @@ class Population(Wrapper):
 
         Args:
             observation: Tree of ``[B, ...]`` or ``[T, B, ...]``.
-            alone: Whether no other population sees the observation; an array is then taken whole.
+            alone: True if no other population sees the observation; an array is then taken whole.
 
         Raises:
             ValueError: If the entry is missing, or an array has to serve several populations.
@@ -178,35 +178,33 @@ class Population(Wrapper):
         return seen if self.xp.isdtype(seen.dtype, "real floating") else self.xp.astype(seen, dtype)
 
     def initialize_state(self, batch_size: int) -> Any:
-        """The carry of ``compute``, and zeros."""
+        """The carry of ``compute``, and a buffer of zeros."""
         state = super().initialize_state(batch_size)
         if self.max_outgoing_delay:
             state["buffer"] = self.zeros((batch_size, self.max_outgoing_delay, self.output_size))
         return state
 
     def reset_state(self, prev_state: Any) -> Any:
-        """The carry of ``compute``, reset, and zeros: no delay reaches into an earlier episode."""
+        """The carry of ``compute``, reset, and zeros, since no delay reaches into an earlier episode."""
         state = super().reset_state(prev_state)
         if self.max_outgoing_delay:
             state["buffer"] = self.xp.zeros_like(prev_state["buffer"])
         return state
 
     def draw_ahead(self, state: Any, rollout_extras: Any, num_steps: int, replay: bool = False) -> Any:
-        """The carry with the noise of ``compute`` drawn."""
+        """The carry with the noise of ``compute`` drawn ahead."""
         return {**state, **super().draw_ahead(state, rollout_extras, num_steps, replay)}
 
 
 class Connection(Wrapper):
-    """``transform`` of a population's output, now or some steps ago, on its way to another one's input.
-
-    Made by ``PopulationGraph.connect``.
+    """Connection of a graph, made by ``PopulationGraph.connect``: ``transform`` of a population's output.
 
     Attributes:
-        name: ``source->target``, or ``source->target@delay``.
-        source: Name of the population it reads.
-        target: Name of the population it feeds.
-        delay: How many steps ago.
-        output_size: Features of the target's input.
+        name: Name of the connection, ``source->target`` or ``source->target@delay``.
+        source: Name of the population that is read.
+        target: Name of the population whose input gets the result.
+        delay: Delay in environment steps.
+        output_size: Number of features of the target's input.
     """
 
     def __init__(self, source: Population, target: Population, delay: int, transform: StatefulModule | None) -> None:
@@ -217,13 +215,11 @@ class Connection(Wrapper):
 
 
 class Readout(Wrapper):
-    """``head`` of a population's output, under a name of the graph's output.
-
-    Made by ``PopulationGraph.add_output``.
+    """Entry of a graph's output, made by ``PopulationGraph.add_output``: ``head`` of a population's output.
 
     Attributes:
-        name: The entry of the graph's output.
-        source: Name of the population it reads.
+        name: Name of the entry.
+        source: Name of the population that is read.
     """
 
     def __init__(self, name: str, source: Population, head: StatefulModule | None) -> None:

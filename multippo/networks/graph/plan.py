@@ -1,4 +1,4 @@
-"""The order in which a graph's populations run, and which of them can run over all steps at once."""
+"""The order in which a graph's populations run, and those that can run over all steps at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _T = TypeVar("_T")
 
 
 class Edge(NamedTuple):
-    """A connection, as its target sees it.
+    """A connection to a known target.
 
     Attributes:
-        key: The connection's name.
-        source: The population it reads.
-        delay: How many steps ago.
-        inside: Whether it joins two populations of one component.
+        key: Name of the connection.
+        source: Name of the population that is read.
+        delay: Delay in environment steps.
+        inside: True if source and target are of one component.
     """
 
     key: str
@@ -26,11 +26,11 @@ class Edge(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A population's turn: what it sums, connections from outside its component first.
+    """A population's turn within a step.
 
     Attributes:
-        population: Its name.
-        incoming: The connections that lead to it.
+        population: Name of the population.
+        incoming: Connections to the population, those from outside its component first.
     """
 
     population: str
@@ -38,10 +38,10 @@ class Step(NamedTuple):
 
 
 class Component(NamedTuple):
-    """Populations of which each one reaches every other one; or a single one.
+    """Populations that all reach one another, or a single one.
 
     Attributes:
-        steps: Its populations, in the order of the connections without delay.
+        steps: Turns of the populations, in the order of the connections without delay.
         feedback: True if a population's output comes back to it, so that time has to be taken step by step.
     """
 
@@ -50,16 +50,16 @@ class Component(NamedTuple):
 
     @property
     def populations(self) -> tuple[str, ...]:
-        """The names of its populations."""
+        """The names of the component's populations."""
         return tuple(step.population for step in self.steps)
 
 
 class Plan(NamedTuple):
-    """Order in which a graph runs its parts. Hashable, so that it can be part of a module's structure.
+    """Order in which a graph runs its parts, hashable for a module's structure.
 
     Attributes:
-        components: In an order in which every connection leads onwards, delayed ones too.
-        inputs: The populations that see the observation.
+        components: Components in an order in which every connection leads onwards, delayed ones too.
+        inputs: Names of the populations that see the observation.
     """
 
     components: tuple[Component, ...]
@@ -72,12 +72,12 @@ def make_plan(
     """Condenses the graph of all connections to its strongly connected components, and puts them in order.
 
     Args:
-        populations: Names; of orders that are equally possible, theirs is taken.
-        inputs: Those of them that see the observation.
-        connections: Source, target and delay by name.
+        populations: Names of all populations; their order decides between equally possible ones.
+        inputs: Names of the populations that see the observation.
+        connections: Source, target and delay by the connection's name.
 
     Raises:
-        ValueError: If nothing that is observed reaches a population, or connections without delay form a cycle.
+        ValueError: If no observation reaches a population, or connections without delay form a cycle.
     """
     targets: dict[str, list[str]] = {name: [] for name in populations}
     for source, target, _ in connections.values():
@@ -90,7 +90,7 @@ def make_plan(
             f"PopulationGraph has populations that no observation reaches: {unreached}; connect a population that has "
             f"one ({list(inputs) or 'none so far, see add_input'}) to them, or give them one (input_from=...)."
         )
-    # Each population with all those that it reaches and is reached by.
+    # The component of each population: all populations that it reaches and is reached by.
     together = {
         name: tuple(n for n in populations if n == name or (n in reached[name] and name in reached[n]))
         for name in populations
@@ -105,7 +105,7 @@ def make_plan(
 
 
 def _reachable(targets: Mapping[str, Iterable[str]], starts: Iterable[str]) -> set[str]:
-    """The starts, and all that connections lead to from them."""
+    """The starts, and all populations to which connections lead from them."""
     found, waiting = set(starts), list(starts)
     while waiting:
         for target in targets[waiting.pop()]:
@@ -119,12 +119,12 @@ def _incoming(name: str, group: Sequence[str], connections: Mapping[str, tuple[s
     edges = [
         Edge(key, source, delay, source in group) for key, (source, to, delay) in connections.items() if to == name
     ]
-    # So that the sum is taken in one order, whether or not what comes from outside is summed beforehand.
+    # The sum is then taken in one order, whether or not the terms from outside are summed beforehand.
     return tuple(sorted(edges, key=lambda edge: edge.inside))
 
 
 def _in_order(needs: Mapping[_T, set[_T]]) -> list[_T]:
-    """The keys in the order in which they are given, as far as each comes after those that it needs."""
+    """The keys in the given order, as far as each comes after all that it needs."""
     left = list(needs)
     order: list[_T] = []
     while left:
@@ -135,7 +135,7 @@ def _in_order(needs: Mapping[_T, set[_T]]) -> list[_T]:
 
 
 def _within(group: Sequence[str], connections: Mapping[str, tuple[str, str, int]]) -> list[str]:
-    """The populations of a component, each after those that it reads in the same step."""
+    """The populations of a component, each after all that it reads in the same step."""
     needs = {
         name: {source for source, target, delay in connections.values() if target == name and not delay}
         for name in group

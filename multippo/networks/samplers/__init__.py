@@ -1,1 +1,1 @@
-"""Action samplers: from a distribution's parameters to an action and its log-likelihood."""
+"""Action samplers, from a distribution's parameters to an action and its log-likelihood."""

@@ -1,4 +1,4 @@
-"""Base of the samplers: draws, emits samples, and evaluates stored ones in replay."""
+"""Base of the samplers, which draws and emits samples, and evaluates stored ones in replay."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class ActionSampler(Drawing):
     """Base of the samplers.
 
     The output is ``{"action", "log_likelihood", "entropy"}``: ``[B, *action shape]``, ``[B]`` and ``[B]``, sums over an
-    action's dimensions. In a rollout the sample before squashing is emitted; in replay the stored one is evaluated
-    under the current parameters. ``eval()`` makes a sampler return the mode of its distribution, ``train()`` makes it
-    sample again. The entropy bonus, ``-entropy_weight * entropy``, is the regularisation loss;
+    action's dimensions, in nats. In a rollout the sample before squashing is emitted; in replay the stored one is
+    evaluated under the current parameters. ``eval()`` makes a sampler return the mode of its distribution, ``train()``
+    makes it sample again. The entropy bonus, ``-entropy_weight * entropy``, is the regularisation loss;
     ``PPOConfig.entropy_weight`` is a weight for all samplers of a network instead, which may change over a run.
 
     Args:
@@ -36,10 +36,10 @@ class ActionSampler(Drawing):
     """True if the entropy has no closed form, so that its gradient needs noise in replay too."""
 
     action_shape: tuple[int, ...] | None = None
-    """Shape of an action of several numbers, where it is not one axis of as many as the input says."""
+    """Shape of an action of several numbers; None for one axis, whose size follows from the input."""
 
     parameter_axes: ClassVar[int | None] = None
-    """Axes of the distribution's parameters behind time and batch; None where they are not known."""
+    """Number of axes of the distribution's parameters behind time and batch; None if unknown."""
 
     def __init__(self, rngs: Rngs, entropy_weight: float = 0.0) -> None:
         self.entropy_weight = check_number(type(self).__name__, "entropy_weight", entropy_weight, least=0)
@@ -50,16 +50,17 @@ class ActionSampler(Drawing):
         """The parameters of the distribution, a tuple of arrays, from the sampler's input.
 
         Raises:
-            ValueError: If the input is of the wrong shape; the message names what was expected.
+            TypeError: If the input is not an array.
+            ValueError: If the input is of the wrong shape; the message has the expected one.
         """
 
     def num_choices(self, parameters: Any) -> Any:
         """Number of choices behind each number of an action: an integer, or integers of an action's shape.
 
-        None, the default, for an action that is not a choice, or not a known one; a number must be the space's.
+        The default is None, for an action that is not a choice, or not a known one; a number must be the space's.
 
         Args:
-            parameters: From ``distribution``.
+            parameters: Result of ``distribution``.
         """
         del parameters
 
@@ -73,30 +74,30 @@ class ActionSampler(Drawing):
 
     @abc.abstractmethod
     def _sample(self, parameters: Any, noise: Any) -> Any:
-        """The sample before squashing; the distribution's mode where ``noise`` is None."""
+        """The sample before squashing, or the distribution's mode if ``noise`` is None."""
 
     @abc.abstractmethod
     def _evaluate(self, parameters: Any, raw_action: Any, noise: Any) -> tuple[Any, Any, Any]:
         """Action, log-likelihood ``[...]`` and entropy ``[...]`` of stored or fresh samples."""
 
     def __call__(self, state: RandomState, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """Samples, or evaluates the stored sample; ``[B, ...]`` inputs."""
+        """Samples from ``[B, ...]`` parameters, or evaluates the stored sample."""
         out = self._run(state, x, None, rollout_extras)
         for draws in recorders:
-            # With a mask some choices may never be there; what a user's class makes of its input is its own.
+            # With a mask some choices may never be there, and a user's class may read its input in another way.
             known = is_the_librarys(type(self)) and not isinstance(x, Mapping)
             draws.append(Draw(self, out.output["action"], self.num_choices(self.distribution(x)) if known else None))
         return out
 
     def unroll(self, state: RandomState, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """All steps at once: no step's noise depends on another's."""
+        """Runs all steps at once, since no step's noise depends on another's."""
         return self._run(state, xs, done, rollout_extras)
 
     def _checked(self, x: Any, lead: int) -> Any:
         """The distribution of an input with ``lead`` axes of time and batch."""
         parameters = self.distribution(x)
         axes = self.parameter_axes
-        # What a user's class makes of its input is its own.
+        # A user's class may read its input in another way.
         if axes is not None and len(parameters[0].shape) != lead + axes and is_the_librarys(type(self)):
             received = x["logits"] if isinstance(x, Mapping) else x
             raise ValueError(
@@ -107,7 +108,7 @@ class ActionSampler(Drawing):
 
     def _needs_noise(self, state: RandomState, rollout_extras: Any) -> bool:
         sampling = rollout_extras is None and not self.deterministic
-        # Noise drawn ahead of a replay is there to be used: the loss weighs the entropy itself then.
+        # Noise is drawn ahead of a replay only if the loss weighs the entropy itself.
         return sampling or (self.estimates_entropy and (self.entropy_weight != 0.0 or state.tape is not None))
 
     def _run(self, state: RandomState, x: Any, done: Any, rollout_extras: Any) -> StatefulModuleOutput:
@@ -116,7 +117,7 @@ class ActionSampler(Drawing):
         if self._needs_noise(state, rollout_extras):
             noise = self._noise(state, self._noise_shape(rollout_extras, parameters), done)
         if rollout_extras is None:
-            # A rollout's sample is data to the loss, also when replay is run without having stored it.
+            # A rollout's sample is data to the loss, also in a replay without a stored one.
             raw_action = self.engine.stop_gradient(self._sample(parameters, None if self.deterministic else noise))
         else:
             raw_action = rollout_extras
@@ -146,7 +147,7 @@ def check_action_shape(kind: str, shape: Any) -> tuple[int, ...] | None:
     """An action's shape as a tuple; None stays None.
 
     Raises:
-        ValueError: If it is neither an integer of at least 1 nor a tuple of such.
+        ValueError: If ``shape`` is neither an integer of at least 1 nor a tuple of such.
     """
     if shape is None:
         return None
@@ -158,15 +159,15 @@ def check_parameters(kind: str, x: Any, expected: str, size: int | None, multipl
     """Raises unless the input of a sampler is an array whose last axis fits.
 
     Args:
-        kind: The sampler.
-        x: Its input.
-        expected: What it takes, for the error.
-        size: Size of the last axis; None for any that is not 0.
-        multiple: What any size is a multiple of.
+        kind: Name of the sampler.
+        x: Input of the sampler.
+        expected: Description of the right input, for the error.
+        size: Size of the last axis; None for any but 0.
+        multiple: Divisor of any size.
 
     Raises:
-        TypeError: If it is not an array.
-        ValueError: If its last axis is of another size.
+        TypeError: If ``x`` is not an array.
+        ValueError: If the last axis is of another size.
     """
     if not hasattr(x, "shape"):
         raise TypeError(f"{kind} got {describe(x)}; expected {expected}.")

@@ -29,10 +29,10 @@ from multippo.random import Rngs
 class CategoricalSampler(ActionSampler):
     """One of N actions; the input is unnormalised logits ``[B, N]``, the action an integer ``[B]`` counted from 0.
 
-    Or the input is ``{"logits": [B, N], "mask": [B, N]}``, where a mask of any type allows the actions at which it is
+    A masked input is ``{"logits": [B, N], "mask": [B, N]}``, where a mask of any type allows the actions at which it is
     not 0. A masked action has probability 0, and no gradient reaches its logit; likelihood and entropy are those of the
     distribution over the allowed ones. A row that allows nothing is taken to allow everything. Logits of -inf mask as
-    well, but then one in each row has to be finite. Containers lead a mask from the observation to here:
+    well, but then one in each row has to be finite. Containers lead a mask from the observation to the sampler:
 
         Parallel(logits=Sequential([Filter("position"), Dense(3, 4, rngs)]), mask=Filter("action_mask"))
 
@@ -42,6 +42,10 @@ class CategoricalSampler(ActionSampler):
     Args:
         rngs: Source of the sampler's key.
         entropy_weight: Weight of the entropy in the loss.
+
+    Raises:
+        ValueError: If ``entropy_weight`` is negative or not a number.
+        TypeError: If ``rngs`` is not an ``Rngs``.
     """
 
     parameter_axes = 1
@@ -54,11 +58,11 @@ class CategoricalSampler(ActionSampler):
         return Categorical(log_softmax(self.xp, self.engine, masked))
 
     def num_choices(self, parameters: Categorical) -> Any:
-        """N: as many as there are logits."""
+        """N, the number of logits."""
         return parameters.log_probabilities.shape[-1]
 
     def kl_divergence(self, old: Categorical, new: Categorical) -> Any:
-        """KL(old || new) ``[...]``; infinite where the new one excludes what the old one allows."""
+        """KL(old || new) ``[...]``, infinite where the new one excludes an action that the old one allows."""
         return categorical_kl(self.xp, old, new)
 
     def _noise_shape(self, raw_action: Any, parameters: Any) -> tuple[int, ...]:
@@ -70,8 +74,8 @@ class CategoricalSampler(ActionSampler):
             return xp.argmax(log_probabilities, axis=-1)
         probabilities = xp.exp(log_probabilities)
         cumulative = xp.cumulative_sum(probabilities, axis=-1)
-        # An action of probability 0 is out of reach whatever the rounding of a parallel sum: its entry is 0, and the
-        # number drawn is relative to the largest entry of the others.
+        # An action of probability 0 is out of reach whatever the rounding of a parallel sum, since its entry is 0 and
+        # the number drawn is relative to the largest entry of the others.
         cumulative = xp.where(probabilities > 0, cumulative, xp.zeros_like(cumulative))
         reached = noise[..., None] * xp.max(cumulative, axis=-1, keepdims=True) < cumulative
         return xp.argmax(xp.astype(reached, xp.int32), axis=-1)  # the first
@@ -82,20 +86,22 @@ class CategoricalSampler(ActionSampler):
 
 
 class MultiCategoricalSampler(CategoricalSampler):
-    """Several independent choices, one of ``nvec[k]`` each, as a MultiDiscrete space of any shape takes them.
+    """Several independent choices, one of ``nvec[k]`` each, for a MultiDiscrete space of any shape.
 
-    The input is the logits of all of them, ``[B, sum(nvec)]``, one block after another in the (row-major) order of
+    The input is the logits of all choices, ``[B, sum(nvec)]``, one block after another in the (row-major) order of
     ``nvec``; or ``{"logits", "mask"}`` of that shape, as for ``CategoricalSampler``, with its rule for each block. The
     action has the shape of ``nvec``, ``[B, *nvec.shape]``, counted from 0. Log-likelihood and entropy are sums over the
     choices.
 
     Args:
-        nvec: How many options each choice has: integers of at least 1, of any shape.
+        nvec: Number of options of each choice: integers of at least 1, of any shape.
         rngs: Source of the sampler's key.
         entropy_weight: Weight of the entropy in the loss.
 
     Raises:
-        ValueError: If ``nvec`` is empty or holds anything but integers of at least 1.
+        ValueError: If ``nvec`` is empty or holds anything but integers of at least 1, or ``entropy_weight`` is negative
+            or not a number.
+        TypeError: If ``rngs`` is not an ``Rngs``.
     """
 
     def __init__(self, nvec: Any, rngs: Rngs, entropy_weight: float = 0.0) -> None:
@@ -120,16 +126,16 @@ class MultiCategoricalSampler(CategoricalSampler):
         return Categorical(log_softmax(self.xp, self.engine, self._blocks(logits, mask)))
 
     def num_choices(self, parameters: Categorical) -> Any:
-        """As ``nvec`` says."""
+        """The array ``nvec``."""
         del parameters
         return np.reshape(self.sizes, self.action_shape or ())
 
     def kl_divergence(self, old: Categorical, new: Categorical) -> Any:
-        """KL(old || new) ``[...]``: the sum over the choices."""
+        """KL(old || new) ``[...]``, summed over the choices."""
         return self.xp.sum(categorical_kl(self.xp, old, new), axis=-1)
 
     def _blocks(self, logits: Any, mask: Any) -> Any:
-        """``[..., sum(nvec)]`` as ``[..., K, max(nvec)]``."""
+        """Logits ``[..., sum(nvec)]`` as ``[..., K, max(nvec)]``."""
         xp, widest = self.xp, max(self.sizes)
         if len(set(self.sizes)) == 1:
             shape = (*logits.shape[:-1], len(self.sizes), widest)
@@ -169,7 +175,7 @@ def _logits_and_mask(kind: str, x: Any) -> tuple[Any, Any]:
 
 
 class BernoulliSampler(ActionSampler):
-    """Independent switches, as a MultiBinary space of any shape takes them.
+    """Independent switches, for a MultiBinary space of any shape.
 
     The input is log-odds ``[B, K]``; the action is 0 or 1, ``[B, *action_shape]``. Log-likelihood and entropy are sums
     over the switches. The mode is 1 where the odds are better than even.
@@ -177,10 +183,11 @@ class BernoulliSampler(ActionSampler):
     Args:
         rngs: Source of the sampler's key.
         entropy_weight: Weight of the entropy in the loss.
-        action_shape: Shape of one action, of K switches in all; None: one axis of as many as the input has.
+        action_shape: Shape of one action, of K switches in all; None for one axis of as many as the input has.
 
     Raises:
-        ValueError: If ``action_shape`` is not a shape.
+        ValueError: If ``action_shape`` is not a shape, or ``entropy_weight`` is negative or not a number.
+        TypeError: If ``rngs`` is not an ``Rngs``.
     """
 
     def __init__(
@@ -201,12 +208,12 @@ class BernoulliSampler(ActionSampler):
         return Bernoulli(x)
 
     def num_choices(self, parameters: Bernoulli) -> int:
-        """Two: off and on."""
+        """Two choices, off and on."""
         del parameters
         return 2
 
     def kl_divergence(self, old: Bernoulli, new: Bernoulli) -> Any:
-        """KL(old || new) ``[...]``: the sum over the switches."""
+        """KL(old || new) ``[...]``, summed over the switches."""
         return self.xp.sum(bernoulli_kl(self.xp, old, new), axis=-1)
 
     def _sample(self, parameters: Bernoulli, noise: Any) -> Any:

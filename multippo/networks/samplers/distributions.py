@@ -1,6 +1,6 @@
-"""Densities, entropies and divergences as functions of arrays: finite, with their gradients, at every extreme.
+"""Densities, entropies and divergences as functions of arrays, finite with their gradients at every extreme.
 
-Elementwise, or over the last axis where a docstring says so; the samplers sum over an action's dimensions.
+All are elementwise, or over the last axis where a docstring says so; the samplers sum over an action's dimensions.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class Gaussian(NamedTuple):
     """Independent normal variables.
 
     Attributes:
-        mean: ``[..., A]``.
-        std: ``[..., A]``, above 0.
+        mean: Means, ``[..., A]``.
+        std: Standard deviations, ``[..., A]``, above 0.
     """
 
     mean: Any
@@ -26,10 +26,11 @@ class Gaussian(NamedTuple):
 
 
 class Categorical(NamedTuple):
-    """One of N, or several such side by side.
+    """A choice of one of N, or several such choices side by side.
 
     Attributes:
-        log_probabilities: ``[..., N]`` or ``[..., K, N]``, normalised over the last axis; -inf for what is impossible.
+        log_probabilities: Log-probabilities, ``[..., N]`` or ``[..., K, N]``, normalised over the last axis; -inf for
+            impossible choices.
     """
 
     log_probabilities: Any
@@ -39,7 +40,7 @@ class Bernoulli(NamedTuple):
     """Independent binary variables.
 
     Attributes:
-        logits: ``[..., K]``: log-odds of a 1.
+        logits: Log-odds of a 1, ``[..., K]``.
     """
 
     logits: Any
@@ -74,7 +75,7 @@ def categorical_entropy(xp: Any, given: Categorical) -> Any:
 
 
 def categorical_kl(xp: Any, old: Categorical, new: Categorical) -> Any:
-    """``sum p (log p - log p')`` over the last axis, infinite where the new one makes the old one's impossible."""
+    """``sum p (log p - log p')`` over the last axis, infinite where ``p'`` is 0 and ``p`` is not."""
     log_p, log_q = old.log_probabilities, new.log_probabilities
     possible = xp.isfinite(log_p)
     zero = xp.zeros_like(log_p)
@@ -82,7 +83,7 @@ def categorical_kl(xp: Any, old: Categorical, new: Categorical) -> Any:
 
 
 def bernoulli_log_probability(xp: Any, given: Bernoulli, x: Any) -> Any:
-    """``log p(x)`` for x of 0 and 1, as numbers of the logits' type."""
+    """``log p(x)`` for x of 0 and 1 in the logits' type."""
     return -softplus(xp, (1.0 - 2.0 * x) * given.logits)
 
 
@@ -119,9 +120,9 @@ def log_softmax(xp: Any, engine: Any, x: Any) -> Any:
 
 
 def mask_logits(xp: Any, logits: Any, mask: Any) -> Any:
-    """-inf where ``mask`` is 0, over the last axis; a row that allows nothing is taken to allow everything."""
+    """Logits with -inf where ``mask`` is 0; a row of the last axis that allows nothing is taken to allow everything."""
     allowed = mask != 0
-    # Without a choice there is no distribution; a NaN would end the run for an observation that does not matter, such
-    # as the last one of an episode.
+    # Without a choice there is not a distribution; a NaN would end the run for an observation that does not matter,
+    # such as the last one of an episode.
     allowed = allowed | ~xp.any(allowed, axis=-1, keepdims=True)
     return xp.where(allowed, logits, xp.full_like(logits, -math.inf))

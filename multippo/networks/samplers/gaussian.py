@@ -75,13 +75,13 @@ class _GaussianSampler(ActionSampler):
 
 
 class NormalSampler(_GaussianSampler):
-    """A Gaussian, neither squashed nor clipped; where the space has bounds, the environment's adapter clips.
+    """A Gaussian, neither squashed nor clipped; the environment's adapter clips actions to the space's bounds.
 
     The standard deviation is chosen in one of two ways. State-dependent (the default): the input is the mean and the
     pre-softplus standard deviation ``s``, concatenated, ``[B, 2 A]``, and ``std = std_scale (softplus(s) + min_std)``.
     State-independent (``state_dependent_std=False``): the input is the mean alone, ``[B, A]``, and
-    ``std = std_scale max(exp(log_std), min_std)`` with ``log_std`` a trained ``Param`` ``[A]``. Where ``log_std`` lies
-    outside ``[log min_std, 10]``, the bound takes its place, with the gradient at the bound, so that it can come back.
+    ``std = std_scale max(exp(log_std), min_std)`` with ``log_std`` a trained ``Param`` ``[A]``. A ``log_std`` outside
+    ``[log min_std, 10]`` is taken as the bound, with the gradient at the bound, so that it can come back.
 
     The log-likelihood is ``sum_i log N(u_i; mean_i, std_i**2)`` of the action ``u`` before any clipping. The entropy is
     exact: ``sum_i log std_i + (1 + log 2 pi) / 2``.
@@ -89,15 +89,16 @@ class NormalSampler(_GaussianSampler):
     Args:
         rngs: Source of the sampler's key.
         entropy_weight: Weight of the entropy in the loss.
-        min_std: Least standard deviation, before scaling; below 1e-6 the latter takes its place.
-        std_scale: Multiplies the standard deviation.
-        action_shape: Shape of one action, of A numbers in all; None: one axis of as many as the input says.
+        min_std: Least standard deviation, before scaling; below 1e-6 taken as 1e-6.
+        std_scale: Factor of the standard deviation.
+        action_shape: Shape of one action, of A numbers in all; None for one axis, whose size follows from the input.
         state_dependent_std: True if the standard deviation is part of the input.
-        initial_std: First standard deviation, before scaling, where it is not; None for 1.
+        initial_std: First standard deviation, before scaling, if it is not part of the input; None for 1.
 
     Raises:
-        ValueError: If a number is out of range, or ``action_shape`` is missing although the standard deviation is not
-            an input.
+        ValueError: If a number is out of range, ``action_shape`` is not a shape or is missing although the standard
+            deviation is not an input, or ``initial_std`` is given although it is.
+        TypeError: If ``rngs`` is not an ``Rngs``, or ``state_dependent_std`` neither True nor False.
     """
 
     def __init__(
@@ -156,12 +157,14 @@ class NormalTanhSampler(_GaussianSampler):
     Args:
         rngs: Source of the sampler's key.
         entropy_weight: Weight of the entropy in the loss.
-        min_std: Added to the softplus. A standard deviation below 1e-6 is taken as 1e-6.
-        std_scale: Multiplies the standard deviation.
-        action_shape: Shape of one action, of A numbers in all; None: one axis of as many as the input says.
+        min_std: Number added to the softplus; a standard deviation below 1e-6 is taken as 1e-6.
+        std_scale: Factor of the standard deviation.
+        action_shape: Shape of one action, of A numbers in all; None for one axis, whose size follows from the input.
 
     Raises:
-        ValueError: If ``min_std`` is negative, ``std_scale`` not above 0, or ``action_shape`` not a shape.
+        ValueError: If ``entropy_weight`` or ``min_std`` is negative, ``std_scale`` not above 0, or ``action_shape`` not
+            a shape.
+        TypeError: If ``rngs`` is not an ``Rngs``.
     """
 
     estimates_entropy = True
@@ -171,7 +174,7 @@ class NormalTanhSampler(_GaussianSampler):
         self._check_stored(parameters, raw_action)
         density = gaussian_log_density(xp, parameters, raw_action)
         log_likelihood = xp.sum(density - log_tanh_derivative(xp, raw_action), axis=-1)
-        # Without an entropy bonus the estimate is only logged; the sample at hand serves as well then.
+        # Without an entropy bonus the estimate is only logged, and the present sample will do.
         around = raw_action if noise is None else parameters.mean + parameters.std * noise
         entropy = xp.sum(gaussian_entropy(xp, parameters) + log_tanh_derivative(xp, around), axis=-1)
         return self._shaped(xp.tanh(raw_action)), log_likelihood, entropy
