@@ -6,8 +6,8 @@
 
 Levels 1 and 2 are also held against random networks, which hypothesis draws; ``networks`` is the strategy.
 
-Three ways in: ``multippo conformance``; ``pytest conformance`` in a checkout, or ``pytest --pyargs
-multippo.conformance``; and ``run``, which returns the results. Nothing is loaded before one of them is taken.
+Three ways to run the suite: ``multippo conformance``; ``pytest conformance`` in a checkout, or ``pytest --pyargs
+multippo.conformance``; and ``run``, which returns the results. Nothing is loaded before.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ __all__ = ["cli_main", "networks", "run"]
 
 
 def networks() -> SearchStrategy[Composition]:
-    """Random networks, for checks of one's own.
+    """Strategy of random networks, for checks of one's own.
 
-    A network comes with its inputs: ``network.build()`` makes it on the active engine, ``network.inputs`` is the
-    shape of one environment's input (or a nested dict of shapes), ``network.script`` says when episodes end, and its
-    ``repr`` is code that makes it again, in ``multippo.conformance.composition``. All containers, layers and graphs
-    occur, nested up to four deep: a layer in three containers or graphs, where what only joins a module to its place is
-    not counted (``multippo.conformance.composition.depth``). What fails, hypothesis makes simpler::
+    A network comes with its inputs: ``network.build()`` makes the module on the active engine, ``network.inputs`` is
+    the shape of one environment's input (or a nested dict of shapes), ``network.script`` says when episodes end, and
+    ``repr(network)`` is code that makes the network again, in ``multippo.conformance.composition``. All containers,
+    layers and graphs occur, nested up to four deep: a layer in three containers or graphs, not counting modules that
+    only join another to its place (``multippo.conformance.composition.depth``). Hypothesis makes failing networks
+    simpler::
 
         from hypothesis import given, settings
         from multippo.conformance import networks
@@ -78,9 +79,9 @@ def cli_main(
 
     Args:
         backends: Engines; None: every one that is installed.
-        as_json: Print JSON and nothing else.
-        levels: Of 1, 2, 3.
-        precisions: Of "float32", "float64".
+        as_json: True to print JSON and nothing else.
+        levels: Some of 1, 2, 3.
+        precisions: Some of "float32", "float64".
         **networks: ``networks``, the number of random networks, and ``networks_seed``, the number of the first of them.
 
     Returns:
@@ -105,5 +106,5 @@ def cli_main(
             **networks,
         )
     print(report.as_json(results) if as_json else report.as_text(results))
-    # A suite that has checked nothing has shown nothing.
+    # Without a single check nothing has been shown, so an empty run fails.
     return 0 if results and all(result.passed for result in results) else 1

@@ -1,4 +1,4 @@
-"""Descriptions of networks, and their builders: reports of failures print code that runs in this module."""
+"""Descriptions of networks, and their builders, for the code that reports of failures print."""
 
 from .random_networks.composition import KINDS, Composition, Description, build, depth, parts
 

@@ -6,7 +6,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Registers the plugin, which then adds its option itself."""
+    """Registers multippo's plugin, which then adds its option itself."""
     del parser
     if not pluginmanager.has_plugin("multippo"):
         from multippo import pytest_plugin

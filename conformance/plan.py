@@ -1,4 +1,4 @@
-"""All cases: each check of each subject on each engine; and running them."""
+"""The plan of all cases, each a check of a subject on an engine, and its execution."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ LEVELS = (1, 2, 3)
 PRECISIONS = ("float32", "float64")
 
 ENGINE = Specimen("arrays and random numbers")
-"""The subject of checks of an engine by itself."""
+"""Subject of checks of an engine by itself."""
 
 _NETWORKS_HELD = 25
-"""Number of random networks whose programmes are in memory at most: those of 500 would fill 10 GiB."""
+"""Largest number of random networks whose programmes are in memory: those of 500 would fill 10 GiB."""
 
 Kind = type[EngineEvidence] | type[ModuleEvidence] | type[NetworkEvidence] | type[TrainingEvidence]
 
 Subject = tuple[Kind, Any, Sequence[Check]]
-"""A kind of evidence, the specimen it is of, and the checks made of it."""
+"""A kind of evidence, its specimen, and the checks made of the evidence."""
 
 
 class Evidence:
@@ -48,7 +48,7 @@ class Evidence:
         self.simplifier = Simplifier()
 
     def of(self, kind: Kind, specimen: Any, backend: str, precision: str) -> Any:
-        """The evidence of one specimen on one engine."""
+        """Evidence of one specimen on one engine, the same object at every request."""
         index = (kind, specimen.name, backend, precision)
         self._make_room(specimen)
         if index not in self._held:
@@ -56,13 +56,13 @@ class Evidence:
         return self._held[index]
 
     def _make_room(self, specimen: Any) -> None:
-        """Lets go of the last random network: there may be hundreds, each with programmes of its own."""
+        """Frees the last random network, since there may be hundreds, each with programmes of its own."""
         if isinstance(specimen, RandomNetwork) and specimen.name != self._passing:
             used = {index[2] for index in self._held}
             self._held = {index: value for index, value in self._held.items() if index[1] != self._passing}
             self._passing = specimen.name
             self._num_passed += 1
-            # Not every time: networks share programmes of single operations.
+            # Caches are cleared now and then only: networks share programmes of single operations.
             if self._num_passed % _NETWORKS_HELD == 0:
                 for name in used:
                     load_engine(name).clear_caches()
@@ -75,9 +75,9 @@ class Case:
     Attributes:
         level: 1, 2 or 3.
         check: The check.
-        kind: The class of evidence it takes.
+        kind: The class of its evidence.
         specimen: The subject.
-        backends: The engine; at level 2 followed by the one it is compared with.
+        backends: The engine; at level 2 followed by the engine to compare with.
         precision: "float32" or "float64".
     """
 
@@ -90,12 +90,12 @@ class Case:
 
     @property
     def id(self) -> str:
-        """A name for reports of test runners."""
+        """Name for reports of test runners."""
         subject = self.specimen.name.replace(", ", "-").replace(" ", "_")
         return f"{self.level}-{self.check.name}-{subject}-{'-'.join(self.backends)}-{self.precision}"
 
     def run(self, evidence: Evidence) -> Result:
-        """Makes the check."""
+        """Makes the check; returns its result."""
         result = perform(
             self.check,
             lambda: tuple(evidence.of(self.kind, self.specimen, name, self.precision) for name in self.backends),
@@ -118,14 +118,14 @@ def make_plan(
     networks: int | None = None,
     networks_seed: int | None = None,
 ) -> list[Case]:
-    """All cases.
+    """Makes the list of all cases.
 
     Args:
         backends: Engines under test; None: every one that is installed.
-        levels: Of 1, 2, 3.
-        precisions: Of "float32", "float64"; those that an engine has not are left out.
+        levels: Some of 1, 2, 3.
+        precisions: Some of "float32", "float64"; those that an engine lacks are left out.
         networks: Number of random networks; None: a few, or none where hypothesis is not installed.
-        networks_seed: Number of the first of them; None: 0, or the few of ``random_networks.EVERY_RUN``.
+        networks_seed: Number of the first random network; None: 0, or the few of ``drawn_networks.EVERY_RUN``.
 
     Raises:
         ValueError: If a backend, a level or a precision is unknown.
@@ -166,7 +166,7 @@ def run(
 ) -> list[Result]:
     """Makes every check, in order; arguments and errors are those of ``make_plan``.
 
-    ``on_result(result, number, total)`` is called after each.
+    ``on_result(result, number, total)`` is called after each check.
     """
     plan, evidence = make_plan(backends, levels, precisions, networks, networks_seed), Evidence()
     results: list[Result] = []
@@ -195,7 +195,7 @@ def _subjects(precision: str, level: int, levels: Sequence[int]) -> Iterator[Sub
 
 
 def _is_made(check: Check, specimen: Specimen, backend: str, precision: str) -> bool:
-    """True if an engine can make a check; one that has none of its precisions is held to it in those it has."""
+    """True if a check is made of an engine; one with none of the check's precisions is checked in those it has."""
     supported = [p for p in PRECISIONS if supports(backend, p)]
     meant = [p for p in supported if p in check.precisions] or supported
     able = precision in meant and (trains(backend) or not check.trains)
@@ -230,7 +230,7 @@ def _mutant(mutant: Mutant, backend: str, precisions: Sequence[str]) -> Iterator
 
 
 def _caught(result: Result) -> Result:
-    """A check of a module that is wrong on purpose passes if it failed, by a deviation and not by an exception."""
+    """Result at level 3: passed if the check of a wrong module failed, by a deviation and not by an exception."""
     detail = f"caught, as it must be; {result.detail}".rstrip("; ")
     if result.crashed:
         detail = f"the check broke instead of catching it: {result.detail}"

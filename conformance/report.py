@@ -1,4 +1,4 @@
-"""The results as one table, or as JSON."""
+"""Reports of results: one table, or JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WIDTH = 160
 
 
 def as_json(results: Sequence[Result]) -> str:
-    """One JSON object: the verdict, the subjects left out, the precisions in force, and every result.
+    """Text of one JSON object: the verdict, the subjects left out, the precisions in force, and every result.
 
     An infinite deviation is null; ``detail`` says why.
     """
@@ -48,10 +48,10 @@ def as_json(results: Sequence[Result]) -> str:
 
 
 def as_text(results: Sequence[Result]) -> str:
-    """One table, then every failure in full, the devices and precisions in force, and a summary in one line.
+    """Text of one table, then every failure in full, the devices and precisions in force, and a summary in one line.
 
-    A row is one check on one engine, of so many subjects, with the worst deviation in each precision beside what is
-    allowed, and where the deviation that comes nearest to being too large was: subject, step and environment.
+    A row is one check on one engine, with the number of subjects, the worst deviation in each precision beside the
+    largest allowed, and the subject, step and environment that came nearest to failing.
     """
     groups: dict[Any, list[Result]] = {}
     for result in results:
@@ -77,7 +77,7 @@ def as_text(results: Sequence[Result]) -> str:
 
 
 def left_out(backends: Iterable[str]) -> list[str]:
-    """A line for each subject that is not run on each of some engines, with the reason."""
+    """Lines for the subjects that are not run on each of some engines, with the reasons."""
     lines = [
         f"Left out on {backend}: {specimen.name} ({reason})."
         for backend in backends
@@ -88,12 +88,12 @@ def left_out(backends: Iterable[str]) -> list[str]:
 
 
 def _engines(results: Sequence[Result]) -> list[str]:
-    """The engines under test."""
+    """Names of the engines under test."""
     return list(dict.fromkeys(result.backend.partition(" against ")[0] for result in results))
 
 
 def _all_engines(results: Sequence[Result]) -> list[str]:
-    """The engines under test, and those that they were compared with."""
+    """Names of the engines under test, and of those that they were compared with."""
     return list(dict.fromkeys(name for result in results for name in result.backend.split(" against ")))
 
 

@@ -12,7 +12,7 @@ from .plan import LEVELS, Case, Evidence, make_plan
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each case of the plan."""
+    """Makes one test for each case of the plan."""
     if "case" in metafunc.fixturenames:
         option = metafunc.config.getoption
         quick = option("--quick", False)
@@ -31,9 +31,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _is_quick(case: Case) -> bool:
-    """Selects float32; of an engine without it its float64, and torch compared with that.
+    """Selects float32; for an engine without that its float64, and torch compared with that engine.
 
-    Whatever JAX compiles in float64 besides takes as long again, and random networks and mutants more.
+    Compiling in float64 on JAX would take as long again, and random networks and mutants longer.
     """
     return case.precision == "float32" or (
         "jax" not in case.backends and not all(supports(n, "float32") for n in case.backends)
@@ -41,18 +41,18 @@ def _is_quick(case: Case) -> bool:
 
 
 def _group(case: Case) -> pytest.MarkDecorator:
-    """The mark by which one process makes all checks of a subject, which read the same evidence."""
+    """Mark by which one process makes all checks of a subject, which read the same evidence."""
     return pytest.mark.xdist_group(case.specimen.name)
 
 
 @pytest.fixture(scope="session")
 def evidence() -> Evidence:
-    """Evidence computed so far; several checks read the same."""
+    """Evidence computed so far, which several checks read."""
     return Evidence()
 
 
 def test_conformance(case: Case, evidence: Evidence, record_property: Any) -> None:
-    """The check holds; at level 3, it catches what is wrong on purpose."""
+    """The check holds; at level 3, it catches a module that is wrong on purpose."""
     result = case.run(evidence)
     record_property("conformance", dataclasses.asdict(result))
     assert result.passed, f"{result.worst:.3g}, allowed {result.tolerance:.3g}, at {result.where}: {result.detail}"

@@ -70,14 +70,14 @@ def _gradient(got: TrainingEvidence, expected: TrainingEvidence) -> Deviation:
     silent = [name for name, moment in expected.run.moments.items() if not np.any(moment)]
     if silent:
         return Deviation(np.inf, silent[0], "no gradient reaches it; the check is void")
-    # Clipped gradients are small: what counts is how far off they are beside the largest of them.
+    # Clipped gradients are small, so their deviations count in proportion to the largest of them.
     largest = max(float(np.max(np.abs(moment))) for moment in expected.run.moments.values())
     scaled = ({name: m / largest for name, m in evidence.run.moments.items()} for evidence in (got, expected))
     return portable_deviation(*scaled)
 
 
 def _clipping(got: TrainingEvidence, expected: TrainingEvidence) -> Deviation:
-    """The other checks of training are void where nothing is clipped."""
+    """Fails where no gradient is clipped, since the other checks of training would be void."""
     config = expected.specimen.ppo
     assert config is not None and config.gradient_clipping is not None
     for evidence in (got, expected):

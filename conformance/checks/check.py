@@ -9,25 +9,25 @@ from typing import Any
 from ..evidence.deviations import Deviation
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
-"""Deviation allowed in replay: the same arithmetic in another order."""
+"""Deviation allowed in replay, which does the same arithmetic in another order."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """One check of one subject, done.
+    """Result of one check of one subject.
 
     Attributes:
         level: 1, 2 or 3.
-        check: Its name, such as ``replay/log_likelihood``.
-        subject: The network or module it was run on.
+        check: Name of the check, such as ``replay/log_likelihood``.
+        subject: Name of the network or module.
         backend: The engine; ``torch against jax`` at level 2.
         precision: "float32" or "float64".
         worst: The largest deviation found.
         tolerance: The largest one allowed.
         where: Step and environment, or leaf, of the largest deviation.
-        passed: The check held.
+        passed: True if the check held.
         detail: The mistake, in words.
-        crashed: It ended in an exception.
+        crashed: True if the check ended in an exception.
     """
 
     level: int
@@ -49,11 +49,11 @@ class Check:
 
     Attributes:
         name: Name in reports.
-        measure: Distance of the evidence from having the property.
+        measure: Function from the evidence to its distance from having the property.
         needs: Attributes of the specimen that must hold for the check to make sense.
-        trains: It needs an engine that trains.
-        precisions: Floating-point types in which it is made.
-        exact: Nothing is allowed, not even a rounding error.
+        trains: True if the check needs an engine that trains.
+        precisions: Floating-point types in which the check is made.
+        exact: True if not even a rounding error is allowed.
         tolerance: Largest deviation allowed, by precision.
     """
 
@@ -66,19 +66,19 @@ class Check:
     tolerance: dict[str, float] = dataclasses.field(default_factory=lambda: TOLERANCE)
 
     def applies(self, specimen: Any) -> bool:
-        """True if a specimen has what the check needs."""
+        """True if a specimen has the attributes that the check needs."""
         return all(getattr(specimen, need) for need in self.needs)
 
 
 def perform(
     check: Check, collect: Callable[[], tuple[Any, ...]], *, level: int, subject: str, backend: str, precision: str
 ) -> Result:
-    """Runs a check; an exception is a failure that says what happened.
+    """Runs a check; an exception becomes a failure with its message.
 
     Args:
         check: The check.
-        collect: Returns the evidence, one piece or two.
-        level: For the result, like the rest.
+        collect: Function that returns the evidence, one piece or two.
+        level: 1, 2 or 3.
         subject: Name of the specimen.
         backend: The engine, or ``torch against jax``.
         precision: "float32" or "float64".

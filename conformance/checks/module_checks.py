@@ -23,8 +23,8 @@ _CONSTANTS = ("base_key", "leak_logit")
 def unrolls_apart(fast: Unrolled, slow: Unrolled) -> Deviation:
     """Distance of an unroll from the steps one by one.
 
-    A metric that is a scalar may be a mean over all that came in at once, which for a module without a carry is the
-    whole unroll.
+    Scalar metrics are left out where they may be means over all inputs of one call, which for a module without a carry
+    is the whole unroll.
     """
     scalars = {name for name, leaf in named_leaves(fast.over_time["metrics"]) if not leaf.ndim}
 
@@ -36,18 +36,18 @@ def unrolls_apart(fast: Unrolled, slow: Unrolled) -> Deviation:
 
 
 def _replay_keeps_actions(evidence: ModuleEvidence) -> Deviation:
-    """The action evaluated is the one taken, from another carry and under other weights too."""
+    """Distance of the action evaluated from the one taken, from another carry and under other weights too."""
     taken = _actions(evidence.stepped.over_time["output"])
     if not taken:
         return Deviation(0.0)
-    # Other keys, and another past: those of the next environment.
+    # The next environment's carry has other keys, and another past.
     other_state = tree_map(lambda x: np.roll(x, 1, axis=0), evidence.warm_state)
     moved = evidence.replayed(evidence.extras, other_state, evidence.other_arrays)
     return compare(_actions(moved.over_time["output"]), taken)
 
 
 def _actions(output: Any, path: str = "") -> dict[str, Any]:
-    """Actions in an output, by their place."""
+    """Actions in an output, by path."""
     if isinstance(output, PPONetworkOutput):
         return {f"{path}actions": output.actions}
     if isinstance(output, Mapping):
@@ -60,13 +60,13 @@ def _actions(output: Any, path: str = "") -> dict[str, Any]:
 
 
 def _extras_used(evidence: ModuleEvidence) -> Deviation:
-    """Every number that is emitted is used: another one there makes another replay, or other statistics."""
+    """Fails for an emitted number that is not used: changing it changes neither replay nor statistics."""
     replayed, updated = evidence.replay, evidence.statistics_after()
     leaves, structure = tree_leaves(evidence.extras), tree_structure(evidence.extras)
     for number, (name, leaf) in enumerate(named_leaves(evidence.extras)):
         other = np.array(leaf)
         half = len(other) // 2
-        other[:half] = other[half : 2 * half]  # such numbers as occur
+        other[:half] = other[half : 2 * half]  # numbers that the module emits elsewhere
         if np.array_equal(other, leaf):
             continue
         changed = structure.unflatten([*leaves[:number], other, *leaves[number + 1 :]])
@@ -79,7 +79,7 @@ def _extras_used(evidence: ModuleEvidence) -> Deviation:
 
 
 def _reads(changed: Unrolled, plain: Unrolled) -> bool:
-    """True if anything differs but the snapshots that are handed on."""
+    """True if anything differs except the snapshots that are handed on."""
 
     def rest(unrolled: Unrolled) -> Any:
         return {**unrolled.over_time, "rollout_extras": None}, unrolled.next_state
@@ -116,7 +116,7 @@ def _call_writes_nothing(evidence: ModuleEvidence) -> Deviation:
 
 
 def _call_rows_apart(evidence: ModuleEvidence) -> Deviation:
-    """Outputs of environments in another order are in that order; and none feels what another one meets."""
+    """Distance of outputs from being the same for environments in another order, and beside a changed one."""
     state, x = evidence.warm_state, evidence.at_step(0)
     plain = evidence.call(state, x)
     num_envs = evidence.num_envs
@@ -150,8 +150,8 @@ def _carry_kept(evidence: ModuleEvidence) -> Deviation:
 
 def _carry_moves(evidence: ModuleEvidence) -> Deviation:
     if any(leaf.size and np.all(leaf == leaf.flat[0]) for leaf in tree_leaves(evidence.xs)):
-        return Deviation(0.0)  # what holds inputs may stay what it is where they are all one number
-    # The key of a random state stays; its step count moves. A place in a ring comes back after a few steps.
+        return Deviation(0.0)  # a carry of inputs that are all one number may stay as it is
+    # The key of a random state stays, but its count moves. A position in a ring comes back after a few steps.
     states = [named_leaves(map_random_states(lambda state: state.count, state)) for state in evidence.history(0)]
     still = [
         states[0][number][0]
@@ -174,7 +174,7 @@ def _reset_writes_nothing(evidence: ModuleEvidence) -> Deviation:
 
 
 def _reset_forgets(evidence: ModuleEvidence) -> Deviation:
-    """Outputs after a reset do not depend on the episode before: neither on its inputs nor on its length."""
+    """Distance between outputs after a reset from episodes of other inputs, or another length."""
     long = evidence.reset(evidence.warm_state)
     short = _with_noise_of(long, evidence.reset(evidence.history(0)[-2]))
     states = [long, evidence.reset(evidence.history(1)[-1]), short]
@@ -187,7 +187,7 @@ def _reset_forgets(evidence: ModuleEvidence) -> Deviation:
 
 
 def _with_noise_of(source: Any, state: Any) -> Any:
-    """A carry with the random state of another one, which has drawn another number of times."""
+    """Carry with the random state of another one, which has drawn another number of times."""
     drawn: list[Any] = []
     map_random_states(lambda random_state: drawn.append(random_state) or random_state, source)
     given = iter(drawn)
@@ -202,7 +202,7 @@ def _with_noise_of(source: Any, state: Any) -> Any:
 
 
 def _statistics_only_in_update(evidence: ModuleEvidence) -> Deviation:
-    assert evidence.rollout and evidence.replay  # they have been run
+    assert evidence.rollout and evidence.replay  # runs both, so that their writes are noted
     for run, arrays in evidence.arrays_after.items():
         found = portable_deviation(arrays, evidence.arrays)
         if found.worst:
@@ -250,7 +250,7 @@ _gradient_check = functools.partial(Check, trains=True, precisions=("float64",))
 
 MODULE_CHECKS: tuple[Check, ...] = (
     Check("unroll/step_by_step", lambda evidence: unrolls_apart(*evidence.rollout)),
-    # A wrong gradient is wrong in either type, and compiling two more programmes takes long.
+    # A wrong gradient is wrong in either type, and compiling two more programmes would take long.
     _gradient_check("unroll/gradient", _unroll_gradient, needs=("differentiated",)),
     _gradient_check("gradient/differences", _gradient_by_differences, needs=("smooth",), tolerance={"float64": 1e-7}),
     Check("replay/output", lambda evidence: unrolls_apart(evidence.replay, evidence.stepped), needs=("emits",)),

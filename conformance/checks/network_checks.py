@@ -25,7 +25,7 @@ def _replay(field: str) -> Any:
 
 
 def _replay_keeps_actions(evidence: NetworkEvidence) -> Deviation:
-    """The action evaluated under other weights is the one taken, not another one drawn."""
+    """Distance of the action evaluated under other weights from the one taken."""
     transition = evidence.rollout.transition
     moved = evidence.replayed_under_other_weights
     if compare(moved.value_estimates, evidence.replayed.value_estimates).worst == 0.0:
@@ -34,7 +34,7 @@ def _replay_keeps_actions(evidence: NetworkEvidence) -> Deviation:
 
 
 def _rollout_acted(evidence: NetworkEvidence) -> Deviation:
-    """The actions that are stored are those that the environment received, each at its step."""
+    """Distance of the stored actions from those that the environment received, each at its step."""
     transition = evidence.rollout.transition
     actions = tree_map(lambda a: np.reshape(a, (-1, *a.shape[2:])), transition.network_output.actions)
     expected = np.reshape(sum_of_actions(actions), transition.valid.shape)
@@ -42,12 +42,12 @@ def _rollout_acted(evidence: NetworkEvidence) -> Deviation:
 
 
 def _network_writes_nothing(evidence: NetworkEvidence) -> Deviation:
-    assert evidence.replayed is not None  # it has been acted and replayed
+    assert evidence.replayed is not None  # acts and replays, so that writes are noted
     return worst_of(portable_deviation(after, evidence.arrays) for after in evidence.arrays_after.values())
 
 
 def _advantage_recurrence(evidence: NetworkEvidence) -> Deviation:
-    """The definition of the advantages, backwards step by step, in double precision."""
+    """Distance of the advantages from their definition, computed backwards step by step in double precision."""
     transition, found = evidence.rollout.transition, []
     values, v_last = transition.network_output.value_estimates, evidence.rollout.v_last
     parts = map(tree_leaves, (transition.rewards, values, v_last, transition.bootstrap_values))
@@ -103,7 +103,7 @@ def _worst_ratio(reports: list[dict[str, Any]]) -> Deviation:
 
 
 def _statistics_in_training(evidence: TrainingEvidence) -> Deviation:
-    """Parameters stay as they are to the bit at learning rate 0; statistics move in every iteration."""
+    """Fails if a parameter changes by a bit at learning rate 0, or statistics stand still in an iteration."""
     trained = evidence.trained
     for i, (before, after) in enumerate(evidence.run.resting_arrays):
         found = portable_deviation({n: after[n] for n in trained}, {n: before[n] for n in trained})
@@ -123,7 +123,7 @@ NETWORK_CHECKS: tuple[Check, ...] = (
     Check("replay/keeps_actions", _replay_keeps_actions),
     Check("network/writes_nothing", _network_writes_nothing, exact=True),
     Check("advantage/recurrence", _advantage_recurrence),
-    # In double precision training alone has to do.
+    # In double precision training alone suffices.
     Check("ratio/every_minibatch", _ratio_every_minibatch, needs=("ppo",), precisions=("float32",)),
 )
 

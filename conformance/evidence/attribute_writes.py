@@ -1,4 +1,4 @@
-"""Attributes that a module holds beside its arrays, and those that something wrote to."""
+"""Attributes that a module holds beside its arrays, and those that were written to."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from multippo.networks.types import StatefulModule
 
 _FRAMEWORKS = frozenset({"builtins", "flax", "functools", "jax", "jaxlib", "multippo", "numpy", "optree", "torch"})
-"""Packages whose objects keep books of their own, or are Variables, which may change."""
+"""Packages whose objects keep books of their own, or are Variables, and so may change."""
 
 _DEPTH = 3
-"""Levels of objects of a user's own classes, one in the other, that are looked into."""
+"""Levels of nested objects of a user's own classes that are looked into."""
 
 
 def named_parts(module: Any) -> Iterator[tuple[str, Any]]:
-    """The module and the StatefulModules below it, by path; the path of the module itself is empty."""
+    """Yields a module and the StatefulModules below, with their paths; that of the module itself is empty."""
 
     def walk(node: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, node
@@ -29,7 +29,7 @@ def named_parts(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def plain_attributes(module: Any) -> dict[str, Any]:
-    """Attributes of a module and its children, by path, in a form that is unequal once they were written to."""
+    """Attributes of a module and its children, by path, in a form that is unequal after a write."""
     return {
         f"{path}.{name}" if path else name: _as_it_is(value)
         for path, part in named_parts(module)
@@ -45,9 +45,9 @@ def written_attributes(module: Any, before: dict[str, Any]) -> set[str]:
 
 
 class _Same:
-    """Equal to itself alone, as long as nothing is written to it.
+    """Mark of an object, equal to marks of the same object as long as nothing is written to it.
 
-    Holds on to the object, so that no other one gets its address.
+    The object is held, so that no other one gets its address.
     """
 
     def __init__(self, held: Any, depth: int) -> None:

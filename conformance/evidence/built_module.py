@@ -13,20 +13,20 @@ from .engines import engine_at, to_engine, to_host
 
 
 class BuiltModule:
-    """The module of a specimen on one engine, which has the same numbers again after everything that is run.
+    """Module of a specimen on one engine, which has the same numbers again after every run.
 
     Args:
-        specimen: Builds it.
+        specimen: Builder of the module.
         backend: The engine.
         precision: "float32" or "float64".
-        prepare: Writes the numbers into it.
+        prepare: Function that writes the numbers into the module.
 
     Attributes:
         module: The module.
-        arrays: Its numbers, by portable name.
-        trained: Names of those that are trained.
-        definition: Its structure, for ``engine.merge``.
-        arrays_after: Its numbers after a run that should write to none, by the run: "rollout" or "replay".
+        arrays: Numbers of the module, by portable name.
+        trained: Names of the arrays that are trained.
+        definition: Structure of the module, for ``engine.merge``.
+        arrays_after: Numbers after a run that should write to none, by the run: "rollout" or "replay".
     """
 
     def __init__(self, specimen: Any, backend: str, precision: str, prepare: Callable[[Any], None]) -> None:
@@ -41,7 +41,7 @@ class BuiltModule:
         self.arrays_after: dict[str, dict[str, np.ndarray]] = {}
 
     def at(self) -> Any:
-        """The context everything is run in."""
+        """Context of every run: the engine at the precision."""
         return engine_at(self.backend, self.precision)
 
     def put(self, tree: Any) -> Any:
@@ -49,11 +49,11 @@ class BuiltModule:
         return to_engine(self.engine, tree, self.precision)
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A whole programme, compiled where the engine can."""
+        """Compiles a whole programme where the engine can."""
         return self.engine.jit(function)
 
     def programme(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """``run(module, *arguments)``, compiled, for ``evaluate``."""
+        """Compiles ``run(module, *arguments)`` for ``evaluate``."""
         return self.compiled(lambda p, v, *arguments: run(self.engine.merge(self.definition, p, v), *arguments))
 
     def evaluate(self, programme: Callable[..., Any], *arguments: Any, arrays: Any = None) -> Any:
@@ -70,11 +70,11 @@ class BuiltModule:
 
     @property
     def other_arrays(self) -> dict[str, np.ndarray]:
-        """Weights a little off, as in the middle of an update."""
+        """Weights a little changed, as in the middle of an update."""
         return {name: value * 1.1 if name in self.trained else value for name, value in self.arrays.items()}
 
     def arrays_then_restored(self) -> dict[str, np.ndarray]:
-        """The numbers as they are now, before those of the start are put back."""
+        """Returns the numbers of this moment, and puts those of the start back."""
         after = mp.to_portable(self.module)
         mp.load_portable(self.module, self.arrays)
         return after

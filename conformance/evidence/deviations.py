@@ -1,4 +1,4 @@
-"""Measuring how far two trees of arrays are apart, and where they are farthest."""
+"""Deviations: the distance of two trees of arrays, and the place where it is largest."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Deviation:
     """The largest difference found.
 
     Attributes:
-        worst: Its size; infinity where structures, shapes or finiteness differ.
-        where: Such as ``t=3, env=2`` or ``layers.0.kernel[1, 4]``; empty where there is no difference.
-        detail: The mistake in words, where a number does not say it.
+        worst: Size of the difference; infinity where structures, shapes or finiteness differ.
+        where: Place, such as ``t=3, env=2`` or ``layers.0.kernel[1, 4]``; empty where there is no difference.
+        detail: The mistake in words, where a number does not suffice.
     """
 
     worst: float
@@ -34,20 +34,20 @@ def compare(
     mask: np.ndarray | None = None,
     relative: bool = False,
 ) -> Deviation:
-    """The largest ``|got - expected|`` over the leaves of two trees of NumPy arrays.
+    """Largest ``|got - expected|`` over the leaves of two trees of NumPy arrays.
 
     Args:
         got: Tree.
         expected: Tree of the same structure.
         axes: Names of the leading axes, for ``where``.
-        mask: False where an entry does not count; has the shape of the leading axes.
-        relative: Divide by the largest magnitude of the expected leaf where that is above 1.
+        mask: False where an entry does not count; of the shape of the leading axes.
+        relative: True to divide by the largest magnitude of the expected leaf where that is above 1.
     """
     pair = named_leaves(got), named_leaves(expected)
     names = [[name for name, _ in leaves] for leaves in pair]
     if names[0] != names[1]:
         return Deviation(np.inf, "", f"leaves {sorted(names[0])} instead of {sorted(names[1])}")
-    # Leaf by leaf, since two may go by one name where a key holds a dot.
+    # Compared in order and not by name, since two leaves may have one name where a key holds a dot.
     return worst_of(
         _compare_leaf(name, np.asarray(leaf), np.asarray(other), axes, mask, relative)
         for (name, leaf), (_, other) in zip(*pair, strict=True)
@@ -55,12 +55,12 @@ def compare(
 
 
 def portable_deviation(got: Mapping[str, Any], expected: Mapping[str, Any], *, relative: bool = False) -> Deviation:
-    """``compare`` for arrays by portable name, such as ``to_portable`` returns."""
+    """Compares arrays by portable name, such as ``to_portable`` returns."""
     return compare(dict(got), dict(expected), axes=(), relative=relative)
 
 
 def worst_of(deviations: Any) -> Deviation:
-    """The largest of some deviations; 0 of an empty list."""
+    """Largest of some deviations; 0 for an empty list."""
     return max(deviations, key=lambda deviation: deviation.worst, default=Deviation(0.0))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..specimens.specimen import Specimen
 from .engines import engine_at, to_host
 
-# More than 100 numbers: small arrays are copied anyway.
+# More than 100 numbers, since small arrays are copied anyway.
 _SIZE = 1000
 
 
@@ -33,10 +33,10 @@ def draw_numbers(random: Any) -> dict[str, Any]:
 
 
 class EngineEvidence:
-    """Draws of one engine from given keys, and its arrays after the NumPy arrays they were made of were written to.
+    """Draws of one engine from given keys, and its arrays after writes to the NumPy arrays they were made of.
 
     Args:
-        specimen: An engine by itself, which is no more than a name.
+        specimen: An engine by itself, of which only the name matters.
         backend: The engine.
         precision: "float32" or "float64".
     """

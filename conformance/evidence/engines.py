@@ -14,18 +14,18 @@ from multippo.backends.api import Engine
 from multippo.trees import tree_map
 
 ORACLES = ("numpy", "jax", "torch")
-"""Engines that others are compared with, the most trusted one first. One that can't train is an oracle of what it can
-do; for the rest the next one stands in."""
+"""Engines that others are compared with, the most trusted one first. For training, which NumPy can't do, the next one
+stands in."""
 
 INDEPENDENT = ("numpy",)
-"""Oracles that share no framework with any other engine, and are compared with wherever they can be."""
+"""Oracles that share no framework with any other engine, used even if they are not under test."""
 
 
 @contextlib.contextmanager
 def engine_at(backend: str, precision: str) -> Generator[Any]:
     """Makes an engine the active one, at one precision, with products in full and threads that suit small arrays.
 
-    What the user has set is put back after it.
+    The user's settings are put back after it.
     """
     with (
         use_backend(backend) as engine,
@@ -37,10 +37,10 @@ def engine_at(backend: str, precision: str) -> Generator[Any]:
 
 
 def numerics(backends: Iterable[str]) -> dict[str, dict[str, str]]:
-    """For each engine the device, and the settings in force while it was checked."""
+    """Device and settings in force while an engine was checked, by engine."""
     found: dict[str, dict[str, str]] = {}
     for backend in backends:
-        # The first it has: one may know double precision alone.
+        # The engine's first precision is taken: some engines have float64 alone.
         precision = next((name for name in ("float32", "float64") if supports(backend, name)), None)
         if precision is not None:
             with engine_at(backend, precision) as engine:
@@ -53,7 +53,7 @@ def supports(backend: str, precision: str) -> bool:
     return _computes_in(load_engine(backend), precision)
 
 
-@functools.cache  # asked for every check of every subject
+@functools.cache  # called for every check of every subject
 def _computes_in(engine: Engine, precision: str) -> bool:
     if precision == "float64" and "float64" not in engine.capabilities:
         return False
@@ -72,19 +72,19 @@ def trains(backend: str) -> bool:
 def choose_reference(
     backends: Sequence[str], precision: str, training: bool, only_on: Sequence[str] = ()
 ) -> str | None:
-    """The engine that the others are compared with: the first oracle that can do what is asked.
+    """Name of the engine that the others are compared with: the first oracle that can run the subject.
 
-    It is looked for among the engines under test and the independent oracles. A lone engine is compared with any oracle
-    that is installed, so that a new engine can be held to an old one.
+    Candidates are the engines under test and the independent oracles; for a lone engine any oracle that is installed,
+    so that a new engine can be compared with an old one.
 
     Args:
         backends: The engines under test.
         precision: "float32" or "float64".
-        training: Gradients are compared.
+        training: True if gradients are compared.
         only_on: Engines that can run the subject at all; empty for all.
 
     Returns:
-        Its name, or None where there is nothing to compare with.
+        The name, or None where there is nothing to compare with.
     """
 
     def can(name: str) -> bool:
@@ -95,17 +95,17 @@ def choose_reference(
     others = [name for name in _installed() if name in oracles and name not in able]
     pool = others if len(able) == 1 else [*able, *others] if able else []
     pool = sorted(pool, key=lambda name: ORACLES.index(name) if name in ORACLES else len(ORACLES))
-    return next((name for name in pool if can(name)), None)  # asked in order: an answer loads the engine
+    return next((name for name in pool if can(name)), None)  # lazily, since ``can`` loads the engine
 
 
-@functools.cache  # each answer reads the entry points of all that is installed
+@functools.cache  # each call reads the entry points of all installed packages
 def _installed() -> tuple[str, ...]:
-    """The oracles that are installed."""
+    """Names of the oracles that are installed."""
     return tuple(name for name in available_backends() if name in ORACLES)
 
 
 def to_engine(engine: Any, tree: Any, precision: str) -> Any:
-    """NumPy arrays as the engine's, floating-point ones in the given type."""
+    """Converts NumPy arrays to the engine's, floating-point ones in the given type."""
 
     def convert(x: Any) -> Any:
         array = np.asarray(x)
@@ -115,7 +115,7 @@ def to_engine(engine: Any, tree: Any, precision: str) -> Any:
 
 
 def to_host(engine: Any, tree: Any) -> Any:
-    """The engine's arrays as NumPy arrays of the suite's own, with the engine's types."""
+    """Copies the engine's arrays to NumPy arrays of the same types."""
 
     def convert(x: Any) -> np.ndarray:
         known = isinstance(x, bool | int | float | np.ndarray | np.generic)

@@ -12,10 +12,10 @@ from multippo.trees import tree_leaves
 
 
 def gradient_of(module: Any, loss: Callable[..., Any], *args: Any) -> dict[str, np.ndarray]:
-    """The gradient of ``loss(module, *args)``, a scalar, by every parameter.
+    """Gradient of ``loss(module, *args)``, a scalar, by every parameter.
 
-    It is read out of the optimiser: with ``beta1 = 0`` the first moment after one step is the gradient, and the
-    contract says how moments are named and laid out.
+    The gradient is read out of the optimiser, whose moments the contract names and lays out: with ``beta1 = 0`` the
+    first moment after one step is the gradient.
     """
     engine = module.engine
     definition, params, variables = engine.split(module)
@@ -43,7 +43,7 @@ def moments_by_name(module: Any, optimizer: Any, optimizer_state: Any) -> dict[s
 
 
 def weighted_sum(engine: Any, tree: Any) -> Any:
-    """A scalar that depends on every floating-point number in a tree, on each with another weight."""
+    """Sum of every floating-point number in a tree, each with another weight."""
     xp, total = engine.xp, engine.zeros(())
     for leaf in tree_leaves(tree):
         if hasattr(leaf, "dtype") and xp.isdtype(leaf.dtype, "real floating"):

@@ -1,7 +1,7 @@
 """Losses of modules inside a user's own container that do not reach the outside.
 
-A number is added to the loss of one module inside, on a copy of the whole that shares its parameters; if the loss that
-comes out stays what it was, that module's is lost.
+A number is added to the loss of one module inside, on a copy of the whole that shares its parameters; if the loss of
+the whole stays the same, that module's is lost.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class _Watch:
     """State that all watched modules share.
 
     Attributes:
-        added: Numbers added to the loss of each, ``[N]``.
-        losses: The loss of each that was called, before that.
+        added: Numbers ``[N]`` added to the losses of the modules.
+        losses: Losses of the modules that were called, before the addition.
     """
 
     added: Any = None
@@ -38,10 +38,10 @@ class _Place:
 
 
 def lost_losses(probe: ModuleProbe) -> list[str]:
-    """Paths of the modules directly below a user's own ones whose loss is not part of what comes out.
+    """Paths of the modules directly below a user's own ones whose loss is not part of the whole's.
 
     Args:
-        probe: Of the whole.
+        probe: Probe of the whole.
     """
     paths: dict[int, str] = {}
     for path, part in probe.own:
@@ -79,11 +79,11 @@ def lost_losses(probe: ModuleProbe) -> list[str]:
 
 
 def _copy(module: Any, places: dict[int, _Place]) -> Any:
-    """A copy of a network in which some modules, by their identity, are watched."""
+    """Copy of a network in which some modules, by their identity, are watched."""
     engine, copies = module.engine, dict[int, Any]()
 
     def copy(node: Any) -> Any:
-        if id(node) not in copies:  # a module that is in two places stays one
+        if id(node) not in copies:  # a module in two places stays one module
             place = places.get(id(node))
             copies[id(node)] = engine.copy_module(node, copy, None if place is None else _watching(neutral(node)))
             if place is not None:
@@ -95,7 +95,7 @@ def _copy(module: Any, places: dict[int, _Place]) -> Any:
 
 @functools.cache
 def _watching(cls: Any) -> type:
-    """A subclass that adds to its loss, and notes what it was."""
+    """Subclass of a bound class that notes its loss, and adds to it."""
 
     def call(self: Any, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         out = cls.__call__(self, state, x, rollout_extras)

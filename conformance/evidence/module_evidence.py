@@ -24,36 +24,36 @@ from .gradients import gradient_of, weighted_sum
 _WARM_UP = 4
 
 _NUDGE = 1e-6
-"""A step for differences: in double precision, slopes come out to about nine digits."""
+"""Step for differences, which in double precision give slopes to about nine digits."""
 
 
 class Unrolled(NamedTuple):
-    """An unroll over all steps, as NumPy arrays: ``[T, B, ...]``, and the carry after it ``[B, ...]``."""
+    """Result of an unroll over all steps, as NumPy arrays: ``[T, B, ...]``, and the carry ``[B, ...]`` at the end."""
 
     over_time: Any
     next_state: Any
 
     @property
     def emits(self) -> bool:
-        """True if anything was emitted."""
+        """True if a snapshot was emitted."""
         return bool(tree_leaves(self.over_time["rollout_extras"]))
 
 
 class ModuleEvidence(BuiltModule):
-    """Runs one specimen on one engine at one precision; every property is computed at its first use.
+    """Evidence of one module on one engine at one precision; every property is computed at its first use.
 
-    To compile takes longest of all, so there are few programmes: a call without and an ``unroll`` without and with
+    Compiling takes longest of all, so there are few programmes: a call without and an ``unroll`` without and with
     snapshots, and the update. The steps one by one are calls.
 
     Args:
         specimen: The module, and its inputs.
         backend: The engine.
         precision: "float32" or "float64".
-        prepare: Writes the numbers into the module that it is run with; by default random ones.
+        prepare: Function that writes numbers into the module; by default random ones.
 
     Attributes:
         python_writes: Paths of the attributes that a call or an unroll wrote to.
-        doing: The last thing that was run, in words for reports of an exception.
+        doing: The last run, in words for reports of an exception.
     """
 
     specimen: ModuleSpecimen
@@ -80,7 +80,7 @@ class ModuleEvidence(BuiltModule):
         return self._watched(lambda module, state, x, extras: self._taken_apart(module(state, x, extras)))
 
     def _watched(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A programme that runs the module, and returns its arrays too; attributes that it writes to are noted."""
+        """Programme that runs the module, notes writes to attributes, and returns the module's arrays too."""
         engine = self.engine
 
         def programme(params: Any, variables: Any, *arguments: Any) -> tuple[Any, Any]:
@@ -93,11 +93,11 @@ class ModuleEvidence(BuiltModule):
         return self.compiled(programme)
 
     def _taken_apart(self, out: Any) -> tuple[Any, ...]:
-        """The fields of a call's output."""
+        """Fields of a call's output."""
         return tuple(out)
 
     def call(self, state: Any, x: Any, extras: Any = None) -> mp.StatefulModuleOutput:
-        """One step from NumPy trees to NumPy trees."""
+        """Takes one step, from NumPy trees to NumPy trees."""
         self.doing = "A call" if extras is None else "A call with rollout_extras"
         with self.at() as engine:
             split = engine.split(self.module)
@@ -107,14 +107,14 @@ class ModuleEvidence(BuiltModule):
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """Those in which a call could write to something.
+        """Phases, of "rollout" and "replay", in which a call could write to something.
 
         Where nothing can be written in place, a replay by ``unroll`` shows what a call in replay writes.
         """
         return ("rollout",) if self.compiled(select) is not select else ("rollout", "replay")
 
     def written_by_call(self, phase: str) -> tuple[dict[str, Any], Any, Any]:
-        """The module's arrays after a call in "rollout" or "replay"; and the arguments before and after it."""
+        """Arrays of the module after a call in "rollout" or "replay"; and the arguments before and after the call."""
         state, x = self.warm_state, self.at_step(0)
         extras = self.call(state, x).rollout_extras if phase == "replay" else None
         self.doing = "A call" if extras is None else "A call with rollout_extras"
@@ -128,13 +128,13 @@ class ModuleEvidence(BuiltModule):
             return self.arrays_then_restored(), before, to_host(engine, arguments)
 
     def at_step(self, t: int) -> Any:
-        """The inputs ``[B, ...]`` of one step; after the last one the first again."""
+        """Inputs ``[B, ...]`` of one step; after the last one the first again."""
         return tree_map(lambda x: x[t % self.num_steps], self.xs)
 
     # -- carries
 
     def fresh_state(self, batch_size: int | None = None) -> Any:
-        """The first carry."""
+        """First carry."""
         rows = batch_size or self.num_envs
         if rows not in self._fresh:
             with self.at() as engine:
@@ -143,12 +143,12 @@ class ModuleEvidence(BuiltModule):
 
     @functools.cached_property
     def warm_state(self) -> Any:
-        """A carry that has lived through a few steps."""
+        """Carry after a few steps."""
         return self.history(0)[-1]
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - evidence lives as long as the suite
     def history(self, which: int) -> list[Any]:
-        """The first carry, and those after each of a few steps of one of two other histories of inputs."""
+        """First carry, and those after each of a few steps of one of two other histories of inputs."""
         states = [self.fresh_state()]
         for t in range(_WARM_UP):
             x = tree_map(lambda x, t=t: x[t % self.num_steps], self._other_xs[which])
@@ -156,13 +156,13 @@ class ModuleEvidence(BuiltModule):
         return states
 
     def reset(self, state: Any) -> Any:
-        """``reset_state`` of all environments."""
+        """Calls ``reset_state`` for all environments."""
         self.doing = "reset_state"
         with self.at() as engine:
             return to_host(engine, self.module.reset_state(self.put(state)))
 
     def written_by_reset(self) -> tuple[dict[str, Any], Any, Any]:
-        """The module's arrays after ``reset_state``; and its argument before and after it."""
+        """Arrays of the module after ``reset_state``; and the argument before and after the call."""
         state = self.warm_state
         self.doing = "reset_state"
         with self.at() as engine:
@@ -175,12 +175,12 @@ class ModuleEvidence(BuiltModule):
 
     @functools.cached_property
     def rollout(self) -> tuple[Unrolled, Unrolled]:
-        """``unroll``, and the steps one by one, as in a rollout: nothing stored yet."""
+        """Result of ``unroll``, and of the steps one by one, as in a rollout: nothing stored yet."""
         return self.replayed(None), self.stepped
 
     @functools.cached_property
     def stepped(self) -> Unrolled:
-        """The steps one by one, with a reset after each where an episode ended."""
+        """Result of the steps one by one, with a reset after each where an episode ended."""
         state, steps = self.warm_state, list[Any]()
         for t in range(self.num_steps):
             out = self.call(state, self.at_step(t))
@@ -193,7 +193,7 @@ class ModuleEvidence(BuiltModule):
 
     @functools.cached_property
     def replay(self) -> Unrolled:
-        """``unroll`` with what the steps one by one have emitted; the rollout again if that was nothing."""
+        """Result of ``unroll`` with the snapshots of the steps one by one; the rollout again if there are none."""
         return self.replayed(self.extras) if self.stepped.emits else self.rollout[0]
 
     @property
@@ -202,7 +202,7 @@ class ModuleEvidence(BuiltModule):
         return self.stepped.over_time["rollout_extras"]
 
     def replayed(self, extras: Any, state: Any = None, arrays: dict[str, np.ndarray] | None = None) -> Unrolled:
-        """``unroll`` with any snapshots; from another carry, or under other weights."""
+        """Result of ``unroll`` with any snapshots, from any carry and under any weights."""
         start = self.warm_state if state is None else state
         self.doing = "unroll" if extras is None else "A replay by unroll"
         with self.at() as engine:
@@ -231,7 +231,7 @@ class ModuleEvidence(BuiltModule):
     # -- gradients and statistics
 
     def gradient(self, *, step_by_step: bool) -> dict[str, np.ndarray]:
-        """The gradient of a sum over the replayed outputs, by ``unroll`` or by the steps one by one."""
+        """Gradient of a sum over the replayed outputs, by ``unroll`` or by the steps one by one."""
         arguments = (self.warm_state, self.xs, self.done, self.extras)
         self.doing = "Taking the gradient"
         if step_by_step not in self._gradients:
@@ -241,7 +241,7 @@ class ModuleEvidence(BuiltModule):
         return self._gradients[step_by_step]
 
     def slopes(self) -> tuple[float, float]:
-        """The slope of that sum along one direction: by the gradient, and by a central difference."""
+        """Slope of a sum over the replayed outputs in one direction: by the gradient, and by a central difference."""
         found, key = self.gradient(step_by_step=False), host.key(31)
         way = {name: host.normal(host.fold_in(key, i), g.shape) for i, (name, g) in enumerate(sorted(found.items()))}
         self.doing = "A replay by unroll"
@@ -255,10 +255,10 @@ class ModuleEvidence(BuiltModule):
         return slope, (values[1] - values[0]) / (2 * _NUDGE)
 
     def statistics_after(self, garbage: float | None = None, extras: Any = None) -> dict[str, np.ndarray]:
-        """The module's arrays after ``update_statistics``.
+        """Arrays of the module after ``update_statistics``.
 
         Args:
-            garbage: Fills the entries of every fifth step, which are then not valid; None: all are valid.
+            garbage: Number in all entries of every fifth step, which are then not valid; None: all are valid.
             extras: The snapshots; those of the rollout by default.
         """
         extras, valid = self.extras if extras is None else extras, None
@@ -270,7 +270,7 @@ class ModuleEvidence(BuiltModule):
                 extras = tree_map(lambda x: select(np, valid, x, garbage) if x.dtype.kind == "f" else x, extras)
             split = engine.split(self.module)
             mask = None if valid is None else engine.asarray(valid)
-            # The number of valid entries, which a module without a mask is given alone, no compiled call can know.
+            # A module without a mask gets the valid entries alone, whose number no compiled call can know.
             apart = valid is not None and needs_only_valid(self.module)
             update = self._update if apart else self._compiled_update
             variables = update(split.params, split.variables, self.put(extras), mask)
@@ -278,7 +278,7 @@ class ModuleEvidence(BuiltModule):
             return self.arrays_then_restored()
 
     def written_by_update(self) -> tuple[set[str], Any, Any]:
-        """Paths of the attributes that ``update_statistics`` wrote to; and its snapshots before and after it."""
+        """Paths of the attributes that ``update_statistics`` wrote to; and its snapshots before and after."""
         engine, written = self.engine, set[str]()
 
         def update(params: Any, variables: Any, extras: Any) -> tuple[()]:
@@ -307,12 +307,12 @@ class ModuleEvidence(BuiltModule):
 
 
 def replay_loss(step_by_step: bool, module: Any, state: Any, xs: Any, done: Any, extras: Any) -> Any:
-    """A scalar that depends on every number of a replay."""
+    """Scalar that depends on every number of a replay."""
     run = functools.partial(step_unroll, module) if step_by_step else module.unroll
     return total_of(module.engine, run(state, xs, done, extras), done.shape)
 
 
 def total_of(engine: Any, out: Any, time_batch: tuple[int, int]) -> Any:
-    """A scalar that depends on every output, on the carry and on the losses."""
+    """Scalar that depends on every output, on the carry and on the losses."""
     losses = engine.xp.sum(out.regularization_loss + engine.zeros(time_batch))
     return weighted_sum(engine, (out.output, out.next_state)) + losses

@@ -1,4 +1,4 @@
-"""Evidence of a user's own module for ``check_module``: the suite's from fewer programmes, and more."""
+"""Evidence of a user's own module for ``check_module``: the suite's, from fewer programmes, and further evidence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .module_evidence import ModuleEvidence, Unrolled, total_of
 _LIBRARY = "multippo.networks."
 
 Inspect = Callable[[Any], str | None]
-"""Names the fault in the result of a call; None without one."""
+"""Function from the result of a call to the name of its fault, or None."""
 
 
 class ModuleProbe(ModuleEvidence):
@@ -35,8 +35,8 @@ class ModuleProbe(ModuleEvidence):
         specimen: The module and its inputs.
         backend: The engine.
         precision: "float32" or "float64".
-        prepare: Writes the numbers into the module that it is run with.
-        inspect: Looks at what a call returned; what it finds is raised as a ``ValueError``.
+        prepare: Function that writes numbers into the module.
+        inspect: Function that names the fault in a call's result, which is then raised as a ``ValueError``.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ModuleProbe(ModuleEvidence):
         self.own = [part for part in named_parts(self.module) if not neutral(part[1]).__module__.startswith(_LIBRARY)]
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Compiled for a few runs."""
+        """Compiles a function for a few runs."""
         return self.engine.draft(function)
 
     def _taken_apart(self, out: Any) -> tuple[Any, ...]:
@@ -56,21 +56,21 @@ class ModuleProbe(ModuleEvidence):
         return tuple(out)
 
     def overridden_by_own(self, method: str) -> bool:
-        """True if a module of the user's has its own version of a method of StatefulModule."""
+        """True if one of the user's modules has its own version of a method of StatefulModule."""
         return any(getattr(type(part), method) is not getattr(StatefulModule, method) for _, part in self.own)
 
     # -- many steps
 
     @functools.cached_property
     def rollout(self) -> tuple[Unrolled, Unrolled]:
-        """``unroll`` without snapshots, where some module's own could go wrong; and the steps one by one."""
+        """Result of ``unroll`` without snapshots, run where a module's own could go wrong; and of single steps."""
         if self.stepped.emits and not self.overridden_by_own("unroll"):
             return self.stepped, self.stepped
         return self.replayed(None), self.stepped
 
     @functools.cached_property
     def replay(self) -> Unrolled:
-        """``unroll`` with the snapshots of the steps one by one."""
+        """Result of ``unroll`` with the snapshots of the steps one by one."""
         if self.learnt is not None:
             return self.learnt[0]
         return self.replayed(self.extras) if self.stepped.emits else self.rollout[0]
@@ -108,7 +108,7 @@ class ModuleProbe(ModuleEvidence):
 
     @functools.cached_property
     def learnt(self) -> tuple[Unrolled, Unrolled, dict[str, np.ndarray], dict[str, np.ndarray]] | None:
-        """A replay by ``unroll`` and by steps, and the gradient of each; None where every ``unroll`` is the library's.
+        """Replay by ``unroll`` and by steps, and the gradient of each; None where every ``unroll`` is the library's.
 
         Gradients are by every parameter, and by the inputs and the first carry.
         """
@@ -185,11 +185,11 @@ _AHEAD = 3
 
 
 class ProtocolError(ValueError):
-    """A fault that ``inspect`` found."""
+    """Fault that ``inspect`` found in the result of a call."""
 
 
 class Nudged(StatefulModule):
-    """A module whose inputs and first carry have a gradient: to each real number in them 0 is added, a parameter.
+    """Module whose inputs and first carry have a gradient, as a parameter of value 0 is added to each real number.
 
     Args:
         inner: The module.
@@ -204,11 +204,11 @@ class Nudged(StatefulModule):
             setattr(self, f"nudge_{number}", mp.Param(np.zeros(leaf.shape)))
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """The module's own."""
+        """Calls the inner module."""
         return self.inner(state, x, rollout_extras)
 
     def over_time(self, step_by_step: bool, state: Any, xs: Any, done: Any, extras: Any) -> StatefulModuleOutput:
-        """Many steps, by ``unroll`` or one by one."""
+        """Takes many steps, by ``unroll`` or one by one."""
         nudges = iter([getattr(self, f"nudge_{number}")[...] for number in range(self.count)])
         is_real = lambda leaf: self.xp.isdtype(leaf.dtype, "real floating")  # noqa: E731
         state, xs = tree_map(lambda leaf: leaf + next(nudges) if is_real(leaf) else leaf, (state, xs))
@@ -217,7 +217,7 @@ class Nudged(StatefulModule):
 
 
 def neutral(module: Any) -> type:
-    """The class of a module as it was written, without its engine."""
+    """Class of a module as it was written, without an engine."""
     return type(module).__mro__[1]
 
 
@@ -226,10 +226,10 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def still_statistics(module: Any, unmoved: set[str], is_real: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    """Modules that have statistics of their own of which an update moved none: their path, and one by name.
+    """Yields modules with statistics of their own of which an update moved none: path, and name of one statistic.
 
     Args:
-        module: The outermost one.
+        module: The outermost module.
         unmoved: Portable names of the Variables that an update left as they were.
         is_real: True for Variables of real numbers, which random keys are not.
     """

@@ -26,9 +26,9 @@ class Rollout(NamedTuple):
     """One rollout of ``NUM_STEPS`` steps, as NumPy arrays.
 
     Attributes:
-        transition: ``[T, B, ...]``.
-        starts: The carry before every L-th step, ``[T / L, B, ...]``.
-        v_last: ``[B]``, the value of the observation after the last step; a tree, like the values.
+        transition: The transition, ``[T, B, ...]``.
+        starts: Carries ``[T / L, B, ...]`` before every L-th step.
+        v_last: Value ``[B]`` of the observation after the last step; a tree, like the values.
     """
 
     transition: Transition
@@ -37,12 +37,12 @@ class Rollout(NamedTuple):
 
 
 class Minibatches(NamedTuple):
-    """Log-likelihoods of every minibatch of every epoch, ``[epochs * minibatches, L, S]``, and whose they are.
+    """Log-likelihoods of every minibatch of every epoch, ``[epochs * minibatches, L, S]``, and their origins.
 
     Attributes:
-        new: Replayed.
-        old: Stored.
-        valid: True for those that count.
+        new: Replayed log-likelihoods.
+        old: Stored log-likelihoods.
+        valid: True for entries that count.
         t: Step of the rollout.
         env: Environment.
     """
@@ -55,7 +55,7 @@ class Minibatches(NamedTuple):
 
 
 class NetworkEvidence(BuiltModule):
-    """Runs one specimen on one engine at one precision; every property is computed at its first use.
+    """Evidence of one network on one engine at one precision; every property is computed at its first use.
 
     Args:
         specimen: The network, and its environment.
@@ -71,7 +71,7 @@ class NetworkEvidence(BuiltModule):
 
     @functools.cached_property
     def rollout(self) -> Rollout:
-        """The second of three rollouts in a row: it starts in the middle of episodes, with carries that have lived."""
+        """Second of three rollouts in a row, which starts in the middle of episodes, with carries of earlier steps."""
         with self.at() as engine:
             state = self.module.initialize_state(NUM_ENVS)
             env_state = self.env.reset(host.key(40))
@@ -93,12 +93,12 @@ class NetworkEvidence(BuiltModule):
 
     @functools.cached_property
     def replayed(self) -> Any:
-        """The rollout, replayed under the weights that acted: a ``PPONetworkOutput``."""
+        """Output of the rollout, replayed under the weights that acted: a ``PPONetworkOutput``."""
         return self._replay(None)
 
     @functools.cached_property
     def replayed_under_other_weights(self) -> Any:
-        """The rollout, replayed after all weights have changed a little, as in the middle of an update."""
+        """Output of the rollout, replayed after all weights have changed a little, as in the middle of an update."""
         return self._replay(self.other_arrays)
 
     def _replay(self, arrays: dict[str, np.ndarray] | None) -> Any:
@@ -111,7 +111,7 @@ class NetworkEvidence(BuiltModule):
 
     @functools.cached_property
     def losses(self) -> dict[str, np.ndarray]:
-        """Terms of the loss of the whole rollout under those weights, and the metrics logged with them."""
+        """Terms of the loss of the whole rollout, and its metrics, under weights that have changed a little."""
         config, xp = self.specimen.ppo, self.engine.xp
         assert config is not None
 
@@ -128,7 +128,7 @@ class NetworkEvidence(BuiltModule):
 
     @functools.cached_property
     def minibatches(self) -> Minibatches:
-        """Every minibatch of two epochs, replayed from the stored carries before any update."""
+        """Log-likelihoods of two epochs' minibatches, replayed from the stored carries before any update."""
         config, engine, xp = self.specimen.ppo, self.engine, self.engine.xp
         assert config is not None
 

@@ -20,14 +20,14 @@ _RESTING = 3
 
 
 class Trained(NamedTuple):
-    """Iterations at learning rate 0, then one that learns.
+    """Records of iterations at learning rate 0, then of one that learns.
 
     Attributes:
         resting_reports: Metrics of the iterations at learning rate 0.
-        resting_arrays: Parameters and statistics before and after each of them.
+        resting_arrays: Parameters and statistics before and after each iteration at learning rate 0.
         moments: Adam's first moments after the first: a weighted sum of its minibatches' clipped gradients.
         report: Metrics of the iteration that learns.
-        arrays: Parameters and statistics after it.
+        arrays: Parameters and statistics after the iteration that learns.
     """
 
     resting_reports: list[dict[str, Any]]
@@ -38,7 +38,7 @@ class Trained(NamedTuple):
 
 
 class TrainingEvidence(NetworkEvidence):
-    """Trains one specimen on one engine at one precision, once.
+    """Evidence of training one specimen on one engine at one precision, once.
 
     Three iterations at learning rate 0 come first, so every ratio must stay 1 while statistics move; then one iteration
     that learns. All four run the same compiled update, which takes the learning rate as an argument.
@@ -51,7 +51,7 @@ class TrainingEvidence(NetworkEvidence):
 
     @functools.cached_property
     def logged(self) -> list[dict[str, float]]:
-        """Rows that ``train_ppo`` logs of as many iterations at learning rate 0."""
+        """Rows that ``train_ppo`` logs of the same number of iterations at learning rate 0."""
         assert self.specimen.ppo is not None
         steps = _RESTING * self.specimen.ppo.steps_per_iteration
         ppo = dataclasses.replace(self.specimen.ppo, learning_rate=0.0, total_steps=steps)
@@ -63,7 +63,7 @@ class TrainingEvidence(NetworkEvidence):
 
     @functools.cached_property
     def run(self) -> Trained:
-        """Everything, of one trainer."""
+        """Records of one trainer."""
         config = self.specimen.ppo
         assert config is not None
         with self.at() as engine:

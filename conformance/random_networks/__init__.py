@@ -1,4 +1,4 @@
-"""Random networks, and the checks that each of them is to pass."""
+"""Random networks, and the checks that each is to pass."""
 
 from .drawn_networks import ALONE, BETWEEN, RandomNetwork, examine
 

@@ -1,4 +1,4 @@
-"""Random networks: how random choices become a description."""
+"""Descriptions of random networks, made of random choices."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .choices import Choices
 from .composition import Composition, Description
 
 Made = tuple[Description, Any]
-"""A description, and the shape that its module puts out."""
+"""A description, and the output shape of its module."""
 
 _NAMES = ("b", "a", "keys", "a.b", "0")
-"""Out of alphabetical order, one with a dot, one a dict's method, one a number."""
+"""Names of children: out of alphabetical order, one with a dot, one a dict's method, one a number."""
 _DEPTH = 4
-"""Levels of nesting at most, as ``composition.depth`` measures them."""
+"""Largest number of levels of nesting, as measured by ``composition.depth``."""
 _ACTIVATIONS = (None, "tanh", "relu", "swish", "gelu", "sigmoid")
 _WEIGHTS = (0.0, 0.1)
 
@@ -29,13 +29,13 @@ class _Sampled:
 
 
 def compose(choices: Choices, wrong: str | None = None) -> Composition:
-    """A network of any modules of the library, nested up to four deep, its inputs and the ends of its episodes.
+    """Composes a network of any modules of the library, nested up to four deep, its inputs and ends of episodes.
 
-    Four is the most that ``composition.depth`` measures: it leaves out what only joins a module to its place.
+    Depth is that of ``composition.depth``, which leaves out modules that only join another to its place.
 
     Args:
         choices: Source of the choices.
-        wrong: A kind that is wrong on purpose; the network then has one of it, and may be nested deeper.
+        wrong: A kind that is wrong on purpose; the network then has one such module, and may be nested deeper.
     """
     inputs = _shapes(choices)
     if wrong is not None:
@@ -78,7 +78,7 @@ def _options(shape: Any, depth: int) -> list[Callable[[Choices, Any, int], Made]
         options.append(_lifts)
         options += [_convolutions] if len(shape) == 3 else [*_OF_FEATURES]
     if depth > 1:
-        # Several times, so that most networks are deep.
+        # Containers are offered several times, so that most networks are deep.
         often = 6 if depth == _DEPTH else 2
         options += often * [_sequences, _parallels, _merges]
         if isinstance(shape, dict):
@@ -95,7 +95,7 @@ def _holds_samples(shape: Any) -> bool:
 
 
 def _are_told_apart(shape: Any) -> bool:
-    """False if two leaves go by one name, which a Normalizer refuses: as ``{"a": {"b": ...}, "a.b": ...}`` do."""
+    """False if two leaves go by one name, which a Normalizer refuses, as in ``{"a": {"b": ...}, "a.b": ...}``."""
     names = list(_names(shape))
     return len(set(names)) == len(names)
 
@@ -186,7 +186,7 @@ def _codes(choices: Choices, shape: Any, depth: int) -> Made:
 
 
 def _samplers(choices: Choices, shape: Any, depth: int) -> Made:
-    """From features to an action."""
+    """Sampler that takes features to an action."""
     kind = choices.pick(["NormalTanh", "Normal", "fixed Normal", "Categorical", "MultiCategorical", "Bernoulli"])
     weight, action = choices.pick(_WEIGHTS), choices.pick([(1,), (2,), (2, 1)])
     size = math.prod(action)
@@ -238,7 +238,7 @@ def _sequences(choices: Choices, shape: Any, depth: int) -> Made:
 
 
 def _features(choices: Choices, shape: Any, depth: int) -> Made:
-    """A module that puts out features; with a Flattener behind it where need be."""
+    """Module that puts out features, with a Flattener behind where need be."""
     layer, out = _modules(choices, shape, depth)
     if _is_features(out):
         return layer, out
@@ -250,7 +250,7 @@ def _head(shape: Any, size: int) -> Description:
 
 
 def _sized(choices: Choices, shape: Any, depth: int, size: int) -> Description:
-    """A module that puts out so many features."""
+    """Module that puts out ``size`` features."""
     layer, out = _features(choices, shape, depth)
     return layer if out == (size,) else ("Sequential", layer, _head(out, size))
 
@@ -289,7 +289,7 @@ def _outputs(made: dict[str, Made]) -> dict[str, Any]:
 
 
 def _graphs(choices: Choices, shape: Any, depth: int) -> Made:
-    """Populations of which each reads an observation or an earlier one; and more connections, any with a delay."""
+    """Graph whose populations each read an observation or an earlier one, with more connections, any with a delay."""
     flat: Description | None = None
     if isinstance(shape, dict):
         # Populations see features.
@@ -314,7 +314,7 @@ def _graphs(choices: Choices, shape: Any, depth: int) -> Made:
     ends = {(source, target, delay) for source, target, delay, _ in connections}
     for _ in range(choices.number(0, 3)):
         source, target = choices.pick(names), choices.pick(names)
-        # Without delay, connections lead onwards only.
+        # Connections without delay lead onwards only, as a loop needs a delay.
         delay = choices.number(0 if names.index(source) < names.index(target) else 1, 5)
         if (source, target, delay) not in ends:
             ends.add((source, target, delay))
@@ -351,7 +351,7 @@ def _connections(
 
 
 def _adapters(choices: Choices, shape: Any) -> Description:
-    """A network that acts: a trunk, and the two ports."""
+    """Network that acts: a trunk, and the two ports."""
     trunk, features = _features(choices, shape, _DEPTH - 1)
     actor, _ = _samplers(choices, features, 1)
     if choices.flag():
@@ -361,7 +361,7 @@ def _adapters(choices: Choices, shape: Any) -> Description:
 
 
 def _broken(choices: Choices, shape: Any, wrong: str) -> Description:
-    """A network with a module that is wrong on purpose behind some module, and maybe more behind it."""
+    """Network with a module that is wrong on purpose behind some module, and maybe before others."""
     before, features = _features(choices, shape, _DEPTH - 2)
     hidden = choices.number(1, 4)
     middle: Description = ("Sequential", before, (wrong, features[0], hidden))

@@ -1,4 +1,4 @@
-"""The choices that a random thing is made of, each drawn by hypothesis."""
+"""The choices behind a random network, each drawn by hypothesis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST = 99
 
 
 class Choices:
-    """A source of choices, of which hypothesis can make simpler ones.
+    """Source of choices, which hypothesis can make simpler.
 
     Args:
         draw: The argument that ``hypothesis.strategies.composite`` hands to a function.
@@ -21,8 +21,8 @@ class Choices:
         self._draw = draw
 
     def number(self, least: int, most: int) -> int:
-        """An integer from ``least`` to ``most``, both included, from 0 to 99; the least is the simplest."""
-        # Beyond, hypothesis now and then takes a constant of the code that is loaded: another one in another program.
+        """Integer from ``least`` to ``most``, both included, in 0 to 99; the least is the simplest."""
+        # Beyond 99 hypothesis may take a constant of the code that is loaded, which differs between programs.
         if not 0 <= least <= most <= _MOST:
             raise ValueError(f"A choice is a number from 0 to {_MOST}, got one from {least} to {most}.")
         return self._draw(st.integers(least, most))
@@ -42,7 +42,7 @@ class Choices:
         return [left.pop(self.number(0, len(left) - 1)) for _ in range(count)]
 
     def part(self, make: Callable[..., Any], *arguments: Any) -> Any:
-        """``make(choices, *arguments)``, as a part: hypothesis may put a part within it in its place."""
+        """Result of ``make(choices, *arguments)``, as a part, which hypothesis may replace by a part within."""
         return self._draw(_parts(make, arguments))
 
 

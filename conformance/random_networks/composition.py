@@ -1,4 +1,4 @@
-"""A network as plain data: nested tuples that print, compare, and build the same network on any engine.
+"""Networks as plain data: nested tuples that print, compare, and build the same network on any engine.
 
 A description is a tuple of a kind and its arguments, such as ``("Sequential", ("Dense", 3, 4, None), ("Lift",))``;
 ``KINDS`` lists them. Named children are pairs, ``("Map", ("a", ("Flattener",)), ("b", ("LayerNorm", 3)))``.
@@ -25,14 +25,14 @@ Description = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Composition:
-    """A network, its inputs, and the ends of its episodes. Its ``repr`` is code that makes it again.
+    """A network, its inputs, and the ends of its episodes. The ``repr`` is code that makes the composition again.
 
     Attributes:
         network: The description.
         inputs: Shape of one environment's input, or a (nested) dict of shapes.
         script: One string for each environment, one letter for each step: ``"T"`` where an episode ends, ``"."``
             elsewhere.
-        seed: Of the inputs, and of the numbers in every array of the network.
+        seed: Seed of the inputs, and of the numbers in every array of the network.
     """
 
     network: Description
@@ -41,7 +41,7 @@ class Composition:
     seed: int = 0
 
     def build(self) -> mp.StatefulModule:
-        """The network, on the active engine."""
+        """Builds the network on the active engine."""
         return build(self.network)
 
     def specimen(self, name: str = "", *, differentiated: bool = True) -> ModuleSpecimen:
@@ -63,7 +63,7 @@ class Composition:
 
 
 def build(description: Description, rngs: mp.Rngs | None = None) -> Any:
-    """The module that a description describes, on the active engine.
+    """Builds the module of a description on the active engine.
 
     Raises:
         ValueError: If a kind is unknown.
@@ -75,7 +75,7 @@ def build(description: Description, rngs: mp.Rngs | None = None) -> Any:
 
 
 def parts(description: Description) -> Iterator[Description]:
-    """The description, and those of all modules in it."""
+    """Yields a description, and those of all modules inside."""
     if _is_module(description):
         yield description
     for item in description:
@@ -84,13 +84,13 @@ def parts(description: Description) -> Iterator[Description]:
 
 
 def depth(description: Description) -> int:
-    """Levels of modules in one another: 1 for a layer; one more than the deepest of its own for a container or a graph.
+    """Levels of nesting: 1 for a layer; one more than the deepest child's for a container or a graph.
 
-    A module that only joins another to its place is not a level of its own, and is measured as the other is:
+    A module that only joins another to its place is not a level of its own, and has the depth of the other:
 
     * a ``Sequential`` of two that has a ``Dense`` before a sampler or a bottleneck, a ``Flattener`` before a graph, or
       behind any module a ``Flattener`` of everything or a ``Dense`` without activation;
-    * the ``Parallel`` of one that a ``Merge`` has around each of its children to name what comes out.
+    * the ``Parallel`` of one that a ``Merge`` has around each of its children to name the output.
     """
     if not _is_module(description):
         return max((depth(item) for item in description if isinstance(item, tuple)), default=0)
@@ -108,7 +108,7 @@ def _is_module(item: Description) -> bool:
 
 
 def _joined(description: Description) -> Description | None:
-    """The one of two modules that the other, and a Sequential, only join to its place; None if there is none."""
+    """Module of two that the other and a Sequential only join to its place; None if there is none."""
     if description[0] != "Sequential" or len(description) != 3:
         return None
     _, first, second = description
@@ -145,7 +145,7 @@ def _squash(x: Any) -> Any:
 
 
 def _lifted(rngs: mp.Rngs, in_features: int, out_features: int) -> Any:
-    """The framework's own dense layer."""
+    """Dense layer of the framework's own."""
     kernel = host.normal(rngs.key(), (in_features, out_features))
     return mp.Lift(active_engine().linear(np.asarray(kernel), np.zeros(out_features)))
 
@@ -208,11 +208,11 @@ KINDS: dict[str, Callable[..., Any]] = {
     "Map": _named(mp.Map),
     "PPOAdapter": lambda rngs, action, value: mp.PPOAdapter(action=build(action, rngs), value=build(value, rngs)),
     "PopulationGraph": _graph,
-    # Wrong on purpose: for tests of the suite.
+    # Kinds that are wrong on purpose, for tests of the suite.
     "ResetsOneStepLate": lambda rngs, inside, hidden: mutant_modules.ResetsOneStepLate(inside, hidden, rngs),
     "MixesEnvironments": lambda rngs, inside, hidden: mutant_modules.MixesEnvironments(inside, hidden, rngs),
 }
-"""From a kind to what makes the module of an ``Rngs`` and the other items of a description."""
+"""Functions of an ``Rngs`` and a description's other items that make the module, by kind."""
 
 _TRAINED = {"Dense", "LiftedDense", "LSTM", "GRU", "RNN", "LayerNorm", "Conv", "ResetsOneStepLate", "MixesEnvironments"}
 _BOTTLENECKS = {"VariationalBottleneck", "AR1VariationalBottleneck"}

@@ -1,4 +1,4 @@
-"""Random networks from hypothesis: the strategy, the network of a number, and the simplest one with the same fault."""
+"""Random networks from hypothesis: the strategy, the network of a number, and the simplest one with a fault."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .composition import Composition
 
 @st.composite
 def networks(draw: st.DrawFn, wrong: str | None = None) -> Composition:
-    """Networks of any modules of the library, their inputs and the ends of their episodes; see ``architect.compose``.
+    """Draws networks of any modules of the library, with inputs and ends of episodes; see ``architect.compose``.
 
     Args:
-        draw: Given by hypothesis.
-        wrong: A kind that is wrong on purpose; every network then has one of it.
+        draw: Argument from hypothesis.
+        wrong: A kind that is wrong on purpose; every network then has one such module.
     """
     return compose(Choices(draw), wrong)
 
 
 def draw_network(number: int, wrong: str | None = None) -> Composition:
-    """The random network of a number, the same one whenever hypothesis is of the same version."""
+    """Draws the random network of a number, the same one for the same version of hypothesis."""
     drawn: list[Composition] = []
     _run(drawn.append, number, wrong, (Phase.generate,))
     return drawn[-1]
@@ -35,12 +35,12 @@ def draw_network(number: int, wrong: str | None = None) -> Composition:
 def simplest(
     number: int, fails: Callable[[Composition], bool], *, wrong: str | None = None, seconds: float = 60.0
 ) -> Composition:
-    """The simplest network with a fault that hypothesis finds in time.
+    """Simplest network with a fault that hypothesis finds in time.
 
     Args:
-        number: Of a random network that has the fault.
-        fails: True if another network has it; called once for each.
-        wrong: As for ``draw_network``.
+        number: Number of a random network that has the fault.
+        fails: True if a network has the fault; called once for each.
+        wrong: A kind that is wrong on purpose, as for ``draw_network``.
         seconds: Processor time after which ``fails`` is not called any more.
     """
     known = {repr(draw_network(number, wrong)): True}
@@ -62,7 +62,7 @@ def simplest(
 
 
 class _FaultFoundError(Exception):
-    """The failure that hypothesis looks for."""
+    """Failure that hypothesis looks for."""
 
 
 def _run(test: Callable[[Composition], None], number: int, wrong: str | None, phases: tuple[Phase, ...]) -> None:
@@ -70,7 +70,7 @@ def _run(test: Callable[[Composition], None], number: int, wrong: str | None, ph
     options = settings(
         max_examples=2,
         phases=phases,
-        # Nothing is kept from run to run, none is refused for its size or time, and nothing is printed.
+        # Hypothesis keeps nothing from run to run, refuses no network for its size or time, and prints nothing.
         database=None,
         deadline=None,
         derandomize=False,

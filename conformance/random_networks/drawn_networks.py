@@ -1,4 +1,4 @@
-"""Random networks as specimens: their checks, and the simplest network that fails as one of them does."""
+"""Random networks as specimens: their checks, and the simplest network that fails in the same way."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ..specimens.specimen import ModuleSpecimen
 from .composition import Composition, Description, parts
 
 EVERY_RUN: tuple[int, ...] = (144, 247, 300, 308, 370, 380, 393, 442, 485, 487)
-"""The numbers of those that are checked where no others are asked for: small ones, with every kind of module together.
+"""Numbers of the random networks checked by default: small ones, with every kind of module together.
 
-A test holds them to that with the version of hypothesis in constraints.txt; another may draw others for these numbers,
-as does any change of ``architect``. Then they are chosen anew among those that ``make test-nightly`` checks: draw them,
+A test checks that with the version of hypothesis in constraints.txt; other versions may draw other networks, as does
+any change of ``architect``. Numbers are then chosen again among those that ``make test-nightly`` checks: draw all,
 which takes seconds, and look for the fewest samplers, codes and gradients (of every fourth) that have every kind.
 """
 
 LEFT_OUT = "Random networks need hypothesis, which is not installed: pip install hypothesis"
-"""The line for reports that leave them out, and for who asks for them in vain."""
+"""Line for reports that leave random networks out, and for the error of asking for them."""
 
 
 def _may_stand_still(part: Description) -> bool:
-    """True if a carry may stay what it is: nothing but zeros came in, or a ReLU was below 0."""
+    """True if a carry may stay as it is: inputs were all zeros, or a ReLU's below 0."""
     return part[0] in ("Delay", "PopulationGraph") or (part[0] == "RNN" and "relu" in part)
 
 
@@ -41,9 +41,9 @@ class RandomNetwork(ModuleSpecimen):
     """A random network.
 
     Attributes:
-        composition: Its description.
-        number: The seed that it is drawn from.
-        wrong: The kind in it that is wrong on purpose, if there is one.
+        composition: Description of the network.
+        number: Seed from which the network is drawn.
+        wrong: Kind in the network that is wrong on purpose, if there is one.
     """
 
     _: dataclasses.KW_ONLY
@@ -60,12 +60,12 @@ def can_draw() -> bool:
 def random_networks(
     count: int | None = None, seed: int | None = None, wrong: str | None = None
 ) -> Iterator[RandomNetwork]:
-    """Random networks, the same ones for the same numbers.
+    """Yields random networks, the same ones for the same numbers.
 
     Args:
-        count: Number of networks, whose numbers follow one another; None: as many as ``EVERY_RUN`` has.
+        count: Size of the range of numbers; None: as many as ``EVERY_RUN`` has.
         seed: Number of the first one; None: 0, or those of ``EVERY_RUN`` where there is no ``count`` either.
-        wrong: A kind that is wrong on purpose; every network then has one of it.
+        wrong: A kind that is wrong on purpose; every network then has one such module.
 
     Raises:
         ImportError: If hypothesis is not installed.
@@ -82,20 +82,20 @@ def random_networks(
 
     for number in numbers:
         composition = draw_network(number, wrong)
-        # To compile a gradient takes longest of all.
+        # Compiling a gradient takes longest of all.
         specimen = composition.specimen(f"random network {number}", differentiated=number % 4 == 0)
         yield RandomNetwork(**vars(specimen), composition=composition, number=number, wrong=wrong)
 
 
 def checks_of(network: RandomNetwork, level: int, precision: str) -> list[Check]:
-    """The checks that a network is to pass.
+    """Checks that a network is to pass.
 
-    All of them are made in double precision: in single precision a deep network at random may blow up a rounding error
-    beyond any bound. Every fourth network is held to the rules of the protocol in single precision as well.
+    All are made in double precision: in single precision a deep random network may blow up a rounding error beyond any
+    bound. Every fourth network has to keep the rules of the protocol in single precision as well.
     """
     if precision == "float32" and (level == 2 or network.number % 4 != 1):
         return []
-    # What a Filter or a graph throws away, nothing uses.
+    # Numbers that a Filter or a graph throws away are used by nothing.
     left_out = {"extras/used"}
     if any(_may_stand_still(part) for part in parts(network.composition.network)):
         left_out.add("carry/moves")
@@ -107,7 +107,7 @@ def checks_of(network: RandomNetwork, level: int, precision: str) -> list[Check]
 
 
 def _in_proportion(check: Check) -> Check:
-    """The check, with deviations relative to the largest number that comes out of the network."""
+    """Check with deviations relative to the network's largest output."""
 
     def measure(*evidence: ModuleEvidence) -> Deviation:
         found = check.measure(*evidence)
@@ -117,7 +117,7 @@ def _in_proportion(check: Check) -> Check:
 
 
 def _largest(evidence: ModuleEvidence) -> float:
-    """The largest finite magnitude in an unroll, or 1 where all are below."""
+    """Largest finite magnitude in an unroll, or 1 where all are below."""
     unrolled = evidence.stepped
     leaves = [x for x in tree_leaves((unrolled.over_time, unrolled.next_state)) if x.dtype.kind == "f"]
     return max((float(np.max(np.abs(x), where=np.isfinite(x), initial=1.0)) for x in leaves), default=1.0)
@@ -148,17 +148,17 @@ BETWEEN = _adapted(MODULES_BETWEEN)
 
 
 class Simplifier:
-    """Looks for the simplest network that fails a check.
+    """Search for the simplest network that fails a check.
 
     Args:
-        seconds: Of processor time, for all searches of a run together; a fault in a common layer is in many networks.
+        seconds: Processor time for all searches of a run together; a fault in a common layer is in many networks.
     """
 
     def __init__(self, seconds: float = 300.0) -> None:
         self._left = seconds
 
     def explain(self, result: Result, check: Check, network: RandomNetwork, backends: tuple[str, ...]) -> Result:
-        """The result, with the simplest network, its fault and the place of that in the detail."""
+        """Result with the simplest network, its fault and the fault's place in the detail."""
         from .drawing import simplest
 
         found = {repr(network.composition): result}

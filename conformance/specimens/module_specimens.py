@@ -26,7 +26,7 @@ def _parallel() -> mp.StatefulModule:
 
 
 def _concat() -> mp.StatefulModule:
-    # Not in alphabetical order, in which JAX walks the children.
+    # Named against alphabetical order, in which JAX walks the children.
     return mp.Concat(
         joints=mp.Sequential([mp.Normalizer(4), mp.Dense(4, 3, mp.Rngs(1), "tanh")]), body=mp.LSTM(6, 4, mp.Rngs(2))
     )
@@ -63,7 +63,7 @@ def _rearranged() -> mp.StatefulModule:
 
 
 def _tuples_and_lists() -> mp.StatefulModule:
-    """Positions in a tuple that holds a list that holds a dict; and a function that takes a tuple out."""
+    """Positions in a tuple of a list of a dict, and a function that takes a tuple out."""
     scaled = mp.Scale((0.5, [None, {"camera": -2.0}]))
     example = (np.zeros(4, np.float32), [np.zeros(2, np.float32), {"camera": np.zeros((2, 3), np.float32)}])
     late = mp.Delay(example, 2, (1.0, [-1.0, {"camera": 0.5}]))
@@ -79,7 +79,7 @@ def _delays() -> mp.StatefulModule:
 
 
 def _codes() -> mp.StatefulModule:
-    """A delay, and heads of separate networks joined, one of them of a noisy code."""
+    """Delay, and joined heads of separate networks, one with a noisy code."""
     smooth = mp.AR1VariationalBottleneck(3, mp.Rngs(1), 0.1, 1e-3, 0.5, prior_correlation=0.8)
     code = mp.Sequential([mp.Dense(_F, 6, mp.Rngs(2)), smooth, mp.Dense(3, 2, mp.Rngs(3)), mp.Splitter(a=1, b=1)])
     return mp.Sequential(
@@ -95,7 +95,7 @@ def _heads() -> mp.StatefulModule:
 
 
 def _at_its_bound() -> mp.StatefulModule:
-    """A Normalizer that zero weights put exactly at its clip."""
+    """Normalizer whose inputs zero weights put exactly at its clip."""
     return mp.Sequential([mp.Dense(_F, 2, mp.Rngs(1)), mp.Lift(lambda x: x + 1.0), mp.Normalizer(2, clip=1.0)])
 
 
@@ -160,7 +160,7 @@ def _graph_of_modules() -> mp.PopulationGraph:
 
 
 def _native() -> mp.StatefulModule:
-    """A linear layer as the framework makes it, not as the engine does."""
+    """Linear layer as the framework makes it, not as the engine does."""
     engine = active_engine()
     if engine.name == "torch":
         return mp.Lift(importlib.import_module("torch").nn.Linear(_F, 4))
@@ -189,7 +189,7 @@ def _parameters(key: Any) -> Any:
 
 
 def _masked_logits(key: Any) -> Any:
-    """Logits and masks of half of the actions; in some rows of all."""
+    """Logits, and masks of half of the actions, in some rows of all."""
     mask = host.uniform(host.fold_in(key, 1), (NUM_STEPS, NUM_ENVS, 4)) < 0.5
     return {"logits": normal_inputs((4,), scale=3.0)(key), "mask": mask.astype(np.int8)}
 
@@ -231,7 +231,7 @@ _CHOSEN: tuple[ModuleSpecimen, ...] = (
         lambda: mp.NormalTanhSampler(mp.Rngs(1), 0.1, min_std=0.01, std_scale=0.8),
         normal_inputs((6,)),
     ),
-    # tanh of samples around 6 is 1 to five digits: a replay that inverts it is off.
+    # tanh of samples around 6 is 1 to five digits: a replay that inverts tanh is off.
     _drawing(
         "NormalTanhSampler, saturated",
         lambda: mp.NormalTanhSampler(mp.Rngs(1)),

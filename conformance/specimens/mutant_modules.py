@@ -1,4 +1,4 @@
-"""Modules that are wrong on purpose, each as its docstring says; ``mutants.py`` names the check that must catch it."""
+"""Modules that are wrong on purpose, each as its docstring says; ``mutants.py`` names the checks that catch them."""
 
 # ruff: noqa: D102
 
@@ -14,7 +14,7 @@ from multippo.trees import tree_map
 from .user_modules import Holder
 
 FEATURES = 5
-"""Inputs of a mutant, if its specimen does not say otherwise."""
+"""Default number of inputs of a mutant."""
 
 
 class IgnoresResets(mp.LSTM):
@@ -123,7 +123,7 @@ class StopsTheGradient(mp.LSTM):
 
 
 class FlatAtZero(mp.Dense):
-    """A softplus by ``abs``, which has the derivative 1 at 0 on JAX: half the slope of ``maximum`` is taken away."""
+    """Computes a softplus by ``abs``, whose derivative at 0 is 1 on JAX: half the slope of ``maximum`` is lost."""
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
         out, xp = super().__call__(state, x, rollout_extras), self.xp
@@ -176,7 +176,7 @@ class CountsInPython(mp.Dense):
 
 
 class RemembersInAList(mp.Dense):
-    """Keeps its inputs in a list, whose address stays what it was."""
+    """Keeps its inputs in a list, whose address stays the same."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -206,7 +206,7 @@ class UpdatesStatisticsInUnroll(mp.Normalizer):
 
 
 class NormalisesByTheBatch(mp.Normalizer):
-    """Normalises by statistics that count the inputs at hand, which are others in replay; writes nothing."""
+    """Normalises by statistics that count the inputs at hand, of which replay has others; writes nothing."""
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
         out = super().__call__(state, x, rollout_extras)
@@ -214,21 +214,21 @@ class NormalisesByTheBatch(mp.Normalizer):
 
 
 class CountsInvalidEntries(mp.Normalizer):
-    """Takes the mask of valid entries, and does not look at it."""
+    """Takes the mask of valid entries, and ignores the mask."""
 
     def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
         super().update_statistics(rollout_extras)
 
 
 class ForgetsItsChildren(mp.Sequential):
-    """A container that routes everything but ``update_statistics``."""
+    """Routes everything to its children but ``update_statistics``."""
 
     def update_statistics(self, rollout_extras: Any, valid: Any = None) -> None:
         del rollout_extras, valid
 
 
 class DrawsAfreshInReplay(mp.NormalTanhSampler):
-    """Ignores the stored sample; its key being what it was, it even draws the same noise."""
+    """Ignores the stored sample; from the same key even the same noise is drawn."""
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
         return super().__call__(state, x)
@@ -254,7 +254,7 @@ class StoresTheSquashedSample(mp.NormalTanhSampler):
 
 
 class DrawsOnTheHost(mp.Dense):
-    """Adds noise from NumPy's generator, of which nothing is stored."""
+    """Adds noise from NumPy's generator, and stores none."""
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
         out = super().__call__(state, x, rollout_extras)
@@ -270,7 +270,7 @@ class HandsNoExtrasIn(Holder):
 
 
 class UnrollsWithoutExtras(Holder):
-    """Hands ``rollout_extras`` in step by step, and not in its own ``unroll``, by which it is replayed."""
+    """Hands ``rollout_extras`` in step by step, and not in its own ``unroll``, which replays."""
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
         return self.inner.unroll(state, xs, done)
@@ -284,7 +284,7 @@ class UpdatesNothingInside(Holder):
 
 
 class ResetsInPlace(mp.LSTM):
-    """Clears the carry it is given, which goes on where no episode ended; JAX's arrays can't be written to."""
+    """Clears the carry in place, though it is still used where no episode ended; JAX's arrays can't be written to."""
 
     def reset_state(self, prev_state: Any) -> Any:
         fresh = super().reset_state(prev_state)

@@ -1,8 +1,8 @@
-"""The suite tested: modules that are wrong on purpose, and the check that must catch each.
+"""Tests of the suite: modules that are wrong on purpose, and the check that must catch each.
 
-Two kinds of mistake can't be made by a module, and so are not here: resetting on terminations only (a module is told
-``done``, never why an episode ended), and updating statistics before the gradient phase (the training loop decides
-when; what a module can do, moving its statistics in a call or in replay, is here).
+Two kinds of mistake can't be made by a module, and so are missing: resetting on terminations only (a module gets
+``done``, never the reason), and updating statistics before the gradient phase (the training loop decides when; a module
+can only move its statistics in a call or in replay, as some do here).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Mutant:
     """A module that is wrong on purpose.
 
     Attributes:
-        specimen: The module, or a network that holds it.
+        specimen: The module, or a network that holds the module.
         caught_by: Name of the check that must fail.
     """
 
@@ -41,20 +41,20 @@ Build = Callable[[], mp.StatefulModule]
 def _alone(
     name: str, build: Build, caught_by: str, features: int = FEATURES, offset: float = 0.0, **more: Any
 ) -> Mutant:
-    """A module that is held to every check, with ``more`` properties."""
+    """Mutant that is held to every check of modules; ``more`` are properties of the specimen."""
     all_of_them = {"carries": True, "emits": True, "learns_statistics": True, "differentiated": True}
     sample = normal_inputs((features,), offset=offset)
     return Mutant(ModuleSpecimen(name, build, sample, **all_of_them, **more), caught_by)
 
 
 def _as_trunk(name: str, build: Build, caught_by: str, outputs: int = _HIDDEN) -> Mutant:
-    """A network that acts, with the mutant in front of the actor and the critic."""
+    """Mutant in a network that acts, in front of the actor and the critic."""
     sampler = lambda: mp.NormalTanhSampler(mp.Rngs(3))  # noqa: E731
     return _acting(name, lambda: mp.Sequential([build(), _ports(outputs, sampler)]), caught_by)
 
 
 def _as_sampler(name: str, build: Build, caught_by: str) -> Mutant:
-    """A network that acts, with the mutant as its sampler."""
+    """Mutant in a network that acts, as its sampler."""
     return _acting(name, lambda: _ports(FEATURES, build), caught_by)
 
 

@@ -30,7 +30,7 @@ def _masked(choices: int) -> gymnasium.spaces.Dict:
 
 
 def ppo_config(**changes: Any) -> mp.PPOConfig:
-    """Settings in which everything happens: epochs, minibatches, clipping of gradients and of ratios."""
+    """Settings that use everything: epochs, minibatches, clipping of gradients and of ratios."""
     settings: dict[str, Any] = {
         "num_envs": NUM_ENVS,
         "rollout_length": NUM_STEPS,
@@ -103,7 +103,7 @@ NETWORKS: tuple[NetworkSpecimen, ...] = (
         by_train_ppo=True,
     ),
     NetworkSpecimen(
-        # More than 100 numbers: small arrays are copied anyway, so that memory shared by mistake would not be seen.
+        # More than 100 numbers, as small arrays are copied anyway, and memory shared by mistake would not be seen.
         "MLP, discrete, large observations, skipped steps, options",
         lambda: mp.make_mlp_actor_critic(128, DISCRETE, (8,), (8,), mp.Rngs(0), activation="relu"),
         lambda: ScriptedEnv((128,), DISCRETE, offset=-40.0, scale=15.0, may_skip=True),

@@ -1,4 +1,4 @@
-"""A small environment whose episodes end by a script, so that every kind of end is met in every rollout."""
+"""Small environment whose episodes end by a script, so that every rollout has every kind of end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCRIPT = (
 """Ends of episodes in each environment at each step of a rollout, over and over: T terminated, C cut."""
 
 _ROLLOUTS = 5
-"""Rollouts that a TracedEnv has to play back."""
+"""Number of rollouts that a TracedEnv can play back."""
 
 NUM_ENVS, NUM_STEPS = len(SCRIPT), len(SCRIPT[0])
 
@@ -35,7 +35,7 @@ def script_ends(letters: str = "TC", script: tuple[str, ...] = SCRIPT) -> np.nda
 
 
 class ScriptedEnv(Env):
-    """Observations are noise, rewards depend on the action, and episodes end as ``SCRIPT`` says.
+    """Environment with noise as observations, rewards that depend on the action, and ends of episodes by ``SCRIPT``.
 
     Observations do not depend on actions: a policy that is off by a rounding error meets the same ones, so that engines
     can be compared to the last digit. Every ``reset`` starts the same episodes.
@@ -46,9 +46,9 @@ class ScriptedEnv(Env):
         offset: Mean of every number in an observation.
         scale: Standard deviation of every number in an observation.
         reward_keys: Names of the rewards where they are a dict.
-        may_skip: Take a step that does not count after every end, like gymnasium's NEXT_STEP mode.
-        mask_size: Numbers of an entry ``action_mask`` that observations have besides, 1 for about half of the actions;
-            in some rows for none. It takes a dict of shapes.
+        may_skip: True for a step that does not count after every end, as in gymnasium's NEXT_STEP mode.
+        mask_size: Size of a further entry ``action_mask`` of observations, 1 for about half of the actions, in some
+            rows for none; possible with a dict of shapes.
     """
 
     functional = False
@@ -137,10 +137,10 @@ class ScriptedEnv(Env):
 
 
 class TracedEnv(Env):
-    """A ``ScriptedEnv`` as a pure JAX function, which one engine traces into its rollout and others step.
+    """``ScriptedEnv`` as a pure JAX function, which one engine traces into its rollout and others step.
 
     Args:
-        scripted: The environment to play back: one without skipped steps, whose actions are arrays.
+        scripted: Environment to play back, without skipped steps, whose actions are arrays.
     """
 
     functional = True
@@ -187,6 +187,6 @@ def _pairs(action: Any, space: Any) -> list[tuple[Any, Any]]:
 
 
 def sum_of_actions(actions: Any) -> np.ndarray:
-    """The sum of each environment's actions, as environments report it."""
+    """Sum of each environment's actions, a metric of these environments."""
     leaves = [np.asarray(leaf) for leaf in tree_leaves(actions)]
     return np.sum([np.sum(np.reshape(leaf, (len(leaf), -1)), axis=1) for leaf in leaves], axis=0)

@@ -1,4 +1,4 @@
-"""Subjects of checks: how to build them on any engine, and inputs for them."""
+"""Subjects of checks: builders for any engine, and inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multippo.random import host
 from .scripted_environment import NUM_ENVS, NUM_STEPS, SCRIPT
 
 Sample = Callable[[Any], Any]
-"""From a NumPy key to a tree of ``[T, B, ...]`` inputs."""
+"""Function from a NumPy key to a tree of ``[T, B, ...]`` inputs."""
 
 _COUNT = 7
 
@@ -27,8 +27,8 @@ class Specimen:
 
     Attributes:
         name: Name in reports.
-        requires: Packages without which it is left out.
-        only_on: Engines whose frameworks' own modules it holds; on others it is left out. Empty: it runs on all.
+        requires: Packages without which the subject is left out.
+        only_on: Engines whose frameworks' own modules are in the subject, which others leave out. Empty: all engines.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Specimen:
     only_on: tuple[str, ...] = ()
 
     def why_not(self, backend: str) -> str | None:
-        """Reason for which it is left out on an engine; None where it is run."""
+        """Reason for leaving the subject out on an engine; None where it is run."""
         missing = [package for package in self.requires if importlib.util.find_spec(package) is None]
         if missing:
             return f"needs {' and '.join(missing)}, not installed"
@@ -51,16 +51,16 @@ class ModuleSpecimen(Specimen):
     """A module, and the properties that its checks ask for.
 
     Attributes:
-        build: Makes it on the active engine.
-        sample: Makes inputs.
-        carries: It has a carry.
-        emits: It emits ``rollout_extras``.
-        learns_statistics: ``update_statistics`` changes something.
-        differentiated: Its gradient is looked at alone; that of the other compositions is in training.
+        build: Function that makes the module on the active engine.
+        sample: Function that makes inputs.
+        carries: True if the module has a carry.
+        emits: True if the module emits ``rollout_extras``.
+        learns_statistics: True if ``update_statistics`` changes something.
+        differentiated: True if the gradient is checked for this module alone; other compositions' is in training.
         script: Ends of episodes, as in ``scripted_environment.SCRIPT``.
-        seed: Of the numbers in its arrays.
-        zeroed: Its weights are 0, where formulas have their kinks.
-        smooth: It has a derivative by definition, and its gradient is held to differences, too.
+        seed: Seed of the numbers in the module's arrays.
+        zeroed: True for weights of 0, at which formulas have their kinks.
+        smooth: True if the module has a derivative by definition, whose gradient is compared with differences, too.
     """
 
     build: Callable[[], mp.StatefulModule]
@@ -78,17 +78,17 @@ class ModuleSpecimen(Specimen):
 
 @dataclasses.dataclass(frozen=True)
 class NetworkSpecimen(Specimen):
-    """A network whose output is a ``PPONetworkOutput``, and the environment it acts in.
+    """A network whose output is a ``PPONetworkOutput``, and its environment.
 
     Attributes:
-        build: Makes it on the active engine.
-        env: Makes the environment.
+        build: Function that makes the network on the active engine.
+        env: Function that makes the environment.
         obs_statistics: Mean and standard deviation around which a Normalizer's statistics are set.
         sequence_length: L, for training and minibatches.
-        ppo: Settings of its training; None: it is not trained.
-        trained_in: Floating-point types it is trained in; compiling a training iteration takes longest of all.
-        by_train_ppo: It is trained through ``train_ppo`` too, which compiles once more.
-        shows: Metrics of the iteration that learns, in which options of ``ppo`` are seen at work: none may be 0 or NaN.
+        ppo: Settings of the training; None for no training.
+        trained_in: Floating-point types of the training; few, as compiling an iteration takes longest of all.
+        by_train_ppo: True to train through ``train_ppo`` too, which compiles once more.
+        shows: Metrics of the iteration that learns, which show options of ``ppo`` at work: none may be 0 or NaN.
     """
 
     build: Callable[[], mp.StatefulModule]
@@ -105,7 +105,7 @@ class NetworkSpecimen(Specimen):
 def normal_inputs(
     shape: Any, scale: float = 1.0, offset: float = 0.0, rows: tuple[int, int] = (NUM_STEPS, NUM_ENVS)
 ) -> Sample:
-    """Normal inputs of one shape, or of a dict of shapes; ``rows`` is ``(T, B)``."""
+    """Sampler of normal inputs of one shape, or of a dict of shapes; ``rows`` is ``(T, B)``."""
 
     def sample(key: Any) -> Any:
         if not isinstance(shape, dict):
@@ -119,13 +119,13 @@ def normal_inputs(
 def randomise(module: Any, statistics: tuple[float, float] = (0.0, 1.0), seed: int = 10, zeroed: bool = False) -> None:
     """Writes random numbers, none of them 0, into every array of a module, the same ones on every engine.
 
-    Biases start at 0, where a missing or doubled one, or two in the wrong order, would not be seen.
+    Biases would start at 0, and a missing or doubled one, or two in the wrong order, would not be seen.
 
     Args:
         module: The module.
         statistics: Mean and standard deviation around which statistics are set.
-        seed: Of the numbers.
-        zeroed: Writes zeros, and statistics of exactly that mean and standard deviation.
+        seed: Seed of the numbers.
+        zeroed: True for zeros, and statistics of exactly that mean and standard deviation.
     """
     mean, std = statistics
     key = host.key(seed)
