@@ -70,7 +70,7 @@ class Evidence:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One check of one subject on one engine (or two) at one precision.
+    """Check of one subject on one engine (or two) at one precision.
 
     Attributes:
         level: 1, 2 or 3.

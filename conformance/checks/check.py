@@ -45,7 +45,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One property of one kind of evidence.
+    """Check of one property of one kind of evidence.
 
     Attributes:
         name: Name in reports.

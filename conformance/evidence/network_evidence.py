@@ -23,7 +23,7 @@ DISCOUNT, GAE_LAMBDA = 0.97, 0.9
 
 
 class Rollout(NamedTuple):
-    """One rollout of ``NUM_STEPS`` steps, as NumPy arrays.
+    """Rollout of ``NUM_STEPS`` steps, as NumPy arrays.
 
     Attributes:
         transition: The transition, ``[T, B, ...]``.

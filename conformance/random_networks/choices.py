@@ -32,11 +32,11 @@ class Choices:
         return self._draw(st.booleans())
 
     def pick(self, options: Sequence[Any]) -> Any:
-        """One of some; the first is the simplest."""
+        """Chooses one item; the first is the simplest."""
         return options[self.number(0, len(options) - 1)]
 
     def several(self, options: Sequence[str], most: int) -> list[str]:
-        """One or more of some, in any order."""
+        """Chooses one or more items, in any order."""
         left = list(options)
         count = self.number(1, min(most, len(left)))
         return [left.pop(self.number(0, len(left) - 1)) for _ in range(count)]

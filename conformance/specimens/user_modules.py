@@ -64,7 +64,7 @@ class CentredTrace(mp.StatefulModule):
 
 
 class NoisyGain(mp.StatefulModule):
-    """Multiplies inputs by ``1 + gain * noise``, the noise drawn from a key in the carry, which outlives episodes."""
+    """Multiplies inputs by ``1 + gain * noise``, with noise from a key in the carry that outlives episodes."""
 
     def __init__(self, features: int, rngs: mp.Rngs) -> None:
         self.features = features

@@ -28,7 +28,7 @@ def check_call(network: Any, config: Any) -> None:
     """Checks the arguments of ``train_ppo`` that need no environment.
 
     Raises:
-        TypeError: If one is of the wrong type.
+        TypeError: If ``network`` or ``config`` is of the wrong type.
         ValueError: If the network's engine has no gradients.
     """
     refuse_other_module("train_ppo", network, "network")
@@ -55,7 +55,7 @@ def check_network(network: Any, network_state: Any, env: Env, env_state: EnvStat
 
     Args:
         network: The user's network.
-        network_state: Its fresh carry.
+        network_state: Fresh carry of the network.
         env: The environments.
         env_state: State of the environments after ``reset``.
         obs: ``env_state.obs`` in the network's arrays.
@@ -113,7 +113,7 @@ def run_once(
 
     Args:
         network: A bound module.
-        network_state: Its carry.
+        network_state: Carry of the network.
         obs: Observation ``[B, ...]`` in the network's arrays.
         role: Name of the network in an error.
 

@@ -295,7 +295,7 @@ class ActivationRollout(NamedTuple):
 
     Attributes:
         activations: Nested dict of ``[T, B, ...]``, as ``extract_activations`` returns it.
-        done: ``[T, B]`` bool; an episode ended with this step, and the next one starts afresh.
+        done: ``[T, B]`` bool; True where an episode ended with this step.
         valid: ``[T, B]`` bool; False where an environment only reset itself (gymnasium's NEXT_STEP).
     """
 

@@ -148,9 +148,9 @@ def mean_metrics(metrics: Any, zero: Any, mean: Callable[[Any], Any], prefix: st
     """Averages of a network's nested metrics, under slash-separated names.
 
     Args:
-        metrics: From an ``unroll``: numbers, scalars, ``[L]`` (a scalar of every step) or ``[L, S]``.
+        metrics: Metrics of an ``unroll``: numbers, scalars, ``[L]`` (a scalar of every step) or ``[L, S]``.
         zero: Zeros ``[L, S]``.
-        mean: From ``mean_over``.
+        mean: Function from ``mean_over``.
         prefix: Prefix of the names.
 
     Raises:

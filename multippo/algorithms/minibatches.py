@@ -22,8 +22,8 @@ def replay(network: Any, network_state: Any, transition: Transition) -> PPONetwo
 
     Args:
         network: The network that acted, or one of the same structure.
-        network_state: Its carry from *before* the rollout.
-        transition: From ``unroll_env``, ``[T, B, ...]``.
+        network_state: Carry of the network from *before* the rollout.
+        transition: Rollout ``[T, B, ...]`` from ``unroll_env``.
 
     Returns:
         The output ``[T, B, ...]``; before any update equal to ``transition.network_output`` at every valid step.
@@ -54,7 +54,7 @@ def _own(engine: Any, transition: Transition) -> Transition:
     """Transition in the engine's arrays: as it is, or converted from NumPy's.
 
     Raises:
-        TypeError: If it holds another engine's arrays.
+        TypeError: If ``transition`` holds another engine's arrays.
     """
     received, own = array_kind(transition.done), array_kind(engine.zeros((1,)))
     if received == own:

@@ -45,7 +45,7 @@ CheckpointFn = Callable[[TrainingState, int], None]
 
 
 class Run:
-    """One call of ``train_ppo`` or ``train_distillation``.
+    """Run of ``train_ppo`` or ``train_distillation``.
 
     Args:
         env: Training environment, as ``train_ppo`` takes it; so are all arguments up to ``initial_state``.
@@ -311,7 +311,7 @@ class Run:
         """Counts the first episodes that were reset again for a value that is not finite.
 
         Raises:
-            NonFiniteError: If there is one and ``PPOConfig.nonfinite`` is "stop".
+            NonFiniteError: If there are such episodes and ``PPOConfig.nonfinite`` is "stop".
         """
         if initial is not None and self.env.functional:
             return 0

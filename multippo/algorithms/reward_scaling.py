@@ -103,7 +103,7 @@ def divisors(xp: Any, scales: Any, rewards: Any) -> dict[str, Any]:
 
     Args:
         xp: Array namespace.
-        scales: From ``scale_rewards``.
+        scales: Scales from ``scale_rewards``.
         rewards: A tree of rewards, for its names.
     """
     found = tree_map(lambda _, scale: _divisor(xp, scale), rewards, scales)

@@ -46,7 +46,7 @@ def unroll_env(
 
     Args:
         env: Host or functional environments, on any engine.
-        env_state: From ``env.reset`` or an earlier call.
+        env_state: State of the environments, from ``env.reset`` or an earlier call.
         network: A StatefulModule whose output is a ``PPONetworkOutput``.
         network_state: Carry of every environment.
         unroll_length: T.

@@ -1,4 +1,4 @@
-"""One training iteration, compiled as far as the engine and the environment allow."""
+"""Training iterations, compiled as far as the engine and the environment allow."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ class Trainer:
             metrics["rollout/nonfinite_steps"] = xp.sum(xp.astype(transition.broken != 0, xp.int32))
         mean = mean_over(xp, transition.counted, dtype)
         per_step = {f"env/{name}": value for name, value in transition.metrics.items()}
-        # Of several rewards, what is logged of episodes is the sum.
+        # Returns of episodes with several rewards are logged as their sum.
         per_step |= {f"rollout/reward/{name}": reward for name, reward in named_leaves(transition.rewards) if name}
         for name, value in per_step.items():
             metrics[name] = mean(xp.astype(value, dtype))

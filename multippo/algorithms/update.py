@@ -1,4 +1,4 @@
-"""One update: advantages, epochs of minibatches, then statistics."""
+"""Updates on rollouts: advantages, epochs of minibatches, then statistics."""
 
 from __future__ import annotations
 

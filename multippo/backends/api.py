@@ -57,7 +57,7 @@ class SplitModule(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """One persistent array of a module, under its portable name and in its portable layout.
+    """Persistent array of a module, under its portable name and in its portable layout.
 
     Portable names are attribute paths with the wrapped native layer's own name left out (``layers.0.kernel``);
     portable layouts are ``[in, out]`` for a dense kernel, gate order i, f, g, o with a single bias for an LSTM, and
@@ -354,7 +354,7 @@ class Engine:
 
     @abc.abstractmethod
     def to_jax(self, tree: Any) -> Any:
-        """This engine's arrays as JAX's."""
+        """Arrays of this engine as JAX's."""
 
     @abc.abstractmethod
     def stack_time(self, trees: list[Any]) -> Any:

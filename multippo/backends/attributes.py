@@ -246,7 +246,7 @@ def check_held(module: Any, name: str, value: Any, tracked: tuple[type, ...]) ->
         tracked: The framework's own classes of modules and variables.
 
     Raises:
-        TypeError: If there is one; the error names its place.
+        TypeError: If there is such a module or variable; the error names its place.
     """
     engine = getattr(module, "engine", None)
     if engine is None:

@@ -39,7 +39,7 @@ def register_backend(name: str, factory: Callable[[], Engine]) -> None:
     """Adds an engine.
 
     Args:
-        name: Its name for ``MULTIPPO_BACKEND`` and ``use_backend``.
+        name: The engine's name for ``MULTIPPO_BACKEND`` and ``use_backend``.
         factory: Function that makes the engine, called at its first use.
 
     Raises:
@@ -64,7 +64,7 @@ def available_backends() -> list[str]:
 
 
 def describe_backends() -> list[dict[str, Any]]:
-    """One row for each known engine.
+    """Describes each known engine in a row.
 
     Returns:
         ``name``, ``available``, ``versions`` of its packages, the command to ``install`` it (None if it is), and a
@@ -217,7 +217,7 @@ def _itself(name: str) -> Engine:
 
 
 def _loaded_again(name: str, device: str) -> Engine:
-    """This process's engine of a name, on a device if it is there; called when an engine is unpickled."""
+    """Engine of this process by name, on a device if that is there; called when an engine is unpickled."""
     try:
         return load_engine(name, device)
     except ValueError:  # no such device here

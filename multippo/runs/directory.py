@@ -72,7 +72,7 @@ class RunDirectory:
                 self.path.mkdir(parents=True, exist_ok=not is_new)
                 stack.enter_context(self.held())
                 self.refuse_used()
-                remove_leftovers(self.path)  # of a run that was killed before it began
+                remove_leftovers(self.path)  # a run may have been killed before it began
                 self.write_settings(settings, backend, numerics)
             except OSError as error:
                 if is_new and isinstance(error, FileExistsError):

@@ -102,7 +102,7 @@ def read_checkpoint(
     """Opens a checkpoint and calls ``read`` with it, again if a training at work replaces it meanwhile.
 
     Raises:
-        UsageError: If there is no such checkpoint, or it is damaged.
+        UsageError: If the checkpoint does not exist, or is damaged.
     """
     while True:
         there = step_directories(directory.checkpoints)

@@ -43,7 +43,7 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
         The file's SHA-256, in hexadecimal digits.
 
     Raises:
-        TypeError: If one does not hold numbers or truth values.
+        TypeError: If an array does not hold numbers or truth values.
         OSError: If the disk is full, read-only, ….
     """
     # save_file would make files that only their owner may read.

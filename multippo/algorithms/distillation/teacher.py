@@ -67,7 +67,7 @@ class Teacher:
         self.network, self.student, self.loss = network, student, loss
         self.engine, self.student_engine = network.engine, student.engine
         self.abroad = self.engine is not self.student_engine
-        # Where samples alone are routed, by a function that may expect arrays, no distribution is compared.
+        # A user's function may expect arrays of samples, and "nll" compares no distributions.
         samplers = None if target_fn is not None and loss == "nll" else loss
         with evaluation_mode(network, True):  # the copy keeps the modes of this moment
             self._acting = measured(network, samplers)

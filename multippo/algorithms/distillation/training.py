@@ -149,7 +149,7 @@ def train_distillation(
         L = mean KL(p_teacher(. | obs) || p_student(. | obs)) + regularisation        for loss="kl"
 
     with u_teacher the mode of the teacher's distribution before squashing, and the student's own regularisation
-    (entropy bonus, bottlenecks). The student's critic is not trained, though what it shares with the actor is.
+    (entropy bonus, bottlenecks). The student's critic is not trained, but layers shared with the actor are.
     Its statistics move as in PPO, after the updates.
 
     The teacher's samples reach the student's samplers by their places in the two networks: where each has one sampler,
@@ -179,7 +179,7 @@ def train_distillation(
             networks' modules in the rollout, trees like their carries with leaves ``[T, B, ...]`` in the student's
             arrays. With ``loss="kl"`` the teacher's samplers emit a ``Lesson`` instead of an array, which is to be
             moved as a whole. A target in a wrong place of the right shape goes unnoticed: let the function check
-            what it relies on.
+            its assumptions.
 
     Returns:
         The last state and metrics.

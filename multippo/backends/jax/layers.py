@@ -33,7 +33,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def platform() -> str:
-    """The kind of processor that computations go to: "cpu", "gpu" or "tpu"."""
+    """Kind of processor that computes: "cpu", "gpu" or "tpu"."""
     device: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
     if device is None:
         return jax.default_backend()
@@ -42,7 +42,7 @@ def platform() -> str:
 
 def _full() -> Any:
     chosen: Any = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
-    # Nothing to say on the CPU, and so nothing that could be compiled otherwise.
+    # The CPU has one precision, so its programmes do not depend on the setting.
     return None if chosen is not None or platform() == "cpu" else jax.lax.Precision.HIGHEST
 
 
@@ -53,7 +53,7 @@ def product(x: Any, kernel: Any) -> Any:
 
 def product_bfloat16(x: Any, kernel: Any) -> Any:
     """``product`` of the operands' nearest bfloat16 numbers, summed in float32."""
-    return _product(x, kernel)  # a plain function, which modules can hold, copy and pickle
+    return _product(x, kernel)  # wrapped, since modules hold, copy and pickle plain functions only
 
 
 @jax.custom_vjp
@@ -83,7 +83,7 @@ def _contract(a: Any, b: Any, axes: Any) -> Any:
 
 
 def _rounded(x: Any) -> Any:
-    # Not a conversion there and back, which XLA may leave out.
+    # XLA may leave out a conversion there and back.
     return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
 
 
@@ -152,12 +152,12 @@ class LSTMCore(nnx.OptimizedLSTMCell):
         return jnp.zeros((batch_size, self.hidden_features), self.dense_h.kernel[...].dtype)
 
     def step(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
-        """One step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""
+        """Takes one step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""
         (c, h), _ = self((c, h), x)
         return h, c
 
     def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
-        """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds; the input product is one call."""
+        """Takes T steps, reset to ``(h0, c0)`` after each step where ``done`` holds; the input product is one call."""
         projected = self.dense_i(xs.reshape(-1, xs.shape[-1])).reshape(*xs.shape[:2], -1)
 
         def body(carry: tuple[Any, Any], inputs: tuple[Any, Any]) -> tuple[tuple[Any, Any], Any]:
@@ -185,16 +185,16 @@ class GRUCore(nnx.GRUCell):
         return jnp.zeros((batch_size, self.hidden_features), self.dense_h.kernel[...].dtype)
 
     def __call__(self, carry: Any, inputs: Any) -> tuple[Any, Any]:
-        """One step as NNX writes it: the new carry, twice."""
+        """Takes one step in the form of NNX: returns the new carry, twice."""
         h = self.step(inputs, carry)
         return h, h
 
     def step(self, x: Any, h: Any) -> Any:
-        """One step: ``[B, in]`` and ``[B, H]`` to the new ``h``."""
+        """Takes one step: ``[B, in]`` and ``[B, H]`` to the new ``h``."""
         return self._gates(self.dense_i(x), h)
 
     def unroll(self, xs: Any, h: Any, done: Any, h0: Any) -> tuple[Any, Any]:
-        """T steps, reset to ``h0`` after each step where ``done`` holds; the input product is one call."""
+        """Takes T steps, reset to ``h0`` after each step where ``done`` holds; the input product is one call."""
         projected = self.dense_i(xs.reshape(-1, xs.shape[-1])).reshape(*xs.shape[:2], -1)
 
         def body(h: Any, inputs: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -220,11 +220,11 @@ PORTABLE_NAMES: dict[type, dict[str, str]] = {
     LSTMCore: _OF_LSTM,
     GRUCore: {"dense_i.kernel": "input_kernel", "dense_i.bias": "bias", "dense_h.kernel": "recurrent_kernel"},
 }
-"""Native attribute paths below a wrapped layer that are called otherwise in portable form; layouts are the same."""
+"""Portable names of native attribute paths below a wrapped layer, where they differ; layouts are the same."""
 
 
 class _NoKeys:
-    """Stands in for ``nnx.Rngs`` where the initial value is given, and saves compiling a key split."""
+    """Stand-in for ``nnx.Rngs`` where the initial value is given, which saves compiling a key split."""
 
     def params(self) -> None:
         return None
@@ -235,7 +235,7 @@ def _given(array: Any) -> Callable[..., Any]:
 
 
 class NativeLayers(Engine):
-    """The part of the engine that makes layers from given arrays."""
+    """Part of the engine that makes layers from given arrays."""
 
     activations = ACTIVATIONS
     float_dtype: Any = jnp.float32  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -306,7 +306,7 @@ class NativeLayers(Engine):
         return module
 
     def _place(self, array: Any) -> Any:
-        """Binds an array to the engine's device, if one was chosen: what is computed from it stays there."""
+        """Binds an array to the engine's device, if one was chosen, on which computations from the array then stay."""
         if self.device is None or isinstance(array, Tracer):
             return array
         return jax.device_put(array, self.device)

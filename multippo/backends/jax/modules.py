@@ -26,7 +26,7 @@ def _is_of_nnx(name: str) -> bool:
 
 
 class JaxMeta(StatefulMeta, type(nnx.Module)):
-    """NNX keeps its books in its metaclass; the neutral one decides on the binding first."""
+    """Metaclass that decides on the binding first, and then lets NNX keep its books."""
 
     def _pytree_meta_construct(cls, self: Any, *args: Any, **kwargs: Any) -> None:
         super()._pytree_meta_construct(self, *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""The native layers, as their equations in ``backends/api.py`` say, and nothing else.
+"""Native layers, which are their equations in ``backends/api.py``.
 
 Attributes bear the portable names, and arrays lie in the portable layouts, so neither has to be translated.
 """
@@ -16,7 +16,7 @@ from multippo.networks.convolution import pad_sizes
 
 
 def _sigmoid(x: Any) -> Any:
-    return np.exp(-np.logaddexp(0.0, -x))  # 1 / (1 + exp(-x)), which would overflow
+    return np.exp(-np.logaddexp(0.0, -x))  # 1 / (1 + exp(-x)) would overflow
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -63,14 +63,14 @@ class LSTM(_Recurrent):
     """Gates i, f, g, o; see ``Engine.lstm``."""
 
     def step(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
-        """One step."""
+        """Takes one step."""
         z = x @ self.input_kernel[...] + h @ self.recurrent_kernel[...] + self.bias[...]
         i, f, g, o = np.split(z, 4, axis=-1)
         c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
         return _sigmoid(o) * np.tanh(c), c
 
     def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
-        """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds."""
+        """Takes T steps, reset to ``(h0, c0)`` after each step where ``done`` holds."""
         hs: list[Any] = []
         for x, over in zip(xs, done[:, :, None], strict=True):
             h, c = self.step(x, h, c)
@@ -87,7 +87,7 @@ class GRU(_Recurrent):
         self.recurrent_bias = _param(arrays[3])
 
     def step(self, x: Any, h: Any) -> Any:
-        """One step."""
+        """Takes one step."""
         a_r, a_z, a_n = np.split(x @ self.input_kernel[...] + self.bias[...], 3, axis=-1)
         b_r, b_z, b_n = np.split(h @ self.recurrent_kernel[...], 3, axis=-1)
         z = _sigmoid(a_z + b_z)
@@ -95,7 +95,7 @@ class GRU(_Recurrent):
         return (1.0 - z) * n + z * h
 
     def unroll(self, xs: Any, h: Any, done: Any, h0: Any) -> tuple[Any, Any]:
-        """T steps, reset to ``h0`` after each step where ``done`` holds."""
+        """Takes T steps, reset to ``h0`` after each step where ``done`` holds."""
         hs: list[Any] = []
         for x, over in zip(xs, done[:, :, None], strict=True):
             h = self.step(x, h)
@@ -140,7 +140,7 @@ class Conv(Module):
 
 
 def lift(module: Any) -> Module:
-    """``module``, if it is a ``Module`` that keeps no state."""
+    """Returns ``module``; raises a TypeError unless it is a ``Module`` that keeps no state."""
     if not isinstance(module, Module):
         raise TypeError(
             f"Lift got a {type(module).__module__}.{type(module).__name__}; on the engine numpy it takes a "

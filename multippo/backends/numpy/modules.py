@@ -1,7 +1,7 @@
-"""Modules and variables. The other engines take them from their frameworks; NumPy has none, so here they are.
+"""Modules and variables, which NumPy lacks and other engines take from their frameworks.
 
-A ``Module`` is an object whose attributes are its children and variables. ``Module`` is what native layers derive from,
-``NumpyModule`` what bound classes do.
+A ``Module`` is an object whose attributes are its children and variables. Native layers derive from ``Module``, bound
+classes from ``NumpyModule``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from multippo.networks.core.binding import Param, StatefulMeta, Variable
 
 
 class Held(ReadFirst):
-    """An array under one address for good: a write fills it, a read copies it."""
+    """Array under one address for good: writes fill the array, reads copy it."""
 
     def __init__(self, value: np.ndarray) -> None:
         self.value = value
@@ -54,7 +54,7 @@ Variable.register(NumpyVariable)
 
 
 class Module:
-    """The native module: finds children and variables among its attributes, in lists and dicts too."""
+    """Native module, which finds children and variables among its attributes, in lists and dicts too."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         check_held(self, name, value, _TRACKED)
@@ -63,7 +63,7 @@ class Module:
         super().__setattr__(name, value)
 
     def train(self, mode: bool = True) -> Module:
-        """Sampling, or with ``mode`` False the mode of the distribution, here and in every module below."""
+        """Sets sampling, or with ``mode`` False the mode of the distribution, here and in every module below."""
         for value in vars(self).values():
             if isinstance(value, Module):
                 value.train(mode)
@@ -72,7 +72,7 @@ class Module:
         return self
 
     def eval(self) -> Module:
-        """The mode of the distribution in every sampler."""
+        """Sets the mode of the distribution in every sampler."""
         return self.train(False)
 
 
@@ -80,7 +80,7 @@ _TRACKED = (Module, Held)
 
 
 class ModuleList(MutableSequence[Any], Module):
-    """A list of children, each an attribute that is called by its position."""
+    """List of children, each an attribute named by its position."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self._put(items)
@@ -118,7 +118,7 @@ class ModuleDict(KeyedChildren, Module):
 
 
 def _is_none(name: str) -> bool:
-    """No attribute is the framework's."""
+    """False for every name, since no attribute is a framework's."""
     del name
     return False
 

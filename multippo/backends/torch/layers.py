@@ -132,7 +132,7 @@ class LSTMCore(nn.LSTMCell):
         return self.weight_hh.new_zeros((batch_size, self.hidden_size))
 
     def step(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
-        """One step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""
+        """Takes one step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""
         x = _typed(x, h.dtype)
         if self.bfloat16_operands:
             h, c = _lstm(_projected("lstm", x, self._weights()), (h, c), self._weights())
@@ -140,7 +140,7 @@ class LSTMCore(nn.LSTMCell):
         return self(x, (h, c))
 
     def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
-        """T steps, reset to ``(h0, c0)`` after each step where ``done`` holds, by the fused kernel.
+        """Takes T steps, reset to ``(h0, c0)`` after each step where ``done`` holds, by the fused kernel.
 
         The kernel can't round a float32 carry to bfloat16 operands, so with ``bfloat16`` steps are taken one by one.
         """
@@ -169,18 +169,18 @@ class GRUCore(nn.GRUCell):
         return self.weight_hh.new_zeros((batch_size, self.hidden_size))
 
     def forward(self, input: torch.Tensor, hx: torch.Tensor | None = None) -> torch.Tensor:
-        """One step as torch writes it."""
+        """Takes one step in the form of ``nn.GRUCell``."""
         return torch.gru_cell(input, self.carry(input.shape[0]) if hx is None else hx, *self._weights())
 
     def step(self, x: Any, h: Any) -> Any:
-        """One step: ``[B, in]`` and ``[B, H]`` to the new ``h``."""
+        """Takes one step: ``[B, in]`` and ``[B, H]`` to the new ``h``."""
         x = _typed(x, h.dtype)
         if self.bfloat16_operands:
             return _gru(_projected("gru", x, self._weights()), (h,), self._weights())[0]
         return self(x, h)
 
     def unroll(self, xs: Any, h: Any, done: Any, h0: Any) -> tuple[Any, Any]:
-        """T steps, reset to ``h0`` after each step where ``done`` holds; as in ``LSTMCore.unroll``."""
+        """Takes T steps, reset to ``h0`` after each step where ``done`` holds; as in ``LSTMCore.unroll``."""
         inputs = (_typed(xs, h.dtype), h, done, h0, self._weights())
         return _steps("gru", *inputs) if self.bfloat16_operands else segmented_gru(*inputs)
 
@@ -235,7 +235,7 @@ def _state_of(module: nn.Module) -> tuple[str, str] | None:
     hooks = (*vars(module)["_forward_pre_hooks"].values(), *vars(module)["_forward_hooks"].values())
     if isinstance(module, _STATEFUL) or any(type(hook).__name__ == "SpectralNorm" for hook in hooks):
         return "a state of its own", "write"
-    # Of dropout there are layers, and arguments of others, such as attention; with 0 it draws nothing.
+    # Dropout may be a layer, or an argument of others, such as attention; a rate of 0 draws nothing.
     rates = {name: value for name, value in vars(module).items() if "drop" in name.lower()}
     if isinstance(module, nn.modules.dropout._DropoutNd):  # pyright: ignore[reportPrivateUsage]
         rates["p"] = float(module.p)
@@ -246,7 +246,7 @@ def _state_of(module: nn.Module) -> tuple[str, str] | None:
 
 
 class NativeLayers(Engine):
-    """The part of the engine that makes layers from given arrays."""
+    """Part of the engine that makes layers from given arrays."""
 
     activations = ACTIVATIONS
     float_dtype: Any = torch.float32  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -20,7 +20,7 @@ _NUM_CARRIES = {"lstm": 2, "gru": 1}
 def segmented_lstm(
     xs: torch.Tensor, h: Any, c: Any, done: torch.Tensor, h0: Any, c0: Any, weights: Weights
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """T steps of an LSTM with resets.
+    """Takes T steps of an LSTM with resets.
 
     Args:
         xs: ``[T, B, in]``.
@@ -40,7 +40,7 @@ def segmented_lstm(
 def segmented_gru(
     xs: torch.Tensor, h: Any, done: torch.Tensor, h0: Any, weights: Weights
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """T steps of a GRU with resets: as ``segmented_lstm``, without ``c``, and with weights and biases of ``3H``."""
+    """Takes T steps of a GRU with resets: as ``segmented_lstm``, without ``c``; weights and biases are of ``3H``."""
     return _run("gru", (xs, h, done, h0, *weights))
 
 
