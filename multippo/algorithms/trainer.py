@@ -244,7 +244,7 @@ class Trainer:
             def idle() -> tuple[RunState, dict[str, Any]]:
                 return before, tree_map(lambda s: engine.xp.zeros(s.shape, s.dtype), shapes)
 
-            # The last call of a run may have fewer iterations left; a shorter scan would be compiled anew.
+            # The last call of a run may have fewer iterations left; a shorter scan would be compiled again.
             after, metrics = engine.cond(
                 is_active & ~failed, lambda: self._inlined(before, pool, key, coefficients), idle
             )
