@@ -1,7 +1,7 @@
 """PPO for stateful networks, on JAX and PyTorch.
 
-The engine is chosen by the environment variable ``MULTIPPO_BACKEND`` or by ``use_backend``; importing this package
-loads neither.
+The environment variable ``MULTIPPO_BACKEND`` or ``use_backend`` chooses the engine; importing this package loads
+neither framework.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _MODULES = {
     if isinstance(statement, ast.ImportFrom)
     for alias in statement.names
 }
-"""The module that each public name is from: the stub, which type checkers read, is the one list of them."""
+"""The module of each public name, read from the stub for type checkers, which is the one list of them."""
 
 _LATER = ("multippo.algorithms", "multippo.envs", "multippo.networks.factories", "multippo.runs")
-"""Imported at first use: gymnasium and the training loop take longer than the rest together."""
+"""Modules imported at first use, since gymnasium and the training loop take longer than the rest together."""
 
 
 def __getattr__(name: str) -> Any:

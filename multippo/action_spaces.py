@@ -1,6 +1,6 @@
-"""Numbers of an action: those that are one of several choices, and those with bounds.
+"""Numbers of an action that are choices, and numbers with bounds.
 
-In each dimension of a Box of integers one of its values is chosen, as in a MultiDiscrete space.
+A dimension of a Box of integers is a choice of one of its values, as in a MultiDiscrete space.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import numpy as np
 from gymnasium import spaces
 
 MOST_CHOICES = 1024
-"""Most values in a dimension of a Box. Each has a logit, so of more hardly any would be tried often enough."""
+"""Most values in a dimension of a Box. Each value has a logit, and of more hardly any would be tried often enough."""
 
 
 def num_choices(space: Any, path: str = "action") -> np.ndarray | None:
-    """Number of choices of each number of an action, of the action's shape; None where it is not a choice.
+    """Number of choices of each number of an action, in the action's shape; None if the numbers are not choices.
 
     Args:
-        space: Of one action. The choices of a Box of integers count from ``space.low``.
-        path: Its name in an error.
+        space: Space of one action. The choices of a Box of integers count from ``space.low``.
+        path: Name of the space in errors.
 
     Raises:
         ValueError: If a dimension of a Box of integers lacks a bound, or has more than ``MOST_CHOICES`` values.
@@ -32,7 +32,7 @@ def num_choices(space: Any, path: str = "action") -> np.ndarray | None:
         return np.full(space.shape, 2)
     if not isinstance(space, spaces.Box) or space.dtype.kind == "f":
         return None
-    # The difference of two 64-bit integers fits into 64 bits without a sign, where it comes out right modulo 2**64.
+    # The difference of two 64-bit integers fits into 64 unsigned bits, in which it is right modulo 2**64.
     width = space.high.astype(np.uint64) - space.low.astype(np.uint64)
     if not space.is_bounded("both"):
         problem = "has a dimension that is not bounded on both sides"
@@ -50,7 +50,7 @@ def num_choices(space: Any, path: str = "action") -> np.ndarray | None:
 def is_bounded(space: spaces.Box) -> np.ndarray:
     """True in each dimension of a Box of floats with both bounds.
 
-    The largest number of the type, or one near it, is how environments also write that there is none.
+    Environments also write the largest number of the type, or one near it, for the lack of a bound.
     """
     limit = float(np.finfo(space.dtype.name).max) / 4
     return (space.low > -limit) & (space.high < limit)

@@ -1,7 +1,7 @@
 """Checks of arguments: sizes, numbers, switches, inputs of layers and names of keywords; and the words for a value.
 
-Every refusal says what was received and what was expected. A class passes its name as ``kind``; a field of a
-configuration, or an argument that has one meaning everywhere, is refused by its own name, with an empty ``kind``.
+Every refusal says what was received and what was expected. A class passes its name as ``kind``; for a field of a
+configuration, or an argument that has one meaning everywhere, ``kind`` is empty.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ELSEWHERE = {
     "vf_coef": "critic_loss_weight",
     "max_grad_norm": "gradient_clipping",
 }
-"""Names of some settings in other libraries."""
+"""Names of settings in other libraries, with ours."""
 
 _NNX_PPO = {
     "obs_size": "observation",
@@ -43,13 +43,13 @@ _NNX_PPO = {
     "n_minibatches": "num_minibatches",
     "max_episode_length": "max_episode_steps",
 }
-"""Names of some arguments in nnx-ppo, taken as well: a program for it needs other imports only."""
+"""Names of arguments in nnx-ppo, with ours. Both are taken, so that a program for nnx-ppo needs other imports only."""
 
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
 
 def describe(value: Any) -> str:
-    """A value in an error's words: its entries, its shape, itself if it is a number or text, or its type."""
+    """Words for a value in an error: its entries, its shape, or its type, with a number or text itself."""
     if isinstance(value, Mapping):
         return f"a dict with the entries {sorted(map(str, value))}"
     if isinstance(value, tuple | list):
@@ -73,17 +73,17 @@ def is_integer(value: Any, least: float = -math.inf) -> TypeGuard[int]:
 
 
 def check_size(kind: str, name: str, size: Any, least: int = 1, otherwise: str = "") -> int:
-    """Returns a size, as an int; a float that is whole will do.
+    """Returns a size as an int; whole floats are allowed.
 
     Args:
-        kind: The class or environment it is for, or "".
-        name: Of the argument.
-        size: What was given.
-        least: Smallest one that is possible.
-        otherwise: What else would be possible, such as ", or None".
+        kind: Name of the class or environment with the argument, or "".
+        name: Name of the argument.
+        size: Value of the argument.
+        least: Least possible size.
+        otherwise: Other possible values for the error, such as ", or None".
 
     Raises:
-        ValueError: If it is not an integer, or below ``least``; the error names the argument.
+        ValueError: If ``size`` is not an integer, or below ``least``; the error names the argument.
     """
     whole = int(size) if isinstance(size, float | np.floating) and float(size).is_integer() else size
     require(is_integer(whole, least), name, size, f"an integer of at least {least}{otherwise}", kind)
@@ -91,11 +91,11 @@ def check_size(kind: str, name: str, size: Any, least: int = 1, otherwise: str =
 
 
 def check_sizes(kind: str, name: str, sizes: Any) -> list[int]:
-    """Returns sizes of layers, one after another.
+    """Returns sizes of layers as a list of ints.
 
     Raises:
-        TypeError: If it is not a list or tuple.
-        ValueError: If one of them is not an integer of at least 1.
+        TypeError: If ``sizes`` is a string or can't be iterated over.
+        ValueError: If a size is not an integer of at least 1.
     """
     if isinstance(sizes, str) or not isinstance(sizes, Iterable):
         argument = f"{kind}({name}={sizes!r})" if kind else f"{name}={sizes!r}"
@@ -114,17 +114,17 @@ def is_number(value: Any) -> bool:
 
 
 def check_number(kind: str, name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf) -> float:
-    """Returns a number, as a float.
+    """Returns a number as a float.
 
     Args:
-        kind: Whose argument it is.
-        name: Of the argument.
-        value: What was given.
-        least: Smallest one that is possible.
-        above: What it has to be larger than.
+        kind: Name of the class with the argument, or "".
+        name: Name of the argument.
+        value: Value of the argument.
+        least: Least possible number.
+        above: Lower bound that is not possible itself.
 
     Raises:
-        ValueError: If it is not a finite number, or out of range; the error names the class and the argument.
+        ValueError: If ``value`` is not a finite number, or out of range; the error names the class and the argument.
     """
     limit = f" of at least {least:g}" if least > -math.inf else f" above {above:g}" if above > -math.inf else ""
     fits = is_number(value) and value >= least and value > above
@@ -133,10 +133,10 @@ def check_number(kind: str, name: str, value: Any, *, least: float = -math.inf, 
 
 
 def check_flag(kind: str, name: str, value: Any) -> bool:
-    """Returns True or False.
+    """Returns a flag as a bool.
 
     Raises:
-        TypeError: If it is anything else, which might be taken for either.
+        TypeError: If ``value`` is anything but True or False, and might be taken for either.
     """
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{kind}({name}={value!r}) is not possible: expected True or False.")
@@ -147,8 +147,8 @@ def check_features(kind: str, x: Any, features: int) -> None:
     """Raises unless the input of a layer is an array with the layer's features on its last axis.
 
     Raises:
-        TypeError: If it is not an array.
-        ValueError: If its last axis has another size.
+        TypeError: If ``x`` is not an array.
+        ValueError: If the last axis has another size.
     """
     if not hasattr(x, "shape"):
         raise TypeError(f"{kind} got {describe(x)}; expected an array with {features} features on the last axis.")
@@ -159,16 +159,16 @@ def check_features(kind: str, x: Any, features: int) -> None:
 
 
 def check_leaves(kind: str, x: Any, names: list[str], lone: str = "an array") -> None:
-    """Raises unless the leaves of an input go by these names.
+    """Raises unless the leaves of an input have the given names.
 
     Args:
-        kind: Name of the taker.
-        x: A tree of arrays.
-        names: As in ``named_leaves``, in any order; the empty one alone for a lone array.
-        lone: What an error calls that.
+        kind: Name of the layer or function that takes the input.
+        x: Tree of arrays.
+        names: Names of the leaves, as in ``named_leaves``, in any order; ``[""]`` for a lone array.
+        lone: Words for a lone array in the error.
 
     Raises:
-        ValueError: If it has other leaves, fewer or more.
+        ValueError: If ``x`` has other leaves, fewer or more.
     """
     received, expected = sorted(name for name, _ in named_leaves(x)), sorted(names)
     if received != expected:
@@ -188,16 +188,16 @@ def unwrapped(function: Any) -> Any:
 
 
 def framework_of(function: Any) -> str | None:
-    """The framework a function belongs to, and so whose arrays it takes: "jax", "numpy", "torch", or None."""
+    """The framework that a function, and the arrays it takes, belongs to: "jax", "numpy", "torch", or None."""
     inner = unwrapped(function)
-    # Of a method of a compiled class the class knows, of a NumPy ufunc or a compiled function its type does.
+    # A method of a compiled class has its module in the class, a NumPy ufunc or a compiled function in its type.
     known = (inner, getattr(inner, "__objclass__", None), type(inner))
     packages = ((getattr(one, "__module__", None) or "").partition(".")[0] for one in known)
     return next((_FRAMEWORKS[package] for package in packages if package in _FRAMEWORKS), None)
 
 
 def is_the_librarys(kind: type) -> bool:
-    """True for a class of this library, bound or not; False for a user's, though it may be derived from one."""
+    """True for a class of this library, bound or not; False for a user's class, derived from one or not."""
     return kind.__module__.partition(".")[0] == "multippo"
 
 
@@ -217,15 +217,15 @@ def did_you_mean(wanted: str, known: Iterable[str]) -> str:
 
 
 def refuse_unknown(taker: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuses the first keyword that is not known.
+    """Raises for the first unknown keyword.
 
     Args:
-        taker: What the error calls the class or function.
-        given: Names that were passed.
-        known: Names that are taken.
+        taker: Name of the class or function.
+        given: Names of the keywords passed.
+        known: Names of the keywords taken.
 
     Raises:
-        TypeError: If there is one.
+        TypeError: If a keyword is unknown; the error has the nearest known one.
     """
     known = list(known)
     for name in given:
@@ -237,7 +237,7 @@ def refuse_unknown(taker: str, given: Iterable[str], known: Iterable[str]) -> No
 def known_keywords(target: _Callable) -> _Callable:
     """A class or function that answers an unknown keyword with the nearest known one, and takes nnx-ppo's names.
 
-    What ``inspect.signature`` and type checkers see of it stays as it is.
+    The signature for ``inspect.signature`` and type checkers stays as it is.
     """
     function: Any = target.__init__ if isinstance(target, type) else target
     parameters = inspect.signature(function).parameters.values()

@@ -1,11 +1,11 @@
-"""Errors that callers catch, and words for others. Mistakes in arguments are plain ``ValueError`` and ``TypeError``.
+"""Errors that callers catch, and words for other errors; mistakes in arguments raise ``ValueError`` or ``TypeError``.
 
 - ``MultippoError``
 
   - ``NonFiniteError``: a NaN or infinity in observations, rewards, losses or gradients
-  - ``DamagedCheckpointError``, a ``ValueError`` too: a checkpoint is not what was saved
+  - ``DamagedCheckpointError``, a ``ValueError`` too: a checkpoint differs from the one that was saved
   - ``UnexpectedFileError``, a ``ValueError`` too: a link, a pipe, a device or too much where a file should be
-  - ``UsageError``: a mistake in what was asked for; exit code 2 of the command line
+  - ``UsageError``: a mistake in a request; exit code 2 of the command line
   - ``RunError``: something outside the program failed, such as a full disk; exit code 1
 
 - ``Terminated``, a ``SystemExit``: SIGTERM, with the last finished iteration saved
@@ -31,8 +31,8 @@ class NonFiniteError(MultippoError):
     """A NaN or an infinity stopped training.
 
     Attributes:
-        leaf: What was not finite, such as ``observation 'camera'``, ``loss``, ``gradient of layers.0.kernel``.
-        training_state: The last good state, from before the iteration it appeared in; None in another process than
+        leaf: Name of the array, such as ``observation 'camera'``, ``loss``, ``gradient of layers.0.kernel``.
+        training_state: The last finite state, from before the iteration of the error; None in another process than
             the one that raised the error.
     """
 
@@ -47,15 +47,15 @@ class NonFiniteError(MultippoError):
 
 
 class DamagedCheckpointError(MultippoError, ValueError):
-    """A file of a checkpoint is not what was saved. An earlier checkpoint may be whole."""
+    """A file of a checkpoint differs from the one that was saved. An earlier checkpoint may be intact."""
 
 
 class UnexpectedFileError(MultippoError, ValueError):
-    """A path that should hold a file to read or to add to holds a link, a pipe, a device or too large a file."""
+    """A link, a pipe, a device or too large a file lies where a file should be read or extended."""
 
 
 class UsageError(MultippoError):
-    """A mistake in what was asked for. The message says what was received, what was expected, and the remedy."""
+    """A mistake in a request. The message says what was received, what was expected, and the remedy."""
 
 
 class RunError(MultippoError):
@@ -63,10 +63,10 @@ class RunError(MultippoError):
 
 
 class Terminated(SystemExit):
-    """SIGTERM came while training. Nobody has to catch it: the process ends with the exit code 143.
+    """The end of a process by SIGTERM while training, with the exit code 143; need not be caught.
 
     Args:
-        message: What was saved, and how to go on.
+        message: Report of the saved state and of the way to continue.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -75,7 +75,7 @@ class Terminated(SystemExit):
 
 
 PLACE = "In the network at "
-"""Beginning of the note that says in which module an error arose."""
+"""Beginning of the note with the module in which an error arose."""
 
 
 def place_of(error: BaseException) -> str | None:
@@ -85,23 +85,24 @@ def place_of(error: BaseException) -> str | None:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's message without line breaks, behind its place in a network, and without its middle if endless."""
+    """An error's message in one line, after its place in a network, and without the middle if very long."""
     place = place_of(error)
     text = (f"{place}: " if place else "") + (" ".join(str(error).split()) or type(error).__name__)
-    # What was received comes first, the remedy last.
+    # The middle is left out, since the received value comes first and the remedy last.
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]} … {text[-_MOST_SHOWN // 2 :]}"
 
 
 @contextlib.contextmanager
 def needing(extra: str, what: str) -> Generator[None]:
-    """Explains a failed import, or a name that is not found, inside a ``with`` block by the packages of an extra.
+    """Explains a failed import, or a missing name, inside a ``with`` block by the packages of an extra.
 
     Args:
-        extra: As in ``pip install 'multippo[brax]'``.
+        extra: Name of the extra, as in ``pip install 'multippo[brax]'``.
         what: Subject of the error.
 
     Raises:
-        ImportError: If a package is missing or too old; it names what is needed, what is installed and the command.
+        ImportError: If a package is missing or too old; the message names needed and installed versions and the
+            command.
     """
     try:
         yield

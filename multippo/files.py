@@ -1,8 +1,8 @@
-"""The one writer and the one reader of files.
+"""Writing and reading of files, and of JSON.
 
 Files and directories appear whole or not at all, whenever the process or the machine stops. Only regular files are
-opened, up to a size, and no link in the place of one is followed: a run's directory may come from anywhere. Links in
-the path that leads to a directory are followed.
+opened, up to a size, and links in their place are not followed, since a run's directory may come from anywhere. Links
+in the path to a directory are followed.
 
 JSON is read strictly, with limits, and checked against types: ``dict[str, float | None]``, or ``Annotated[int,
 Limit(...)]`` for a narrower one.
@@ -27,11 +27,12 @@ from typing import Annotated, Any, BinaryIO, NamedTuple, Union, get_args, get_or
 from multippo.errors import UnexpectedFileError
 
 LIMIT = 2**24
-"""Bytes of settings, descriptions and the like that are read."""
+"""Largest size in bytes of a file of settings, a description and the like."""
 
 _SUFFIX = ".tmp"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
-# Windows has neither flag, nor pipes among its files. Opening a pipe would wait for the process at its other end.
+# The flags keep links closed, and keep the opening of a pipe from waiting for the process at its other end. Windows
+# has neither flag, nor pipes among its files.
 _NO_FOLLOW, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 _DEEPEST = 100
 _INTEGERS = range(-(2**63), 2**64)
@@ -43,13 +44,13 @@ def read_bytes(path: Path, *, limit: int = LIMIT, follow: bool = False) -> bytes
     """The content of a regular file.
 
     Args:
-        path: The file.
-        limit: Bytes at most.
-        follow: True if it may be a link: where a user names the file, not where it lies in a run's directory.
+        path: Path of the file.
+        limit: Largest size in bytes.
+        follow: True if ``path`` may be a link: for a file that a user names, not for one in a run's directory.
 
     Raises:
-        UnexpectedFileError: If it is something else, or larger.
-        OSError: If it is missing or can't be read.
+        UnexpectedFileError: If there is something else than a regular file, or a larger one.
+        OSError: If the file is missing or can't be read.
     """
     with open_to_read(path, follow=follow) as file:
         content = file.read(limit + 1)
@@ -59,7 +60,12 @@ def read_bytes(path: Path, *, limit: int = LIMIT, follow: bool = False) -> bytes
 
 
 def read_text(path: Path, *, limit: int = LIMIT, follow: bool = False, errors: str = "strict") -> str:
-    """The content of a regular file of UTF-8; see ``read_bytes``. ``errors`` is that of ``bytes.decode``."""
+    """The content of a regular file of UTF-8; see ``read_bytes``, and ``bytes.decode`` for ``errors``.
+
+    Raises:
+        UnexpectedFileError: If the file is not UTF-8, or as in ``read_bytes``.
+        OSError: If the file is missing or can't be read.
+    """
     try:
         return read_bytes(path, limit=limit, follow=follow).decode("utf-8", errors)
     except UnicodeDecodeError as error:
@@ -80,13 +86,13 @@ def create(path: Path) -> BinaryIO:
     """A new file, open for writing.
 
     Raises:
-        FileExistsError: If anything is there, a link included.
+        FileExistsError: If anything is at the path, a link included.
     """
     return os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW), "wb")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file; its readers see the old content or the new one. A link in its place is replaced."""
+    """Writes a file, of which readers see the old content or the new one. A link in its place is replaced."""
     new = _temporary(path)
     try:
         with create(new) as file:
@@ -106,7 +112,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replace_directory(path: Path) -> Generator[Path]:
-    """A new directory beside ``path`` to fill, which takes its place once it is complete and on the disk.
+    """A new directory beside ``path`` to fill, which replaces ``path`` once it is complete and on the disk.
 
     On Linux an existing directory is exchanged with the new one in one step; elsewhere it is moved aside first.
     """
@@ -129,7 +135,7 @@ def replace_directory(path: Path) -> Generator[Path]:
 
 
 def remove_directory(path: Path) -> None:
-    """Removes a directory; others see all of it or nothing, whenever the process is killed."""
+    """Removes a directory, of which others see all or nothing, whenever the process is killed."""
     old = _temporary(path)
     path.rename(old)
     _sync(path.parent)
@@ -137,12 +143,12 @@ def remove_directory(path: Path) -> None:
 
 
 def is_leftover(path: Path) -> bool:
-    """Returns True for a name that only unfinished files and directories have."""
+    """True for a name that only unfinished files and directories have."""
     return path.name.startswith(".") and path.name.endswith(_SUFFIX)
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Removes files that a killed process has not finished. Nothing else may be writing there."""
+    """Removes files that a killed process has not finished. No other process may be writing in the directory."""
     for entry in filter(is_leftover, directory.iterdir() if directory.is_dir() else ()):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
@@ -166,7 +172,7 @@ def _open(path: Path, flags: int) -> int:
 
 
 def _make(directory: Path) -> None:
-    """Makes a directory, and those above it, that are still there after a power failure."""
+    """Makes a directory, and those above, so that they outlast a power failure."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     for path in missing:
@@ -174,7 +180,7 @@ def _make(directory: Path) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    """A random name beside ``path``, at which nothing may be."""
+    """A random unused name beside ``path``."""
     return path.parent / f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}"
 
 
@@ -189,7 +195,7 @@ def _sync(path: Path) -> None:
 
 
 def _exchange(new: Path, old: Path) -> None:
-    """Puts ``new`` where ``old`` is, and leaves the old one under the new one's name or removes it."""
+    """Puts ``new`` where ``old`` is, and leaves the old directory under the new one's name or removes it."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
     if rename is not None:
         failed = rename(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE)
@@ -205,8 +211,8 @@ class Limit(NamedTuple):
     """A narrowing of a type, in ``Annotated[TYPE, Limit(...)]``.
 
     Attributes:
-        holds: Returns something true for a value that is within it.
-        words: The type in words, for errors.
+        holds: Function that is true of a value within the limit.
+        words: Type in words, for errors.
     """
 
     holds: Callable[[Any], Any]
@@ -220,12 +226,12 @@ def read_json(path: Path, *, follow: bool = False) -> Any:
     """The value in a file of JSON.
 
     Args:
-        path: The file.
-        follow: True if it may be a link, see ``read_bytes``.
+        path: Path of the file.
+        follow: True if ``path`` may be a link; see ``read_bytes``.
 
     Raises:
-        ValueError: If it is not JSON as ``parse_json`` takes it, not a regular file, or too large.
-        OSError: If it is missing or can't be read.
+        ValueError: If the content is not JSON as ``parse_json`` takes it, or the file not a regular one, or too large.
+        OSError: If the file is missing or can't be read.
     """
     content = read_bytes(path, follow=follow)
     try:
@@ -238,8 +244,8 @@ def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: If it is not JSON, if an object names a key twice, if it is nested more than 100 deep, or if a
-            number is not finite or beyond 64 bits.
+        ValueError: If the text is not JSON, names a key twice in an object, is nested more than 100 deep, or has a
+            number that is not finite or beyond 64 bits.
 
     >>> parse_json('{"a": [1, 2.5, null]}')
     {'a': [1, 2.5, None]}
@@ -260,16 +266,16 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def checked(value: Any, hint: Any, name: str) -> Any:
-    """Returns a value that is of a type.
+    """Returns a value of JSON after a check of its type.
 
     Args:
-        value: From ``parse_json``.
-        hint: A type of JSON's (``int``, ``float``, which has the integers, ``str``, ``bool``, ``None``, ``list[X]``,
+        value: Value from ``parse_json``.
+        hint: Type of JSON (``int``, ``float``, which has the integers, ``str``, ``bool``, ``None``, ``list[X]``,
             ``dict[str, X]``), ``Any``, a union, or one with a ``Limit``. A truth value is not a number.
-        name: Its name in the error.
+        name: Name of the value in errors.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If ``value`` is not of the type.
 
     >>> checked({"a": 1, "b": None}, dict[str, float | None], "line")
     {'a': 1, 'b': None}
@@ -298,7 +304,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _held(node: Any) -> Iterable[Any]:
-    """Entries of a node of a tree; a number beyond 64 bits or not finite is refused."""
+    """Entries of a node of a JSON tree; raises a ValueError for a number beyond 64 bits or not finite."""
     if isinstance(node, dict | list):
         return node.values() if isinstance(node, dict) else node
     if isinstance(node, float) and not math.isfinite(node):

@@ -1,8 +1,8 @@
-"""The names of ``flax.nnx`` that networks are written with, for either engine.
+"""The names of ``flax.nnx`` that networks are written with, for every engine.
 
-A program for nnx-ppo that begins with ``from flax import nnx`` begins with ``from multippo import nnx`` here, and the
-rest of what it says about its network stays: ``nnx.Rngs(0)``, ``nnx.Param``, ``nnx.List``, ``nnx.swish``. It is not
-a copy of flax, whose other names work on JAX.
+A program for nnx-ppo needs ``from multippo import nnx`` in place of ``from flax import nnx``, and the rest of its
+network stays: ``nnx.Rngs(0)``, ``nnx.Param``, ``nnx.List``, ``nnx.swish``. The module is not a copy of flax, whose
+other names work on JAX.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multippo.random import Rngs as Rngs
 
 
 class _Activation(str):
-    """An activation's name that can be called as well: with an array of the active engine."""
+    """An activation's name that can also be called with an array of the active engine."""
 
     def __call__(self, x: Any) -> Any:
         return active_engine().activation(str(self))(x)
@@ -39,7 +39,7 @@ Dict = dict
 
 
 class initializers:  # noqa: N801 - a name of flax's
-    """``nnx.initializers``, as far as ``multippo.networks.initializers`` has them."""
+    """The part of ``nnx.initializers`` that ``multippo.networks.initializers`` has."""
 
     zeros = staticmethod(_initializers.zeros())
     lecun_normal = staticmethod(_initializers.lecun_normal)

@@ -1,8 +1,8 @@
-"""Compiled functions, kept for equal work: of two equal runs in one process the second compiles nothing.
+"""Compiled functions, kept so that the second of two equal runs in one process compiles nothing.
 
 A compiled method depends on its object: on a network's structure, on settings, on an environment. Objects that agree
-in all of that share what one of them has compiled. An object is handed over in every call and looked up while a method
-of it is compiled, so that the table keeps no environment, network or teacher alive.
+in all of these share their programmes. An object is handed over in every call and looked up while a method of it is
+compiled, so that the table keeps no environment, network or teacher alive.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Set
 from typing import Any
 
 _MOST = 32
-"""Programmes kept; a run with evaluations in a functional environment has four, of trainer, player and environments."""
+"""Number of entries kept; a run with evaluations in a functional environment has four."""
 
 _kept: collections.OrderedDict[Hashable, Programmes] = collections.OrderedDict()
 _lock = threading.Lock()
@@ -25,7 +25,7 @@ class Programmes:
     """Compiled methods of objects that are alike.
 
     Attributes:
-        notes: Facts that one object learnt while it was traced, for the others.
+        notes: Facts from the trace of one object, for the others.
     """
 
     def __init__(self) -> None:
@@ -39,13 +39,13 @@ class Programmes:
         jit: Callable[..., Any] | None = None,
         kernel: Callable[..., Any] | None = None,
     ) -> Callable[..., Any]:
-        """``method`` bound to ``owner`` and compiled, at the first call of any of its like.
+        """``method`` bound to ``owner``, and compiled at the first call for any object alike.
 
         Args:
             owner: First argument of ``method``.
-            method: A function of the class.
-            jit: Compiles a function of arrays, such as ``Engine.jit``.
-            kernel: Compiles a function of an object and arrays, such as ``Engine.kernel``.
+            method: Function of the class.
+            jit: Compiler of a function of arrays, such as ``Engine.jit``.
+            kernel: Compiler of a function of an object and arrays, such as ``Engine.kernel``.
         """
         if method not in self._compiled:
             function = method if kernel is None else kernel(method)
@@ -54,8 +54,8 @@ class Programmes:
 
 
 def _finding_its_owner(method: Callable[..., Any], jit: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of an owner and arrays, of which only the arrays are arguments of what ``jit`` compiles."""
-    # Of the calls at work, in all threads; while one is traced, any of its like serves.
+    """A function of an owner and arrays, of which ``jit`` compiles a function of the arrays alone."""
+    # Owners of the calls at work, in all threads; while a call is traced, any of them serves.
     owners: list[Any] = []
 
     def traced(*args: Any) -> Any:
@@ -76,7 +76,7 @@ def _finding_its_owner(method: Callable[..., Any], jit: Callable[..., Any]) -> C
 
 
 def programmes_of(*key: Any) -> Programmes:
-    """The programmes kept under a key, or new ones in the place of those that were used longest ago."""
+    """The programmes kept under a key, or new ones in place of those used longest ago."""
     with _lock:
         found = _kept.pop(key, None) or Programmes()
         _kept[key] = found
@@ -86,13 +86,13 @@ def programmes_of(*key: Any) -> Programmes:
 
 
 def clear_programmes() -> None:
-    """Forgets all programmes, as after code that they were compiled from has been replaced."""
+    """Forgets all programmes, as after a change of the code that they were compiled from."""
     with _lock:
         _kept.clear()
 
 
 class _Identity(weakref.ref[Any]):
-    """Equals another of the same object, while that lives."""
+    """A weak reference that equals another one to the same object, while the object lives."""
 
     __slots__ = ("_hash",)
 
@@ -109,7 +109,7 @@ class _Identity(weakref.ref[Any]):
 
 
 def identity(value: Any) -> Hashable:
-    """A key that no other object equals, and that does not keep this one."""
+    """A key that belongs to one object alone, and does not keep the object alive."""
     try:
         return _Identity(value)
     except TypeError:  # some classes have no weak references
@@ -120,8 +120,8 @@ def frozen(value: Any, other: Callable[[Any], Hashable]) -> Hashable:
     """A key of a value's content.
 
     Args:
-        value: Numbers, text, classes, containers of them, and other things.
-        other: Makes the key of anything else, such as an array.
+        value: Numbers, text, classes, containers of them, and other objects.
+        other: Function that makes the key of any other object, such as an array.
     """
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | type):
         return type(value), value

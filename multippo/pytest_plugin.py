@@ -1,7 +1,7 @@
 """A pytest plugin: the options of the conformance suite, and its table at the end of a run.
 
-It is installed under the entry point group ``pytest11``, because pytest reads no ``conftest.py`` of a package named by
-``--pyargs`` before it parses the command line. It loads nothing that a run of other tests does not need.
+The plugin is installed under the entry point group ``pytest11``, because pytest reads no ``conftest.py`` of a package
+named by ``--pyargs`` before it parses the command line. Runs of other tests load nothing more than this file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_configure(config: Any) -> None:
-    """Makes known the mark that says to pytest-xdist, if it is there, which checks belong together."""
+    """Registers the mark by which pytest-xdist, if installed, keeps checks together."""
     config.addinivalue_line("markers", "xdist_group(name): tests that pytest-xdist gives to one process")
 
 
@@ -51,7 +51,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def _suite(name: str) -> Any:
-    """A module of the suite; in a checkout it is known by another name."""
+    """A module of the suite, which has another name in a checkout."""
     for package in ("multippo.conformance", "conformance"):
         try:
             return importlib.import_module(f"{package}.{name}")

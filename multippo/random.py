@@ -6,8 +6,8 @@ distributions are ours, since frameworks differ in theirs: a normal is Box-Mulle
 formula serves every engine, and float32 and float64 draws from one key are the same number up to rounding.
 
 A key is an array of two 32-bit words on its last axis, shape ``[..., 2]``. Every function takes keys with leading axes:
-``normal(keys, (3,))`` with keys of ``[B, 2]`` returns ``[B, 3]``, row by row what each key alone would give. On JAX
-they take typed keys (``jax.random.key``) of threefry too; what they return are words.
+``normal(keys, (3,))`` with keys of ``[B, 2]`` returns ``[B, 3]``, each row drawn from its own key. On JAX the functions
+take typed keys (``jax.random.key``) of threefry too, and return words.
 
 The functions of this module work on keys of any engine. Inside a module use ``self.random``, which is bound to the
 module's engine. ``Rngs`` is the source of keys for constructors.
@@ -30,11 +30,11 @@ class Random:
 
     Args:
         xp: Array namespace.
-        word_dtype: An unsigned 32-bit type that wraps around, or a signed 64-bit type, of which the low half is used.
-        asarray: Makes an array on the right device from a NumPy array.
-        default_float: Callable that returns the floating-point type of draws without a ``dtype``.
-        wrap: Decorates the generator's hundred operations, such as with a compiler for those who call it eagerly.
-        words_of: Makes the words of a key of the framework's own kind; None where there is no such kind.
+        word_dtype: Unsigned 32-bit type that wraps around, or a signed 64-bit type, of which the low half is used.
+        asarray: Function that makes an array on the right device from a NumPy array.
+        default_float: Function that returns the floating-point type of draws without a ``dtype``.
+        wrap: Decorator of the generator's hundred operations, such as a compiler for eager calls.
+        words_of: Function that makes the words of a key of the framework's own kind, or None.
     """
 
     def __init__(
@@ -56,23 +56,27 @@ class Random:
         self._threefry = wrap(self._rounds) if wrap else self._rounds
 
     def key(self, seed: int) -> Any:
-        """The key ``[2]`` of a seed in [0, 2**64)."""
+        """The key ``[2]`` of a seed.
+
+        Raises:
+            ValueError: If the seed is not in [0, 2**64).
+        """
         if not 0 <= int(seed) < 2**64:
             raise ValueError(f"seed={seed!r} is not possible: expected an integer in [0, 2**64).")
         return self.wrap_key(np.asarray([int(seed) >> 32, int(seed) & _MASK], np.uint32))
 
     def wrap_key(self, words: Any) -> Any:
-        """A key given as NumPy words, as this engine's array."""
+        """A key from NumPy words, as the engine's array."""
         return self._asarray(np.asarray(words).astype(np.uint32 if self._wraps else np.int64))
 
     def words_to(self, size: int, key: Any) -> Any:
-        """The words 0 to size - 1, where ``key`` lies; made by the namespace itself, so that compilers can trace it."""
+        """The words 0 to size - 1 on the device of ``key``, made by the namespace so that compilers can trace it."""
         if self._wraps:
             return self._xp.arange(size, dtype=self._word_dtype)
         return self._xp.arange(size, dtype=self._word_dtype, device=key.device)
 
     def split(self, key: Any, num: int = 2) -> Any:
-        """``num`` keys from each key: ``[..., 2]`` to ``[..., num, 2]``."""
+        """New keys, ``num`` from each key: ``[..., 2]`` to ``[..., num, 2]``."""
         return self._xp.stack(self._blocks(key, (num,)), axis=-1)
 
     def fold_in(self, key: Any, data: Any) -> Any:
@@ -91,14 +95,14 @@ class Random:
         return self._xp.stack((word0, word1), axis=-1)
 
     def bits(self, key: Any, shape: tuple[int, ...] = ()) -> Any:
-        """32 random bits for each element, in the engine's word type."""
+        """Words of 32 random bits, one for each element, in the engine's word type."""
         word0, word1 = self._blocks(key, shape)
         return word0 ^ word1
 
     def uniform(
         self, key: Any, shape: tuple[int, ...] = (), minval: float = 0.0, maxval: float = 1.0, dtype: Any = None
     ) -> Any:
-        """Uniform in [0, 1), scaled to [minval, maxval), where rounding may reach ``maxval``."""
+        """Uniform numbers in [0, 1), scaled to [minval, maxval), where rounding may reach ``maxval``."""
         dtype = dtype or self._default_float()
         word0, word1 = self._blocks(key, shape)
         if "64" in str(dtype):
@@ -109,7 +113,7 @@ class Random:
         return unit if (minval, maxval) == (0.0, 1.0) else unit * (maxval - minval) + minval
 
     def normal(self, key: Any, shape: tuple[int, ...] = (), dtype: Any = None) -> Any:
-        """Standard normal (Box and Muller, 1958), with tails to 6.8 standard deviations."""
+        """Standard normal numbers (Box and Muller, 1958), with tails to 6.8 standard deviations."""
         dtype = dtype or self._default_float()
         xp = self._xp
         word0, word1 = self._blocks(key, shape)
@@ -118,16 +122,20 @@ class Random:
         return radius * xp.cos(self._float(word1, dtype) * (2.0 * math.pi * 2.0**-32))
 
     def gumbel(self, key: Any, shape: tuple[int, ...] = (), dtype: Any = None) -> Any:
-        """Standard Gumbel, -log(-log(u)); the largest of logits plus Gumbel noise is a categorical sample."""
+        """Standard Gumbel noise, -log(-log(u)); the largest of logits plus Gumbel noise is a categorical sample."""
         dtype = dtype or self._default_float()
         xp = self._xp
         word0, _ = self._blocks(key, shape)
-        # Symmetric 24-bit midpoints: neither 0 nor 1 in float32, where a full word plus a half would round up to 1.
+        # Symmetric midpoints of 23 bits are neither 0 nor 1 in float32, where a full word plus a half would become 1.
         unit = (self._float(word0 >> self._word(9), dtype) + 0.5) * 2.0**-23
         return -xp.log(-xp.log(unit))
 
     def randint(self, key: Any, shape: tuple[int, ...], minval: int, maxval: int) -> Any:
-        """Integers in [minval, maxval): words modulo the range, in the engine's word type, or a signed one below 0."""
+        """Integers in [minval, maxval): words modulo the range, in the engine's word type, or a signed one below 0.
+
+        Raises:
+            ValueError: If the range is empty, or of 2**32 numbers or more.
+        """
         if not 0 < maxval - minval < 2**32:
             raise ValueError(f"randint of [{minval}, {maxval}) is not possible; expected 0 < maxval - minval < 2**32.")
         drawn = self.bits(key, shape) % self._word(maxval - minval)
@@ -176,7 +184,7 @@ class Random:
 
 # NumPy warns where a scalar word wraps around, which is the point.
 host = Random(np, np.dtype(np.uint32), np.asarray, lambda: np.dtype(np.float64), np.errstate(over="ignore"))
-"""The functions on NumPy arrays: initial weights are drawn with these, so that they are equal on every engine."""
+"""The functions on NumPy arrays, by which initial weights are drawn, equal on every engine."""
 
 
 def _of(key: Any) -> Random:
@@ -189,49 +197,57 @@ def _of(key: Any) -> Random:
 
 
 def key(seed: int) -> Any:
-    """The key of a seed, on the active engine."""
+    """The key ``[2]`` of a seed in [0, 2**64), on the active engine.
+
+    Raises:
+        ValueError: If the seed is out of range.
+    """
     from multippo.backends.registry import active_engine
 
     return active_engine().random.key(seed)
 
 
 def split(key: Any, num: int = 2) -> Any:
-    """``num`` keys from each key: ``[..., 2]`` to ``[..., num, 2]``."""
+    """New keys, ``num`` from each key: ``[..., 2]`` to ``[..., num, 2]``."""
     return _of(key).split(key, num)
 
 
 def fold_in(key: Any, data: Any) -> Any:
-    """A new key for each number in ``data``."""
+    """A new key for each number in ``data`` (integers in [0, 2**32)), which broadcasts against the key's axes."""
     return _of(key).fold_in(key, data)
 
 
 def bits(key: Any, shape: tuple[int, ...] = ()) -> Any:
-    """32 random bits for each element."""
+    """Words of 32 random bits, one for each element."""
     return _of(key).bits(key, shape)
 
 
 def uniform(key: Any, shape: tuple[int, ...] = (), minval: float = 0.0, maxval: float = 1.0, dtype: Any = None) -> Any:
-    """Uniform in [minval, maxval)."""
+    """Uniform numbers in [minval, maxval)."""
     return _of(key).uniform(key, shape, minval, maxval, dtype)
 
 
 def normal(key: Any, shape: tuple[int, ...] = (), dtype: Any = None) -> Any:
-    """Standard normal."""
+    """Standard normal numbers."""
     return _of(key).normal(key, shape, dtype)
 
 
 def gumbel(key: Any, shape: tuple[int, ...] = (), dtype: Any = None) -> Any:
-    """Standard Gumbel."""
+    """Standard Gumbel noise."""
     return _of(key).gumbel(key, shape, dtype)
 
 
 def randint(key: Any, shape: tuple[int, ...], minval: int, maxval: int) -> Any:
-    """Integers in [minval, maxval)."""
+    """Integers in [minval, maxval).
+
+    Raises:
+        ValueError: If the range is empty, or of 2**32 numbers or more.
+    """
     return _of(key).randint(key, shape, minval, maxval)
 
 
 def permutation(key: Any, n: int) -> Any:
-    """The numbers 0 to n - 1 in random order."""
+    """The numbers 0 to n - 1 in random order, for each key: ``[..., n]``."""
     return _of(key).permutation(key, n)
 
 
@@ -240,6 +256,10 @@ class Rngs:
 
     Args:
         seed: Integer in [0, 2**64).
+
+    Raises:
+        TypeError: If ``seed`` is not an integer.
+        ValueError: If ``seed`` is out of range.
 
     Example:
         >>> rngs = Rngs(0)

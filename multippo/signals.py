@@ -1,4 +1,4 @@
-"""Signals that ask a process to end: training finishes its iteration and saves it, and a process ends in time."""
+"""Handling of signals that end a process: training finishes its iteration and saves it, and a process ends in time."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _rescues: list[Callable[[], object]] = []
 
 
 def save_what_is_finished() -> None:
-    """Saves the last finished iteration of the innermost training, for a process that has to end in its midst."""
+    """Saves the last finished iteration of the innermost training, for a process that has to end at once."""
     if _rescues:
         _rescues[-1]()
 
 
 def _raise_terminated(*_: object) -> None:
-    """A handler of SIGTERM that raises ``Terminated``, as Python's own one of SIGINT raises KeyboardInterrupt."""
+    """Handles SIGTERM by raising ``Terminated``, as Python's own handler of SIGINT raises KeyboardInterrupt."""
     raise Terminated
 
 
@@ -38,17 +38,17 @@ _DEFAULTS = {signal.SIGINT: (signal.default_int_handler,), signal.SIGTERM: (sign
 
 
 class DeferredInterrupt:
-    """Defers the first SIGINT or SIGTERM while it is entered, so that no update is left half done.
+    """Defers the first SIGINT or SIGTERM inside a ``with`` block, so that no update is left half done.
 
-    Work inside ``abandonable`` changes nothing that is kept. It is given up, by a KeyboardInterrupt (by ``Terminated``
-    for SIGTERM), at the second signal or some seconds after the first: an environment may be slow. Elsewhere a second
-    signal raises at once.
+    Work inside ``abandonable`` changes nothing that is kept, and is given up, by a KeyboardInterrupt (by ``Terminated``
+    for SIGTERM), at the second signal or some seconds after the first, since an environment may be slow. Elsewhere a
+    second signal raises at once.
 
-    A signal that the caller handles is left to the caller. Outside the main thread, where Python can't handle
-    signals, none is noted.
+    A signal that the caller handles is left to the caller. Signals are deferred in the main thread alone, since Python
+    can't handle them in others.
 
     Args:
-        rescue: Saves what is finished, from any thread; see ``save_what_is_finished``.
+        rescue: Function that saves all finished work, from any thread; see ``save_what_is_finished``.
     """
 
     def __init__(self, rescue: Callable[[], object] = str) -> None:
@@ -91,7 +91,7 @@ class DeferredInterrupt:
             self._abandonable = False
 
     def raise_if_requested(self) -> None:
-        """Raises the KeyboardInterrupt, or for SIGTERM the ``Terminated``, that was held back."""
+        """Raises the deferred KeyboardInterrupt, or for SIGTERM the ``Terminated``, if there is one."""
         if self.requested:
             raise Terminated if self._signal == signal.SIGTERM else KeyboardInterrupt
 
@@ -99,7 +99,7 @@ class DeferredInterrupt:
         self.raise_if_requested()
         self._signal = signum
         _LOG.warning("%s: finishing this iteration first. Once more stops at once.", _WORDS[signum].capitalize())
-        # Where the system has such a timer and the program does not use it.
+        # Windows has no such timer, and the program may use the only one.
         if hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
             self._handle(signal.SIGALRM, self._expire)
             self._undoing.callback(signal.setitimer, signal.ITIMER_REAL, 0.0)
@@ -115,20 +115,21 @@ class DeferredInterrupt:
 
 
 class Deadline:
-    """Ends the process some seconds after a SIGINT or SIGTERM while it is entered, unless it ends by itself.
+    """Ends the process some seconds after a SIGINT or SIGTERM inside a ``with`` block, unless it ends by itself.
 
-    Python calls a signal's handler between two bytecodes of the main thread. One that compiles a large programme, or
-    waits in an environment's native code, comes to none for a minute or more; a thread of its own hears of the signal
-    all the same, by ``signal.set_wakeup_fd``.
+    Python calls a signal's handler between two bytecodes of the main thread. A main thread that compiles a large
+    programme, or waits in an environment's native code, comes to none for a minute or more; another thread learns of
+    the signal all the same, by ``signal.set_wakeup_fd``.
 
-    Only for a process that is all ours, such as the command line's: whatever else it was doing is lost.
+    Only a process that is all ours, such as the command line's, may be ended so: all its other work is lost.
 
-    It is needed from the first import on: JAX calls Python from the garbage collector, where the KeyboardInterrupt of
-    Python's own handler is printed and forgotten. SIGTERM raises ``Terminated`` meanwhile where nobody handles it, as
-    Ctrl-C raises KeyboardInterrupt; training defers both.
+    The command line enters the block at its first import, since JAX calls Python from the garbage collector, where the
+    KeyboardInterrupt of Python's own handler is printed and forgotten. Without another handler SIGTERM raises
+    ``Terminated`` inside the block, as Ctrl-C raises KeyboardInterrupt; training defers both.
 
     Attributes:
-        last_words: Called in the other thread before the end; saves what there is and returns what to say.
+        last_words: Function called in the other thread before the end, which saves all finished work and returns the
+            last message.
     """
 
     def __init__(self) -> None:
@@ -142,7 +143,7 @@ class Deadline:
             written.setblocking(False)
             thread = threading.Thread(target=self._listen, args=[listening], name="deadline", daemon=True)
             thread.start()
-            # One that is still on its way when Python ends is ended in its midst, and with it, by C++, the process.
+            # Python stops a thread that still runs at its end, and C++ then aborts the process.
             self._undoing.callback(thread.join)
             self._undoing.callback(written.close)  # which ends the thread
             previous = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)

@@ -1,7 +1,7 @@
 """Trees of arrays: one vocabulary for every engine, over optree.
 
-Dicts are walked in sorted key order, None is an empty subtree, tuples and NamedTuples are nodes; the same conventions
-as JAX's own trees, so a structure means the same to both.
+Dicts are walked in sorted key order, None is an empty subtree, tuples and NamedTuples are nodes: the conventions of
+JAX's own trees, so that a structure means the same to both.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """The leaves, in order."""
+    """The leaves of a tree, in order."""
     return optree.tree_leaves(tree)
 
 
 def tree_structure(tree: Any) -> Any:
-    """The structure alone; comparable."""
+    """The structure of a tree, which can be compared."""
     return optree.tree_structure(tree)
 
 
 def tree_sum(tree: Any) -> Any:
-    """The sum of all leaves, in order, without a zero in front."""
+    """The sum of all leaves of a tree, in order, without a zero in front."""
     first, *rest = optree.tree_leaves(tree)
     return sum(rest, first)
 
 
 def named_leaves(tree: Any) -> list[tuple[str, Any]]:
-    """Leaves with their paths, such as ``("camera.left", array)``; the path of a lone array is empty."""
+    """The leaves of a tree with their paths, such as ``("camera.left", array)``; the path of a lone array is empty."""
     paths, leaves, _ = optree.tree_flatten_with_path(tree)
     return [(".".join(str(part) for part in path), leaf) for path, leaf in zip(paths, leaves, strict=True)]
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """``tree_map`` of one tree, with a fast path for a lone array."""
+    """Applies ``function`` to every leaf of one tree, with a fast path for a lone array."""
     return function(tree) if hasattr(tree, "shape") else optree.tree_map(function, tree)
 
 
 def map_named(function: Callable[[str, Any], Any], tree: Any) -> Any:
-    """``tree_map`` of one tree by a function of a leaf's path, as in ``named_leaves``, and the leaf."""
+    """Applies ``function`` to the path, as in ``named_leaves``, and the array of every leaf of one tree."""
     if hasattr(tree, "shape"):
         return function("", tree)
     names = iter(name for name, _ in named_leaves(tree))
@@ -53,7 +53,11 @@ def map_named(function: Callable[[str, Any], Any], tree: Any) -> Any:
 
 
 def canonical_leaves(tree: Any) -> list[Any]:
-    """The leaves in an order that does not depend on that of insertion: sorted keys, for every kind of dict."""
+    """The leaves of a tree by sorted keys, whatever the order of insertion, for every kind of dict.
+
+    Raises:
+        TypeError: If the keys of a dict have no common order.
+    """
     if isinstance(tree, Mapping):
         try:
             keys = sorted(tree)
@@ -66,13 +70,13 @@ def canonical_leaves(tree: Any) -> list[Any]:
 
 
 def select(xp: Any, condition: Any, if_true: Any, if_false: Any) -> Any:
-    """Row by row of the batch: ``if_true`` where ``condition`` holds, else ``if_false``.
+    """Selects row by row of the batch ``if_true`` where ``condition`` holds, else ``if_false``.
 
     Args:
         xp: Array namespace.
         condition: ``[B]`` (or ``[T, B]``) bool.
         if_true: Tree of arrays that lead with the axes of ``condition``.
-        if_false: Like ``if_true``.
+        if_false: Tree like ``if_true``.
     """
 
     def pick(a: Any, b: Any) -> Any:
