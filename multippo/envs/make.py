@@ -55,8 +55,8 @@ def make_env(
         num_envs: Number of environments, stepped side by side; by default 1, or as many as ``env`` has.
         reward_scale: Factor of the rewards; see ``wrappers.ScaleReward``.
         observation_keys: Keys of a Dict observation that are shown, all by default; see ``wrappers.FilterObservation``.
-        **kwargs: For gymnasium names and functions ``vectorization`` (``"auto"``, ``"native"``, ``"sync"`` or
-            ``"async"``), ``max_episode_steps`` (None for a name: no limit at all), ``action_repeat``, and for names
+        **kwargs: Arguments for gymnasium names and functions: ``vectorization`` (``"auto"``, ``"native"``, ``"sync"``
+            or ``"async"``), ``max_episode_steps`` (None for a name: no limit at all), ``action_repeat``, and for names
             ``wrappers`` and the arguments of the environment's constructor. For brax names the arguments of
             ``make_brax`` (``backend``, ``episode_length``, ``action_repeat``, …), for playground names those of
             ``make_playground``. For objects the arguments of ``GymnasiumEnv`` or ``FunctionalEnv``, and for vector
@@ -82,7 +82,7 @@ def make_env(
 
 
 def _explain_unknown(error: TypeError, env: Any, kwargs: Mapping[str, Any]) -> None:
-    """Raises a TypeError with the nearest argument, if the error is of one that no function on the way takes."""
+    """Raises a TypeError with the nearest argument, if ``error`` is of an argument that no function takes."""
     found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
     if found is None or found[1] not in kwargs:
         return

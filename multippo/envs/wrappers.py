@@ -114,8 +114,8 @@ class ScaleReward(EnvWrapper):
 class FilterObservation(EnvWrapper):
     """Shows some keys of a Dict observation and hides the others.
 
-    It wraps functional environments and those of the user's own classes. Hidden entries of a gymnasium environment may
-    be of spaces that are not supported, so ``make_env`` takes them away before anything reads them.
+    The wrapper is for functional environments and those of the user's own classes. Hidden entries of a gymnasium
+    environment may be of spaces that are not supported, so ``make_env`` takes them away before anything reads them.
 
     Args:
         env: The environment.
@@ -222,7 +222,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         self._repeats = check_size("", "action_repeat", repeats)
 
     def step(self, action: Any) -> Any:
-        """As ``gymnasium.Env.step``."""
+        """See ``gymnasium.Env.step``."""
         total: Any = 0.0
         obs, terminated, truncated = None, False, False
         infos: dict[str, Any] = {}

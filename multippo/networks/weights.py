@@ -19,7 +19,7 @@ from multippo.arguments import did_you_mean
 from multippo.networks.core.error_paths import refuse_other_module
 
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "biuf", "c": "biufc"}
-"""For each kind of the network's own arrays (NumPy's letters), the kinds that may be written into it."""
+"""Kinds of numbers (NumPy's letters) that may be written, by the kind of the network's own array."""
 
 
 def to_portable(module: Any) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""brax environments: made by name, or handed over by the user with brax's wrappers around them."""
+"""brax environments, made by name, or passed by the user with brax's wrappers around them."""
 
 from __future__ import annotations
 

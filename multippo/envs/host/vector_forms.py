@@ -191,11 +191,11 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._observations = Observations(env.observation_space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """As ``gymnasium.Env.reset``."""
+        """See ``gymnasium.Env.reset``."""
         return self._checked(split_reset, self.env.reset, seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        """As ``gymnasium.Env.step``."""
+        """See ``gymnasium.Env.step``."""
         obs, reward, terminated, truncated, info = self._checked(split_step, self.env.step, action)
         if terminated or truncated:
             obs = copy.deepcopy(obs)

@@ -76,12 +76,12 @@ class WatchedVectorEnv(AsyncVectorEnv):
         self._is_starting = False
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """As ``AsyncVectorEnv.reset``."""
+        """See ``AsyncVectorEnv.reset``."""
         with self.naming_the_dead("reset"):
             return super().reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> Any:
-        """As ``AsyncVectorEnv.step``."""
+        """See ``AsyncVectorEnv.step``."""
         with self.naming_the_dead("step"):
             return super().step(actions)
 

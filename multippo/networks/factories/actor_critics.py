@@ -51,7 +51,7 @@ def make_mlp_layers(
         last_kernel_init: Initialiser of the last kernel; like the others by default.
 
     Raises:
-        ValueError: If there are less than two sizes, one is not an integer of at least 1, or the activation is unknown.
+        ValueError: If there are fewer than two sizes, one is not an integer of at least 1, or the activation unknown.
         TypeError: If an argument is of the wrong kind.
     """
     sizes = check_sizes("make_mlp", "sizes", sizes)
