@@ -8,6 +8,7 @@ step (``[B, ...]``) and on many (``[T, B, ...]``), so it touches trailing axes o
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -188,8 +189,9 @@ class Container(Parent):
     @property
     def children_by_key(self) -> dict[Any, StatefulModule]:
         """The children in order."""
-        held = None if self.attribute is None else getattr(self, self.attribute)
-        return {key: getattr(self, key) if held is None else held[key] for key in self.keys}
+        own = functools.partial(getattr, self)
+        held = own if self.attribute is None else own(self.attribute).__getitem__
+        return dict(zip(self.keys, map(held, self.keys), strict=True))  # no call for each child, in every step
 
     @abc.abstractmethod
     def _route(self, children: Pass, x: Any) -> Any:

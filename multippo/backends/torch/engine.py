@@ -238,6 +238,8 @@ class TorchEngine(NativeLayers):
         return torch.zeros(shape, dtype=self.float_dtype, device=self.device)
 
     def stop_gradient(self, tree: Any) -> Any:
+        if isinstance(tree, torch.Tensor):
+            return tree.detach()
         return map_leaves(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, tree)
 
     def tree_map(self, function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
