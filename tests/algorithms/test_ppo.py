@@ -55,6 +55,29 @@ def test_a_run_that_has_nothing_left_to_do_says_so(torch_engine, caplog):
     assert (again.result.total_steps, again.logs) == (16, [])
 
 
+def test_what_has_no_effect_is_named(torch_engine, caplog):
+    sizes = {"ppo": mp.PPOConfig(**training.DEFAULTS, total_steps=8), "checkpoint_every_steps": 8}
+    mp.train_ppo(make_env("host"), goal_net(), mp.TrainConfig(**sizes, log_every_steps=16), eval_env=make_env("host"))
+    said = [record.getMessage().partition(" has no effect")[0] for record in caplog.records]
+    assert said == ["checkpoint_every_steps=8", "eval_env", "log_every_steps=16"]
+    caplog.clear()
+    config = mp.TrainConfig(**sizes, checkpoint_at_evals=True, eval=mp.EvalConfig(num_episodes=1))
+    keep = lambda state, step: None  # noqa: E731
+    mp.train_ppo(make_env("host"), goal_net(), config, eval_env=make_env("host"), checkpoint_fn=keep)
+    assert not caplog.records
+
+
+def test_another_seed_does_not_change_a_run_that_goes_on(torch_engine, caplog):
+    network = goal_net()
+    first = go(make_env("host"), network, iterations=1, config={"seed": 3})
+    caplog.clear()
+    go(make_env("host"), network, iterations=2, config={"seed": 3}, initial_state=first.state)
+    go(make_env("host"), network, iterations=2, initial_state=first.state)  # the default says nothing
+    assert not caplog.records
+    go(make_env("host"), network, iterations=2, config={"seed": 4}, initial_state=first.state)
+    assert caplog.records[0].getMessage().startswith("seed=4 has no effect on a run that goes on")
+
+
 # -- what is logged
 
 

@@ -103,3 +103,12 @@ def test_a_failing_checkpoint_function_is_asked_once_and_told_of_beside_the_reas
     with pytest.raises(OSError, match="the simulator is gone") as caught:
         mp.train_ppo(Breaking(3, "truncated", num_envs=4), table_net(), mp.TrainConfig(ppo=ppo), checkpoint_fn=full)
     assert caught.value.__notes__ == ["The state after 32 steps could not be saved: OSError('disk full')."]
+
+
+def test_what_can_not_be_called_is_refused_before_the_first_step(torch_engine: Any):
+    env = Breaking(3, "truncated", num_envs=4)
+    with pytest.raises(TypeError, match=r"log_fn takes \(a, b, c\); expected a function of the metrics, or"):
+        mp.train_ppo(env, table_net(), log_fn=lambda a, b, c: None)
+    with pytest.raises(TypeError, match=r"checkpoint_fn='runs/a' is not possible: expected a function of the training"):
+        mp.train_ppo(env, table_net(), checkpoint_fn="runs/a")
+    assert env.steps == 0

@@ -10,8 +10,8 @@ from multippo.networks.recording import Lesson
 from multippo.networks.samplers.distributions import Categorical
 
 
-def lesson(value: int) -> Lesson:
-    return Lesson(np.full((4,), value), {"CategoricalSampler": Categorical(np.full((4, 2), -0.5))})
+def lesson(value: int, options: int = 2, sampler: str = "CategoricalSampler") -> Lesson:
+    return Lesson(np.full((4,), value), {sampler: Categorical(np.full((4, options), -0.5))})
 
 
 def plain(tree: Any) -> Any:
@@ -21,6 +21,13 @@ def plain(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: plain(value) for key, value in tree.items()}
     return [plain(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def test_one_sampler_each_is_a_pair_wherever_they_are():
+    taught, features = lesson(1), np.ones((4, 3))
+    teacher, student = [None, {"action": [None, None, taught], "value": None}], {"a": features, "b": [lesson(0)]}
+    got = plan_route(teacher, student, "kl")(teacher, plain(student))
+    assert got["b"][0] is taught and got["a"] is features
 
 
 def test_several_are_paired_by_path_then_by_names_then_by_the_last_name():
@@ -46,6 +53,12 @@ def test_several_are_paired_by_path_then_by_names_then_by_the_last_name():
 def test_what_can_not_be_told_is_refused(teacher, student):
     with pytest.raises(ValueError, match=r"they can't be paired. Pass target_fn"):
         plan_route(teacher, student, "nll")
+
+
+@pytest.mark.parametrize("other", [lesson(1, options=3), lesson(1, sampler="OtherSampler")])
+def test_pairs_must_fit(other):
+    with pytest.raises(ValueError, match=r"at \['a'\] of its snapshots does not fit the student's at \['b'\]\[0\]"):
+        plan_route({"a": other}, {"b": [lesson(0)]}, "nll")
 
 
 def test_networks_without_samplers_are_paired_as_a_whole():

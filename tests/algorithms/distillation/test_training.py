@@ -281,6 +281,21 @@ def test_target_fn_decides(engine):
     assert "kl/teacher" not in logs[0]
 
 
+def test_what_target_fn_returns_is_checked(torch_engine):
+    env = Spy(Goal(2, length=3))
+    with pytest.raises(ValueError, match="target_fn returned a tree of structure"):
+        distil(env, gaussian(1)[0], gaussian(2)[0], target_fn=lambda theirs, ours: theirs["action"])
+    assert env.actions == []
+
+
+def test_a_student_that_shares_an_array_with_its_teacher_is_refused(engine):
+    env, shared = Spy(Clock(3, num_envs=2)), mp.Normalizer(4)
+    teacher = mp.Sequential([mp.with_recording(shared), TableNet([0.0] * 4)])
+    with pytest.raises(ValueError, match=r"The student and the teacher share the array layers\.0\."):
+        distil(env, teacher, mp.Sequential([shared, TableNet([0.0] * 4)]))
+    assert env.actions == []
+
+
 def test_what_is_refused_before_the_first_step(torch_engine):
     env = Spy(Clock(3, num_envs=2))
     student = TableNet([0.0] * 4)
