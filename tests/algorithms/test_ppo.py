@@ -147,12 +147,14 @@ def test_environments_made_by_name_are_made_and_closed(torch_engine, monkeypatch
 
 
 def test_a_network_that_replay_does_not_repeat_is_told_of_once(torch_engine, caplog):
+    source = np.random.default_rng(0)
+
     class Afresh(CountNet):
         """Its logits are noise from outside its state."""
 
         def heads(self, memory: Any, x: Any) -> Any:
             memory, logits, value = super().heads(memory, x)
-            noise = torch_engine.asarray(np.random.default_rng().normal(size=logits.shape).astype(np.float32))
+            noise = torch_engine.asarray(source.normal(size=logits.shape).astype(np.float32))
             return memory, logits + noise, value
 
     def warnings_of(network: Any) -> list[str]:
