@@ -35,7 +35,7 @@ WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT = (
     f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")
 )
 MOMENTS = ("first", "second")
-_COUNTS = ("step", "iteration", "learning_rate", "planned_steps")
+_SHARED = ("step", "iteration", "learning_rate", "planned_steps")
 """Fields that ``TrainingState`` and ``Manifest`` share."""
 _SCALARS = ("count", "mean", "m2")
 """Fields of ``RewardScale`` that environments share."""
@@ -92,7 +92,7 @@ def save_checkpoint(
         teacher_leaves=None if training_state.teacher_carry is None else len(training_state.teacher_carry),
         eval_return=json_ready(training_state.eval_return),
         eval_due=training_state.eval_due,
-        **{name: getattr(training_state, name) for name in _COUNTS},
+        **{name: getattr(training_state, name) for name in _SHARED},
     )
     write_manifest(manifest)  # raises before anything is written, if JSON can't hold config or extra
     files = {
@@ -207,7 +207,7 @@ class Checkpoint:
             teacher_carry=teacher_carry,
             eval_return=manifest.eval_return,
             eval_due=bool(manifest.eval_due),
-            **{name: getattr(manifest, name) for name in _COUNTS},
+            **{name: getattr(manifest, name) for name in _SHARED},
         )
 
     def _read(self, file: str, like: Mapping[str, Any] | None = None, what: str = "array") -> dict[str, np.ndarray]:
