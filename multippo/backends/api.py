@@ -201,6 +201,10 @@ class Engine:
     def children(self, module: Any) -> Iterator[tuple[str, Any]]:
         """Yields direct children that are modules, with their attribute names; lists and dicts as ``name.index``."""
 
+    def attributes(self, module: Any) -> dict[str, Any]:
+        """Attributes of a bound module by name: children, variables, lists and dicts of them, and all plain values."""
+        return dict(vars(module))
+
     @abc.abstractmethod
     def copy_module(self, module: Any, child: Callable[[Any], Any], neutral: type | None = None) -> Any:
         """Copy of a native module that shares its parameters and variables; the original stays as it is.

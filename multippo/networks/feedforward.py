@@ -81,10 +81,10 @@ class LayerNorm(StatefulModule):
 
     def __init__(self, features: int, *, epsilon: float = 1e-5, use_scale: bool = True, use_bias: bool = True) -> None:
         self.features = check_size("LayerNorm", "features", features)
-        epsilon = check_number("LayerNorm", "epsilon", epsilon, above=0)
+        self.epsilon = check_number("LayerNorm", "epsilon", epsilon, above=0)
         scale = np.ones(self.features) if check_flag("LayerNorm", "use_scale", use_scale) else None
         bias = np.zeros(self.features) if check_flag("LayerNorm", "use_bias", use_bias) else None
-        self.core = self.engine.layer_norm(self.features, scale, bias, epsilon)
+        self.core = self.engine.layer_norm(self.features, scale, bias, self.epsilon)
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, features]`` to the same shape."""

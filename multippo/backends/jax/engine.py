@@ -110,6 +110,9 @@ class JaxEngine(NativeLayers):
             else:
                 yield unescape(name), value
 
+    def attributes(self, module: Any) -> dict[str, Any]:
+        return {name: value for name, value in vars(module).items() if not name.startswith("_pytree__")}
+
     def copy_module(self, module: Any, child: Callable[[Any], Any], neutral: type | None = None) -> Any:
         copied = object.__new__(type(module) if neutral is None else self.bind(neutral))
         for name, value in vars(module).items():

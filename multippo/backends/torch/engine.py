@@ -98,6 +98,11 @@ class TorchEngine(NativeLayers):
             elif isinstance(value, nn.Module) and not isinstance(value, modules.Held):
                 yield unescape(name), value
 
+    def attributes(self, module: Any) -> dict[str, Any]:
+        held = vars(module)
+        plain = {name: value for name, value in held.items() if name not in modules.OWN_ATTRIBUTES}
+        return {**plain, **held["_modules"], **held["_parameters"], **held["_buffers"]}
+
     def copy_module(self, module: Any, child: Callable[[Any], Any], neutral: type | None = None) -> Any:
         copied = object.__new__(type(module) if neutral is None else self.bind(neutral))
         for name, value in vars(module).items():
