@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import multippo as mp
 from multippo.conformance.specimens.module_specimens import MODULES
 from multippo.conformance.specimens.network_specimens import NETWORKS
 from multippo.conformance.specimens.specimen import ModuleSpecimen, NetworkSpecimen, randomise
+
+import multippo as mp
 from multippo.backends.registry import load_engine
 from multippo.networks.core.twins import twin
 from multippo.random import host
@@ -122,7 +122,7 @@ def test_a_layer_of_the_framework_is_refused(torch_engine: Any):
     import torch
 
     for layer in (torch.nn.Bilinear(2, 2, 2), torch.nn.Linear(2, 2)):
-        with pytest.raises(TypeError, match="Lift has no twin: it holds a (Bilinear|Linear)"):
+        with pytest.raises(TypeError, match=r"Lift has no twin: it holds a (Bilinear|Linear)"):
             twin(mp.Lift(layer), load_engine("jax"))
 
 
