@@ -3,86 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from multippo.backends.api import Optimizer, OptimizerConfig
 from multippo.backends.torch.modules import to_numpy
+from multippo.trees import tree_leaves
+
+
+class Moments(NamedTuple):
+    """State of the optimiser, all of which a step changes in place.
+
+    Attributes:
+        first: First moments, by name of the parameter.
+        second: Second moments, by name of the parameter.
+        steps: Number of steps taken, a float32 scalar, as the fused kernel wants it.
+    """
+
+    first: dict[str, torch.Tensor]
+    second: dict[str, torch.Tensor]
+    steps: torch.Tensor
 
 
 class TorchOptimizer(Optimizer):
-    """Optimiser that steps in place; the state passed around is the ``torch.optim.AdamW`` itself."""
+    """Optimiser that steps in place, and never waits for a device: the kernel itself skips a step."""
 
     def __init__(self, config: OptimizerConfig) -> None:
         self._config = config
-        self._names: list[str] = []
 
-    def init(self, params: Any) -> Any:
-        config, self._names = self._config, list(params)
-        tensors = list(params.values())
-        device = tensors[0].device if tensors else torch.device("cpu")
-        return torch.optim.AdamW(
-            tensors or [torch.zeros(0)],
-            # As a tensor the rate can change without a recompilation or a second optimiser.
-            lr=torch.zeros((), device=device),
-            betas=(config.beta1, config.beta2),
-            eps=config.adam_epsilon,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+    def init(self, params: Any) -> Moments:
+        return self.import_state(params, {}, {}, 0)
 
-    def step(self, params: Any, grads: Any, state: Any, learning_rate: Any, skip: Any) -> tuple[Any, Any, Any]:
-        tensors = list(grads.values())
+    def step(self, params: Any, grads: Any, state: Moments, learning_rate: Any, skip: Any) -> tuple[Any, Any, Any]:
+        if not params:  # the network is frozen as a whole
+            return params, state, torch.zeros_like(learning_rate)
+        config, tensors = self._config, list(grads.values())
         norm = torch.nn.utils.get_total_norm(tensors)
-        if bool(skip | ~torch.isfinite(norm)):
-            return params, state, norm
-        clip = self._config.gradient_clipping
-        if clip is not None:
+        if config.gradient_clipping is not None:
             # clip_grad_norm_ would add 1e-6 to the norm.
-            scale = clip / torch.clamp(norm, min=clip)
-            tensors = [grad * scale for grad in tensors]
-        for parameter, grad in zip(params.values(), tensors, strict=True):
-            parameter.grad = _laid_out_like(parameter, grad)
-        state.param_groups[0]["lr"].copy_(learning_rate)
-        state.step()
-        state.zero_grad()
+            scale = config.gradient_clipping / torch.clamp(norm, min=config.gradient_clipping)
+            tensors = torch._foreach_mul(tensors, scale)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        skipped = (skip | ~torch.isfinite(norm)).to(torch.float32)
+        with torch.no_grad():
+            state.steps.add_(1.0 - skipped)
+            # The operator of torch.optim.AdamW(fused=True), which alone would not be told to skip.
+            torch._fused_adamw_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+                list(params.values()),
+                [_laid_out_like(p, grad) for p, grad in zip(params.values(), tensors, strict=True)],
+                [state.first[name] for name in params],
+                [state.second[name] for name in params],
+                [],
+                [state.steps] * len(params),
+                lr=learning_rate,
+                beta1=config.beta1,
+                beta2=config.beta2,
+                weight_decay=config.weight_decay,
+                eps=config.adam_epsilon,
+                amsgrad=False,
+                maximize=False,
+                found_inf=skipped,
+            )
         return params, state, norm
 
-    def keep(self, params: Any, state: Any) -> Any:
-        moments = [tensor for parameter in params.values() for tensor in state.state.get(parameter, {}).values()]
-        return [(tensor, tensor.detach().clone()) for tensor in (*params.values(), *moments)], bool(moments)
+    def keep(self, params: Any, state: Moments) -> Any:
+        return [(tensor, tensor.detach().clone()) for tensor in tree_leaves((params, state))]
 
-    def restore(self, kept: Any, params: Any, state: Any, condition: Any) -> tuple[Any, Any]:
+    def restore(self, kept: Any, params: Any, state: Moments, condition: Any) -> tuple[Any, Any]:
         if bool(condition):
-            tensors, had_moments = kept
             with torch.no_grad():
-                for tensor, before in tensors:
+                for tensor, before in kept:
                     tensor.copy_(before)
-            if not had_moments:
-                state.state.clear()
         return params, state
 
-    def export_state(self, state: Any) -> tuple[Mapping[Any, Any], Mapping[Any, Any], int]:
-        first, second, count = {}, {}, 0
-        for name, parameter in zip(self._names, state.param_groups[0]["params"], strict=False):
-            moments = state.state.get(parameter)
-            zeros = np.zeros(tuple(parameter.shape), np.float32)
-            first[name] = to_numpy(moments["exp_avg"]).copy() if moments else zeros
-            second[name] = to_numpy(moments["exp_avg_sq"]).copy() if moments else zeros
-            count = int(moments["step"]) if moments else count
-        return first, second, count
+    def export_state(self, state: Moments) -> tuple[Mapping[Any, Any], Mapping[Any, Any], int]:
+        first, second = ({n: to_numpy(m).copy() for n, m in moments.items()} for moments in state[:2])
+        return first, second, int(state.steps)
 
-    def import_state(self, params: Any, first: Mapping[Any, Any], second: Mapping[Any, Any], count: int) -> Any:
-        optimizer = self.init(params)
-        for name, parameter in params.items():
-            optimizer.state[parameter] = {
-                "step": torch.tensor(float(count), device=parameter.device),
-                "exp_avg": _moment(first.get(name, 0.0), parameter),
-                "exp_avg_sq": _moment(second.get(name, 0.0), parameter),
-            }
-        return optimizer
+    def import_state(self, params: Any, first: Mapping[Any, Any], second: Mapping[Any, Any], count: int) -> Moments:
+        device = next((p.device for p in params.values()), None)
+
+        def own(moments: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
+            return {name: _moment(moments.get(name, 0.0), p) for name, p in params.items()}
+
+        return Moments(own(first), own(second), torch.tensor(float(count), dtype=torch.float32, device=device))
 
 
 def _moment(value: Any, parameter: torch.Tensor) -> torch.Tensor:
