@@ -83,7 +83,10 @@ def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     jax.config.update(names[0], str(shared / "xla"))
     jax.config.update(names[1], 0.1)
     cache.reset_cache()
-    yield
+    # For the commands that tests start, too, which would write to the user's own folder.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(shared / "xla"))
+        yield
     for name, value in before.items():
         jax.config.update(name, value)
     cache.reset_cache()

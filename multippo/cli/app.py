@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Sequence
 
 from multippo.arguments import did_you_mean
+from multippo.cli.compilation_cache import keep_compiled_programmes
 from multippo.errors import NonFiniteError, RunError, Terminated, UsageError, one_line
 from multippo.networks.core.error_paths import thrower
 from multippo.version import __version__
@@ -49,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A terminal that knows no ± shows a question mark; Python's own default is to fail.
         sys.stdout.reconfigure(errors="replace")
     try:
+        if argv is None:  # the process is the command's alone
+            keep_compiled_programmes()
         return _run(arguments)
     except Terminated as stop:
         _complain(f"terminated. {stop.message}".rstrip())
