@@ -95,6 +95,7 @@ def run(argv: Sequence[str]) -> int:
         check_trains(engine)
         env = settings.make_env()
         stack.callback(env.close)
+        settings = settings.with_choices(env)
         network = settings.make_network(env)
         _Training(settings, directory, env, network, flags.progress, flags.resume).go(deadline)
     return 0

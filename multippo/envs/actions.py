@@ -63,12 +63,12 @@ class _BoxMap:
         low, high, bounded = space.low.astype(np.float64), space.high.astype(np.float64), is_bounded(space)
         lower, upper = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
         scale, offset = (upper - lower) / 2, (upper + lower) / 2
-        # NumPy computes in float64 and rounds once, so both ends are reached exactly. JAX computes in the space's
-        # type, like the environment behind it.
-        dtype = np.dtype(np.float64) if xp is np else space.dtype
+        self._moves = not (np.all(scale == 1.0) and np.all(offset == 0.0))
+        # NumPy scales in float64 and rounds once, so both ends are reached exactly. JAX computes in the space's type,
+        # like the environment behind it.
+        dtype = np.dtype(np.float64) if xp is np and self._moves else space.dtype
         self._scale, self._offset = scale.astype(dtype), offset.astype(dtype)
         self._low, self._high = low.astype(dtype), high.astype(dtype)
-        self._moves = not (np.all(scale == 1.0) and np.all(offset == 0.0))
         self._clips = bool(np.any(np.isfinite(low)) or np.any(np.isfinite(high)))
         self._dtype, self._shape, self._xp, self._path = space.dtype, (num_envs, *space.shape), xp, path
 
@@ -78,7 +78,8 @@ class _BoxMap:
         if self._moves:
             action = action * self._scale + self._offset
         if self._clips:
-            action = action.clip(self._low, self._high)
+            # Quicker than clip on NumPy, and the same.
+            action = self._xp.minimum(self._xp.maximum(action, self._low), self._high)
         # Always a copy: an environment may write into its action, but not into the policy's.
         # Without its 64-bit mode JAX has no float64, and warns where one is asked for.
         return action.astype(self._dtype if self._xp is np else self._xp.asarray(self._low).dtype)
@@ -89,7 +90,7 @@ class _IntegerMap:
         start = space.low if isinstance(space, spaces.Box) else getattr(space, "start", 0)
         self._start = np.asarray(start, space.dtype) if np.any(start) else None
         self._dtype = space.dtype if xp is np or isinstance(space, spaces.Box) else np.dtype(np.int32)
-        self._counts, self._shape, self._xp, self._path = counts, (num_envs, *space.shape), xp, path
+        self._counts, self._shape, self._xp, self._path = counts.astype(np.uint64), (num_envs, *space.shape), xp, path
 
     def __call__(self, action: Any) -> Any:
         action = self._xp.asarray(action)
@@ -98,8 +99,8 @@ class _IntegerMap:
             raise ValueError(
                 f"The action for {self._path} is {action.dtype}; expected integers: use a sampler for discrete actions."
             )
-        # Traced values can't be compared.
-        if self._xp is np and ((action < 0) | (action >= self._counts)).any():
+        # Traced values can't be compared. A negative number is a large one without its sign.
+        if self._xp is np and np.count_nonzero(action.astype(np.uint64) >= self._counts):
             raise ValueError(
                 f"The action for {self._path} is {action.tolist()}; expected numbers from 0 to below "
                 f"{self._counts.tolist()}: give the network's action head as many choices."

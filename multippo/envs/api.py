@@ -66,6 +66,7 @@ class Env(abc.ABC):
         may_skip: True if ``valid`` can be False after a step.
         max_episode_steps: Time limit in steps, or None where it is unknown or there is none.
         restarts: True if ``restart`` can reset single environments; None if only a call can find out.
+        vectorization: Form that a clock has chosen for ``make_env(vectorization="auto")``; None where none had to.
     """
 
     id: str
@@ -76,6 +77,7 @@ class Env(abc.ABC):
     may_skip: bool = False
     max_episode_steps: int | None = None
     restarts: bool | None = None
+    vectorization: str | None = None
 
     @abc.abstractmethod
     def reset(self, key: Any) -> EnvState:

@@ -17,7 +17,8 @@ from gymnasium.wrappers import TimeLimit
 from multippo.arguments import check_size, refuse_unknown
 from multippo.envs.api import Env
 from multippo.envs.host.host_env import GymnasiumEnv
-from multippo.envs.host.vector_forms import Vectorization, Wrapper, creator, first_made, vectorize, vectorize_id
+from multippo.envs.host.members import Wrapper
+from multippo.envs.host.vector_forms import Vectorization, creator, first_made, vectorize, vectorize_id
 from multippo.envs.host.workers import WORKER_TIMEOUT_S
 from multippo.envs.registry import FAMILIES, maker, refuse_other_interface, register_hidden_velocities, unknown_env
 from multippo.envs.wrappers import (
@@ -55,10 +56,10 @@ def make_env(
         num_envs: Number of environments, stepped side by side; by default 1, or as many as ``env`` has.
         reward_scale: Factor of the rewards; see ``wrappers.ScaleReward``.
         observation_keys: Keys of a Dict observation that are shown, all by default; see ``wrappers.FilterObservation``.
-        **kwargs: Arguments for gymnasium names and functions: ``vectorization`` (``"auto"``, ``"native"``, ``"sync"``
-            or ``"async"``), ``max_episode_steps`` (None for a name: no limit at all), ``action_repeat``, and for names
-            ``wrappers`` and the arguments of the environment's constructor. For brax names the arguments of
-            ``make_brax`` (``backend``, ``episode_length``, ``action_repeat``, …), for playground names those of
+        **kwargs: Arguments for gymnasium names and functions: ``vectorization`` (``"auto"``, ``"native"``, ``"sync"``,
+            ``"threads"`` or ``"async"``), ``max_episode_steps`` (None for a name: no limit at all), ``action_repeat``,
+            and for names ``wrappers`` and the arguments of the environment's constructor. For brax names the arguments
+            of ``make_brax`` (``backend``, ``episode_length``, ``action_repeat``, …), for playground names those of
             ``make_playground``. For objects the arguments of ``GymnasiumEnv`` or ``FunctionalEnv``, and for vector
             environments ``max_episode_steps``, which is kept by ``wrappers.EpisodeLimit``.
 

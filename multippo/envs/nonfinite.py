@@ -67,9 +67,9 @@ def restart_broken(env: Env, env_state: EnvState) -> EnvState:
     if env_state.broken is not None:
         return env_state
     # In every step: without the leaves' names, and no array twice.
-    looked_at = (env_state.reward, env_state.obs, () if env_state.final_obs is env_state.obs else env_state.final_obs)
-    if all(leaf.dtype.kind != "f" or fits(leaf).all() for leaf in tree_leaves(looked_at)):
-        return env_state._replace(broken=np.zeros(env_state.valid.shape, np.int32))
+    obs, final = env_state.obs, env_state.final_obs
+    if _is_sound(obs) and _is_sound(env_state.reward) and (final is obs or _is_sound(final)):
+        return EnvState(*env_state[:-1], broken=np.zeros(env_state.valid.shape, np.int32))
     # Copies: a restart may write into the environment's own.
     terminated, truncated = np.array(env_state.terminated), np.array(env_state.truncated)
     code, start = _step_and_start(env, env_state)
@@ -94,6 +94,14 @@ def restart_broken(env: Env, env_state: EnvState) -> EnvState:
         truncated=np.where(begun, truncated, restarted.truncated),
         broken=np.where(blown, code, -start),
     )
+
+
+def _is_sound(tree: Any) -> bool:
+    if not hasattr(tree, "dtype"):
+        return all(_is_sound(leaf) for leaf in tree_leaves(tree))
+    # One quick pass: a sum of squares within the bound has no part that is not finite or too large. Without such a part
+    # it may overflow, too.
+    return tree.dtype.kind != "f" or float(np.vdot(tree, tree)) <= LARGEST**2 or bool(fits(tree).all())
 
 
 def _step_and_start(env: Env, env_state: EnvState) -> tuple[np.ndarray, np.ndarray]:

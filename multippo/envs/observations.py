@@ -12,8 +12,8 @@ so images stay ``uint8``; a categorical leaf becomes one-hot ``float32``, and it
 | Dict, Tuple | the same tree of the above |
 
 Values outside a Box's bounds are not an error: bounds are often wrong and nothing depends on them. Rewards and flags
-are checked at little cost in each step: gymnasium's vector environments write them into buffers, where None becomes
-NaN, ``"1"`` 1.0 and ``"False"`` True, and of anything else NumPy complains without the environment's name.
+are checked because gymnasium's vector environments write them into buffers, where None becomes NaN, ``"1"`` 1.0 and
+``"False"`` True, and of anything else NumPy complains without the environment's name.
 """
 
 from __future__ import annotations
@@ -233,7 +233,11 @@ RESET_AND_STEP = (
     "gymnasium expects (observation, info) of reset, and (observation, reward, terminated, truncated, info) of step."
 )
 
-_NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
+NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
+"""Types of rewards that need no conversion."""
+
+FLAGS = frozenset({bool, np.bool_})
+"""Types of flags that need no conversion."""
 
 
 def split_reset(returned: Any) -> tuple[Any, Any]:
@@ -263,7 +267,7 @@ def split_step(returned: Any) -> tuple[Any, Any, Any, Any, Any]:
         raise TypeError(
             f"step returned {describe(returned)}; expected (observation, reward, terminated, truncated, info)."
         ) from None
-    if type(reward) not in _NUMBERS:
+    if type(reward) not in NUMBERS:
         reward = as_reward(reward)
     if type(terminated) is not bool:
         terminated = as_flag("terminated", terminated)
@@ -274,17 +278,24 @@ def split_step(returned: Any) -> tuple[Any, Any, Any, Any, Any]:
     return obs, reward, terminated, truncated, info
 
 
-def check_numbers(name: str, **batches: Any) -> None:
+def check_numbers(name: str, num_envs: int, **batches: Any) -> None:
     """Raises for rewards or flags of a vector environment that NumPy would cast: None to NaN, ``"False"`` to True.
 
     Raises:
         TypeError: If the type of a batch is neither bool nor that of real numbers.
+        ValueError: If a batch is not one number for each environment.
     """
     for what, batch in batches.items():
-        dtype = np.asarray(batch).dtype
-        if dtype.kind not in "biuf":
+        array = np.asarray(batch)
+        if array.dtype.kind not in "biuf":
             _refuse_reward_tree(batch)
-            raise TypeError(f"{name} returned {what} of type {dtype.name}; expected an array of numbers or bools.")
+            raise TypeError(
+                f"{name} returned {what} of type {array.dtype.name}; expected an array of numbers or bools."
+            )
+        if array.shape != (num_envs,):
+            raise ValueError(
+                f"{name} returned {what} of shape {array.shape}; expected ({num_envs},), one for each environment."
+            )
 
 
 def _refuse_reward_tree(reward: Any) -> None:

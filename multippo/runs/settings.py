@@ -144,8 +144,8 @@ class EnvironmentOptions:
     max_episode_steps: int | None = None
     """gymnasium: steps after which an episode is cut; none for the environment's own limit."""
 
-    vectorization: Literal["auto", "native", "sync", "async"] | None = None
-    """gymnasium: how environments run side by side; async for one process each."""
+    vectorization: Literal["auto", "native", "sync", "threads", "async"] | None = None
+    """gymnasium: how environments run side by side; sync for one after another, async for one process each."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -266,6 +266,12 @@ class RunSettings:
         except gymnasium.error.Error as error:
             raise UsageError(f"The environment {self.env_id!r} can't be made: {one_line(error)}") from error
 
+    def with_choices(self, env: Env) -> RunSettings:
+        """These settings with what was chosen when the environments were made, for a run to go on with."""
+        if env.vectorization is None:
+            return self
+        return dataclasses.replace(self, env_kwargs={**self.env_kwargs, "vectorization": env.vectorization})
+
     def make_network(self, env: Env) -> Any:
         """Makes a new network for the environment, on the active engine."""
         from multippo.random import Rngs
@@ -308,7 +314,7 @@ def _env_kwargs(env_id: str, values: Mapping[str, Any]) -> dict[str, Any]:
     kwargs: dict[str, Any] = {}
     for setting in fields_of(EnvironmentOptions, "environment"):
         name, value = setting.name, values[setting.name]
-        if value is None or value == setting.default:
+        if value is None or value == setting.default or (name, value) == ("vectorization", "auto"):
             continue
         if isinstance(value, int):
             check_size("", name, value)

@@ -157,6 +157,21 @@ def test_an_evaluation_starts_no_more_processes_than_the_training(vectorization:
     assert evaluation_envs(settings, episodes) == expected
 
 
+def test_a_form_that_a_clock_has_chosen_is_kept_until_the_clock_is_asked_again():
+    class Env:
+        vectorization = "threads"
+
+    given: dict[str, Any] = {"env": "HalfCheetah-v5"}
+    env: Any = Env()
+    settings = RunSettings.of(given).with_choices(env)
+    assert settings.as_json()["env"]["kwargs"] == {"vectorization": "threads"}
+    stored = given | {"vectorization": "threads"}
+    assert RunSettings.of(stored) == settings
+    assert RunSettings.of(stored, {"vectorization": "auto"}) == RunSettings.of(given)
+    env.vectorization = None
+    assert settings.with_choices(env) == settings
+
+
 KNOWN = {"env": Setting("env", str | None, None), **run_settings()}
 
 

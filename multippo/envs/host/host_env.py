@@ -23,7 +23,8 @@ from numpy.typing import DTypeLike
 from multippo.arguments import check_number, check_size, describe
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
-from multippo.envs.host.vector_forms import Member
+from multippo.envs.host.in_process import InProcessVectorEnv
+from multippo.envs.host.members import Member
 from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, watch
 from multippo.envs.keys import host_seed
 from multippo.envs.observations import ObservationMap, check_numbers, make_observation_map, put_rows
@@ -88,6 +89,7 @@ class GymnasiumEnv(Env):
         mode = find_autoreset_mode(vector_env, autoreset_mode)
         self.may_skip, self._same_step = mode is AutoresetMode.NEXT_STEP, mode is AutoresetMode.SAME_STEP
         base = vector_env.unwrapped
+        self.vectorization = base.vectorization if isinstance(base, InProcessVectorEnv) else None
         if isinstance(base, SyncVectorEnv):
             _refuse_one_for_many(self.id, base)
             if self._same_step and not all(isinstance(env, Member) for env in base.envs):
@@ -114,6 +116,9 @@ class GymnasiumEnv(Env):
         self._latest: np.ndarray | None = None
         self._shown: Any = None
         self._skips = np.zeros(self.num_envs, np.bool_)
+        # One array for all steps without a reset.
+        self._all_valid = np.ones(self.num_envs, np.bool_)
+        self._is_checked = False
 
     def reset(self, key: Any) -> EnvState:
         """See ``Env.reset``. Seeds every environment from the key; later episodes continue their random streams."""
@@ -122,10 +127,10 @@ class GymnasiumEnv(Env):
         self._skips = np.zeros(self.num_envs, np.bool_)
         self._latest = np.zeros(self.num_envs, np.bool_)
         reward = np.zeros(self.num_envs, self._reward_dtype)
-        return EnvState(obs, reward, self._latest, self._latest.copy(), obs, np.ones(self.num_envs, np.bool_), {}, ())
+        return EnvState(obs, reward, self._latest, self._latest.copy(), obs, self._all_valid, {}, ())
 
     def step(self, env_state: EnvState, action: Any) -> EnvState:
-        """See ``Env.step``.
+        """See ``Env.step``. Shapes and types of rewards and flags are checked in the first step.
 
         Raises:
             ValueError: If ``env_state`` is not the latest one, an action does not fit, or the environment returns
@@ -138,20 +143,20 @@ class GymnasiumEnv(Env):
                 "its state to itself. Pass on what the last reset or step returned, or call reset(key) first."
             )
         raw_obs, raw_reward, raw_terminated, raw_truncated, infos = self.vector_env.step(self._actions(action))
-        check_numbers(self.id, rewards=raw_reward, terminations=raw_terminated, truncations=raw_truncated)
+        if not self._is_checked:
+            check_numbers(
+                self.id, self.num_envs, rewards=raw_reward, terminations=raw_terminated, truncations=raw_truncated
+            )
+            self._is_checked = True
         obs = self._shown = self._observations(raw_obs, self.num_envs)
         reward = np.array(raw_reward, self._reward_dtype)
         terminated = np.array(raw_terminated, np.bool_)
-        # An end that is both counts as a termination.
-        truncated = np.greater(np.asarray(raw_truncated, np.bool_), terminated)
-        if reward.shape != (self.num_envs,) or terminated.shape != (self.num_envs,):
-            raise ValueError(
-                f"{self.id} returned rewards of shape {reward.shape} and termination flags of shape "
-                f"{terminated.shape}, expected ({self.num_envs},) for both: one number and one flag per environment."
-            )
+        truncated = np.array(raw_truncated, np.bool_)
+        if np.count_nonzero(truncated):
+            # An end that is both counts as a termination.
+            truncated &= ~terminated
         self._latest = terminated
-        valid = np.ones(self.num_envs, np.bool_)
-        return self._finish(EnvState(obs, reward, terminated, truncated, obs, valid, {}, ()), infos)
+        return self._finish(EnvState(obs, reward, terminated, truncated, obs, self._all_valid, {}, ()), infos)
 
     def restart(self, env_state: EnvState, which: np.ndarray) -> EnvState | None:
         """See ``Env.restart``. Needs a gymnasium environment that can reset single members."""
@@ -200,7 +205,7 @@ class GymnasiumEnv(Env):
 
     def _without_resets(self, state: EnvState, ended: np.ndarray) -> EnvState:
         """The state of a NEXT_STEP environment's step, not valid where the step was only a reset."""
-        if np.any(ended & self._skips):
+        if np.count_nonzero(ended & self._skips):
             raise ValueError(
                 f"{self.id} ended an episode in the step that resets it, which AutoresetMode.NEXT_STEP does not allow: "
                 "it seems to reset in the same step. Correct its metadata['autoreset_mode'], or pass autoreset_mode=."

@@ -1,30 +1,26 @@
-"""Gymnasium vector environments from an id, or from the user's constructors, and the single environments in them."""
+"""Gymnasium vector environments from an id, or from the user's constructors."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import dataclasses
 import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from multippo.arguments import check_number
+from multippo.envs.host.in_process import InProcessVectorEnv, most_threads
+from multippo.envs.host.members import MadeMember, MemberConstructor, Wrapper
 from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv
-from multippo.envs.observations import RESET_AND_STEP, Observations, split_reset, split_step
-from multippo.envs.registry import refuse_other_interface
 
 _LOG = logging.getLogger("multippo")
 
-Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
-
-Vectorization = Literal["auto", "native", "sync", "async"]
+Vectorization = Literal["auto", "native", "sync", "threads", "async"]
 
 
 def vectorize(
@@ -37,7 +33,10 @@ def vectorize(
 
     Args:
         constructors: Functions that make one environment each.
-        vectorization: ``"async"`` for one worker process each; otherwise in turn in this process. Workers are started
+        vectorization: ``"sync"`` for one after another in this process, ``"threads"`` for some threads of it, which
+            pay where steps release the interpreter's lock, ``"async"`` for one worker process each. Trajectories are
+            the same bit for bit, as long as environments share nothing. ``"auto"`` leaves the choice between the first
+            two to a clock for gymnasium's MuJoCo environments, and is ``"sync"`` for others. Workers are started
             afresh instead of forked, since JAX and torch run threads that a fork would break; as always with Python's
             ``multiprocessing``, a script then needs ``if __name__ == "__main__":``.
         worker_timeout: Seconds that a worker may take for an answer; see ``WatchedVectorEnv``.
@@ -57,8 +56,10 @@ def vectorize(
     members = [MemberConstructor(make, index, wrappers, first) for index, make in enumerate(constructors)]
     if vectorization == "async":
         return WatchedVectorEnv(members, worker_timeout)
-    # No copy: the adapter copies.
-    return SyncVectorEnv(members, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+    vector_env = InProcessVectorEnv(members, most_threads(len(members)) if vectorization == "threads" else 1)
+    if vectorization == "auto":
+        vector_env.choose_threads()
+    return vector_env
 
 
 def first_made(vector_env: VectorEnv[Any, Any, Any]) -> MadeMember:
@@ -80,9 +81,9 @@ def vectorize_id(
     Args:
         spec: The environment's registration.
         num_envs: Number of environments.
-        vectorization: ``"native"`` for the environment's own vector form, if it has one; ``"sync"`` and ``"async"`` as
-            in ``vectorize``; ``"auto"`` for the native form where it allows all other arguments and is the same task,
-            by its spaces and its arguments' defaults, else ``"sync"``.
+        vectorization: ``"native"`` for the environment's own vector form, if it has one; ``"sync"``, ``"threads"`` and
+            ``"async"`` as in ``vectorize``; ``"auto"`` for the native form where it allows all other arguments and is
+            the same task, by its spaces and its arguments' defaults, else as in ``vectorize``.
         wrappers: Wrappers applied to each environment in turn; with any the native form is not possible.
         worker_timeout: Seconds that a worker may take for an answer, as in ``vectorize``.
         **kwargs: Arguments of the environment's constructor, and ``max_episode_steps`` (-1 for no limit).
@@ -95,7 +96,7 @@ def vectorize_id(
     obstacle = _obstacle_to_native(spec, wrappers, kwargs)
     if vectorization == "native" and obstacle:
         raise ValueError(
-            f"{spec.id} can't run in its own vector form: {obstacle}. Use vectorization='sync' or 'async'."
+            f"{spec.id} can't run in its own vector form: {obstacle}. Use vectorization='sync', 'threads' or 'async'."
         )
     if vectorization == "native" or (vectorization == "auto" and not obstacle):
         native = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)
@@ -170,110 +171,3 @@ def _parameters(entry_point: Any) -> Mapping[str, inspect.Parameter]:
 def creator(entry_point: Any) -> Callable[..., Any]:
     """The class or function at a registered entry point."""
     return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-
-
-class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Guards a single environment against faults that a vector environment would not notice.
-
-    * Observations are checked against the declared space, by name; a reward must be a number, and a flag a bool. A
-      vector environment would cast some wrong values silently, and report the rest as an error of its buffer.
-    * The last observation of each episode is copied. An environment that returns one array again and again would
-      overwrite it in the reset that follows in the same step, and the truncated episode would be valued by the next.
-
-    Args:
-        env: The environment.
-        index: Position of the environment in the batch.
-    """
-
-    def __init__(self, env: gymnasium.Env[Any, Any], index: int) -> None:
-        super().__init__(env)
-        self._index = index
-        self._observations = Observations(env.observation_space)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """See ``gymnasium.Env.reset``."""
-        return self._checked(split_reset, self.env.reset, seed=seed, options=options)
-
-    def step(self, action: Any) -> Any:
-        """See ``gymnasium.Env.step``."""
-        obs, reward, terminated, truncated, info = self._checked(split_step, self.env.step, action)
-        if terminated or truncated:
-            obs = copy.deepcopy(obs)
-        return obs, reward, terminated, truncated, info
-
-    def _checked(self, split: Callable[[Any], Any], method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        try:
-            values = split(method(*args, **options))
-            self._observations.check(values[0])
-            return values
-        except Exception as error:
-            error.add_note(f"Raised by environment {self._index} of the batch.")
-            if isinstance(error, ValueError) and "values to unpack" in str(error):
-                # A wrapper of gymnasium's has failed to take the environment's result apart.
-                error.add_note(f"If it is what {type(self.unwrapped).__name__} returned: {RESET_AND_STEP}")
-            raise
-
-
-class MadeMember(NamedTuple):
-    """Facts of a member that has been made.
-
-    Attributes:
-        name: Name of the environment's class.
-        max_episode_steps: The registered time limit, or None.
-        observation_space: Space of one observation.
-        action_space: Space of one action.
-    """
-
-    name: str
-    max_episode_steps: int | None
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class MemberConstructor:
-    """Makes one member: a class rather than a closure, so that it reaches a worker process.
-
-    Attributes:
-        make: Function that makes the environment.
-        index: Position of the environment in the batch.
-        wrappers: Wrappers applied to the environment in turn.
-        first: List that the constructors of a batch share, with the first member that was made; a vector environment
-            makes it in this process even if workers run all of them.
-    """
-
-    make: Callable[[], gymnasium.Env[Any, Any]]
-    index: int
-    wrappers: Sequence[Wrapper]
-    first: list[MadeMember]
-
-    def __call__(self) -> Member:
-        """Makes the environment.
-
-        Raises:
-            TypeError: If the user's constructor returns something else.
-            ValueError: If the environment's spaces are not those of the first, or not supported.
-        """
-        env = self.make()
-        if not isinstance(env, gymnasium.Env):
-            if hasattr(env, "reset") and hasattr(env, "step"):
-                refuse_other_interface(env)
-            raise TypeError(
-                f"The constructor of environment {self.index} returned a {type(env).__name__}, expected a "
-                "gymnasium.Env: pass functions without arguments that make one environment each."
-            )
-        for wrapper in self.wrappers:
-            env = wrapper(env)
-        name = type(env.unwrapped).__name__
-        if not self.first:
-            limit = env.spec.max_episode_steps if env.spec else None
-            self.first.append(MadeMember(name, limit, env.observation_space, env.action_space))
-        for kind in ("observation_space", "action_space"):
-            own, first = getattr(env, kind), getattr(self.first[0], kind)
-            if own != first:
-                raise ValueError(
-                    f"Environment {self.index}, {name}, has the {kind} {own}, and environment 0, {self.first[0].name}, "
-                    f"has {first}: environments that run side by side must have equal spaces, down to bounds and "
-                    "types. Declare the same, or wrap them, for example in gymnasium.wrappers.TransformObservation."
-                )
-        return Member(env, self.index)

@@ -63,7 +63,7 @@ class WatchedVectorEnv(AsyncVectorEnv):
         # Not forked, since JAX and torch run threads that a fork would break.
         context = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         if context == "forkserver":
-            multiprocessing.get_context(context).set_forkserver_preload(["multippo.envs.host.vector_forms"])
+            multiprocessing.get_context(context).set_forkserver_preload(["multippo.envs.host.members"])
         try:
             with self.naming_the_dead(_START):
                 # No copies of observations: the adapter copies.
@@ -87,8 +87,7 @@ class WatchedVectorEnv(AsyncVectorEnv):
 
     def _check_spaces(self) -> None:
         # The constructors compare the spaces; the call here only waits for them.
-        num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        load = math.ceil(self.num_envs / (_WORKERS_PER_CORE * num_cores))
+        load = math.ceil(self.num_envs / (_WORKERS_PER_CORE * num_cores()))
         self.call_async("render_mode")
         self.call_wait(timeout=self.timeout_s * load + time.monotonic() - self._began)
 
@@ -186,6 +185,11 @@ def watch(base: AsyncVectorEnv, timeout_s: float) -> WatchedVectorEnv:
     assert isinstance(base, WatchedVectorEnv)
     base.timeout_s = min(timeout_s, _LONGEST_S)
     return base
+
+
+def num_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _stop(base: AsyncVectorEnv) -> None:
