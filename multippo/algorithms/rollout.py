@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from multippo.algorithms.checks import check_acts
+from multippo.algorithms.tensor_rollout import collect_tensors, refuse_other_arrays
 from multippo.algorithms.types import Transition
 from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
@@ -104,8 +105,10 @@ class Actor:
     """
 
     def __init__(self, engine: Any, env: Env, definition: Any, mode: str, programmes: Programmes | None = None) -> None:
+        refuse_other_arrays(engine, env)
         self.engine, self.env, self.definition = engine, env, definition
-        compiled = (programmes or Programmes()).compiled
+        programmes = programmes or Programmes()
+        self.notes, compiled = programmes.notes, programmes.compiled
         kernel = functools.partial(engine.kernel, mode=mode)
         self.act = compiled(self, Actor.act_untraced, engine.jit, kernel)
         self.settle = compiled(self, Actor.settle_untraced, engine.jit)
@@ -181,6 +184,7 @@ def collect(
     as long as the step.
     """
     driver = _scan if is_traced(actor.engine, actor.env) else _step
+    driver = driver if actor.env.arrays == "numpy" else collect_tensors
     # A carry made of parameters (a trained initial state) is constant to the loss, as all later carries are.
     network_state = actor.engine.stop_gradient(network_state)
     return driver(actor, params, variables, network_state, env_state, length, sequence_length)

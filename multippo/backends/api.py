@@ -429,6 +429,19 @@ class Engine:
         objects of equal structure.
         """
 
+    def straight(self, function: Callable[..., Any], args: Any, weights: Any) -> Any:
+        """Code of a function without the Python between its operations, on an engine that acts on tensors of its own.
+
+        For environments whose ``Env.arrays`` is the engine's name; no other engine supplies it. What it returns has the
+        attributes and methods of ``backends.torch.straight.StraightCode``.
+
+        Args:
+            function: Function of trees of arrays.
+            args: Arguments with the shapes of all calls.
+            weights: Arrays by name that the function reads beside its arguments.
+        """
+        raise NotImplementedError(f"The {self.name} engine acts in no environment of its own arrays.")
+
     def structure(self, definition: Any) -> Hashable:
         """Key of all that is compiled in of a ``SplitModule.definition``: equal if arrays' values alone differ.
 

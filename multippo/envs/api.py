@@ -2,7 +2,8 @@
 
 Two families exist, and ``Env.functional`` separates them:
 
-* *host* environments (gymnasium) keep their state to themselves, are stepped in Python, and return NumPy arrays;
+* *host* environments (gymnasium) keep their state to themselves, are stepped in Python, and return NumPy arrays, or
+  torch tensors (IsaacLab, ManiSkill), as ``Env.arrays`` says;
 * *functional* environments (brax, playground) are pure JAX functions of an explicit state, can be traced, and return
   JAX arrays on every engine.
 
@@ -29,7 +30,8 @@ class EnvState(NamedTuple):
         truncated: ``[B]`` bool, True where the episode was cut, so that its final state still has a value. Never True
             together with ``terminated``.
         final_obs: Tree like ``obs``. Where an episode has just ended, its last observation, from which a truncated
-            episode is bootstrapped; elsewhere equal to ``obs``.
+            episode is bootstrapped; elsewhere equal to ``obs``. From an environment in tensors, None after a step whose
+            last observations are not known: the value of the observation before the step then stands for theirs.
         valid: ``[B]`` bool, False where the step was not one of the task (gymnasium's NEXT_STEP reset step, which
             ignores the action). An invalid step enters no loss, statistic or count.
         metrics: Dict of ``[B]`` floats that the environment reports beside the reward.
@@ -63,6 +65,10 @@ class Env(abc.ABC):
             the environment adapter; an unbounded dimension is passed through. Actions of a Discrete space count from 0,
             as in each dimension of a MultiDiscrete or a Box of integers.
         functional: True if ``reset`` and ``step`` are pure JAX functions of their arguments.
+        arrays: Arrays of a host environment. ``"numpy"``; or ``"torch"`` for tensors of one device, on which a network
+            of the torch engine acts without a copy to the host. Nothing then waits for the device in a step, so values
+            that are not finite are found after the rollout, and end the run: no episode is restarted. Every step of
+            such an environment is valid, and the actions it is given are tensors.
         may_skip: True if ``valid`` can be False after a step.
         max_episode_steps: Time limit in steps, or None where it is unknown or there is none.
         restarts: True if ``restart`` can reset single environments; None if only a call can find out.
@@ -74,6 +80,7 @@ class Env(abc.ABC):
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     functional: bool
+    arrays: str = "numpy"
     may_skip: bool = False
     max_episode_steps: int | None = None
     restarts: bool | None = None

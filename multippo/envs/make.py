@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,7 @@ def make_env(
             * a name: ``"CartPole-v1"``, ``"gymnasium/CartPole-v1"``, ``"brax/ant"``,
               ``"playground/CartpoleBalance"``;
             * a ``gymnasium.vector.VectorEnv``, in any autoreset mode;
+            * a vector environment in torch tensors, such as one of IsaacLab or ManiSkill: see ``TensorEnv``;
             * a function that makes a ``gymnasium.Env``, or a list of such functions, one for each environment;
             * a functional JAX environment, such as a brax or playground object: see ``FunctionalEnv``;
             * an ``Env``, which is returned as it is.
@@ -60,8 +62,8 @@ def make_env(
             ``"threads"`` or ``"async"``), ``max_episode_steps`` (None for a name: no limit at all), ``action_repeat``,
             and for names ``wrappers`` and the arguments of the environment's constructor. For brax names the arguments
             of ``make_brax`` (``backend``, ``episode_length``, ``action_repeat``, …), for playground names those of
-            ``make_playground``. For objects the arguments of ``GymnasiumEnv`` or ``FunctionalEnv``, and for vector
-            environments ``max_episode_steps``, which is kept by ``wrappers.EpisodeLimit``.
+            ``make_playground``. For objects the arguments of ``GymnasiumEnv``, ``TensorEnv`` or ``FunctionalEnv``, and
+            for vector environments in NumPy ``max_episode_steps``, which is kept by ``wrappers.EpisodeLimit``.
 
     Raises:
         ValueError: If the name is not known (the message has the nearest ones), or a space or an argument is not
@@ -132,6 +134,13 @@ def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: di
         kwargs["max_episode_steps"] = check_size("", "max_episode_steps", limit, otherwise=", or None")
     if isinstance(env, str):
         return _make_named(env, num_envs or 1, keys, kwargs)
+    if "torch" in sys.modules and not isinstance(env, Env):  # else nobody has made a tensor
+        from multippo.envs.host.tensor_env import TensorEnv, is_tensor_env
+
+        if is_tensor_env(env):
+            made = TensorEnv(env, **kwargs)
+            _check_count(num_envs, made.num_envs, f"{type(env).__name__} has")
+            return _shown(made, keys)
     if isinstance(env, VectorEnv):
         _check_count(num_envs, env.num_envs, f"{type(env).__name__} has")
         limit = kwargs.pop("max_episode_steps", None)

@@ -137,7 +137,7 @@ def restart_unsound(env: Env, env_state: EnvState) -> EnvState:
 
     The values stay as they are, for the run to stop at, where the environment can't do that or it does not help.
     """
-    if env_state.broken is not None or env.functional:
+    if env_state.broken is not None or env.functional or env.arrays == "torch":
         return env_state
     every = np.ones_like(env_state.valid)
     code = broken_leaf(np, env_state.obs, env_state.reward, every, ~every)

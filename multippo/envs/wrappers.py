@@ -36,7 +36,7 @@ class EnvWrapper(Env):
 
     def __init__(self, env: Env, **options: Any) -> None:
         self.env, self._options = env, options
-        self.id, self.num_envs, self.functional = env.id, env.num_envs, env.functional
+        self.id, self.num_envs, self.functional, self.arrays = env.id, env.num_envs, env.functional, env.arrays
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.may_skip, self.max_episode_steps, self.restarts = env.may_skip, env.max_episode_steps, env.restarts
         self.vectorization = env.vectorization
@@ -104,6 +104,8 @@ class ScaleReward(EnvWrapper):
 
     def _changed(self, env_state: EnvState) -> EnvState:
         scale, reward = self._scale, env_state.reward
+        if self.arrays == "torch":
+            return env_state._replace(reward=reward * scale)
         if not isinstance(scale, Mapping):
             return env_state._replace(reward=tree_map(lambda r: r * np.asarray(scale, r.dtype), reward))
         if not isinstance(reward, dict) or set(reward) != set(scale):
@@ -134,8 +136,9 @@ class FilterObservation(EnvWrapper):
     def _changed(self, env_state: EnvState) -> EnvState:
         obs = at_paths(env_state.obs, self._paths)
         # One object where no episode has ended, as in the environment's own state.
-        same = env_state.final_obs is env_state.obs
-        return env_state._replace(obs=obs, final_obs=obs if same else at_paths(env_state.final_obs, self._paths))
+        final = env_state.final_obs
+        same = final is env_state.obs
+        return env_state._replace(obs=obs, final_obs=obs if same else final and at_paths(final, self._paths))
 
 
 def filter_single(env: gymnasium.Env[Any, Any], keys: Sequence[str]) -> gymnasium.Env[Any, Any]:

@@ -38,11 +38,11 @@ class Reusing(Spy):
 
     def _into_the_same(self, state: EnvState) -> EnvState:
         names = ("obs", "final_obs", "reward", "terminated", "truncated", "valid")
-        if not hasattr(self, "arrays"):
-            self.arrays = {name: np.array(getattr(state, name)) for name in names}
-        for name, array in self.arrays.items():
+        if not hasattr(self, "held"):
+            self.held = {name: np.array(getattr(state, name)) for name in names}
+        for name, array in self.held.items():
             array[...] = getattr(state, name)
-        return state._replace(**self.arrays)
+        return state._replace(**self.held)
 
     def reset(self, key: Any) -> EnvState:
         return self._into_the_same(super().reset(key))

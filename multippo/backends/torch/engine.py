@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from multippo.backends.torch import modules, products
 from multippo.backends.torch.compiling import compiled
 from multippo.backends.torch.layers import PORTABLE_NAMES, NativeLayers
 from multippo.backends.torch.optimizer import TorchOptimizer
+from multippo.backends.torch.straight import StraightCode
 from multippo.programmes import frozen
 from multippo.random import Random
 from multippo.trees import map_leaves, tree_map
@@ -274,6 +276,12 @@ class TorchEngine(NativeLayers):
         if mode == "off" or (mode == "auto" and self.device.type == "cpu"):
             return function
         return compiled(function, mode == "reduce-overhead", self._compile_seconds.append)
+
+    def straight(self, function: Callable[..., Any], args: Any, weights: Any) -> Any:
+        start = time.perf_counter()
+        code = StraightCode(function, args, weights)
+        self._compile_seconds.append(time.perf_counter() - start)
+        return code
 
     def structure(self, definition: Any) -> Any:
         # Definitions wrongly taken for equal, as by a function in the place of one freed, torch compiles again.

@@ -69,6 +69,8 @@ def noise(module: Any, draw: Draw, state: RandomState, shape: tuple[int, ...], s
 def _taped(module: Any, state: RandomState, steps: int, shape: tuple[int, ...]) -> Any:
     """The next noise on the tape, ``[steps, B, *shape]``."""
     xp = module.xp
+    if state.tape.shape[1] == 1:
+        return xp.moveaxis(state.tape, 1, 0)
     # Environments may stand at different places of the tape, since an invalid step does not advance the count.
     place = (state.count - state.tape_start)[:, None] + module.random.words_to(steps, state.key)
     if place.dtype != xp.int64:
