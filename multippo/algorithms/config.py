@@ -334,8 +334,9 @@ class TrainConfig:
     """Seed of resets, action noise and minibatch permutations (the initial weights come from the network's Rngs)."""
 
     compile: Literal["auto", "on", "off", "reduce-overhead"] = "auto"
-    """torch.compile on the torch engine: ``auto`` compiles on CUDA only, where it pays; ``reduce-overhead`` also has
-    CUDA graphs launch what is compiled. JAX always compiles."""
+    """torch.compile on the torch engine: ``auto`` compiles on CUDA only, where it pays, and on a CPU repeats the
+    operations recorded in the first gradient step; with ``off`` every module is called in every step, as hooks want it;
+    ``reduce-overhead`` also has CUDA graphs launch what is compiled. JAX always compiles."""
 
     checkpoint_every_steps: int | None = None
     """Environment steps between two calls of ``checkpoint_fn``; None: only after the last iteration."""

@@ -78,6 +78,7 @@ class Learner:
         compiled = (programmes or Programmes()).compiled
         self._loss: Callable[..., Any] = engine.value_and_grad(compiled(self, Learner._evaluate, kernel=kernel))
         self._values = compiled(self, Learner._value, kernel=kernel)
+        self._step = engine.recorded(self._take_step, mode)
 
     def _value(
         self, params: Any, variables: Any, transition: Transition, starts: Any, network_state: Any, obs: Any
@@ -192,36 +193,16 @@ class Learner:
     ) -> tuple[Any, Any, dict[str, Any], Any]:
         """Runs all epochs; returns parameters, optimiser, metrics and the mean KL divergence."""
         engine, xp, config = self.engine, self.engine.xp, self.config
-        rate, entropy_weight = coefficients
 
         def epoch(carry: tuple[Any, Any, Any], rows: Any) -> tuple[tuple[Any, Any, Any], Any]:
             sequences = of_epoch(carry[0])
 
             def minibatch(carry: tuple[Any, Any, Any], rows: Any) -> tuple[tuple[Any, Any, Any], Any]:
-                params, optimizer_state, stop = carry
-                taken = take_sequences(xp, sequences, rows)
-                (loss, out), grads = self._loss(params, state.variables, taken, entropy_weight)
-                before, empty = stop, ~xp.any(taken.valid)
-                # Values after a stop change nothing.
-                wrong_loss = ~xp.isfinite(loss) & ~before
-                exceeds = xp.zeros_like(wrong_loss)
-                if config.target_kl is not None:
-                    exceeds = ~stop & ~wrong_loss & (out.approximate_kl > config.target_kl)
-                stop = stop | wrong_loss | exceeds
-                # Without a sample there is no gradient, but there would be momentum and weight decay.
-                idle = stop | empty
-                params, optimizer_state, norm = self.optimizer.step(params, grads, optimizer_state, rate, idle)
-                wrong_leaf = self._wrong_leaf(grads, norm)
-                report = {
-                    "metrics": {**out.metrics, "gradient/norm": norm},
-                    "used": ~idle,
-                    "exceeds": exceeds,
-                    "deviation": out.max_ratio_deviation,
-                    "kl": out.approximate_kl,
-                    "wrong_loss": wrong_loss,
-                    "wrong_leaf": xp.where(before | exceeds, -xp.ones_like(wrong_leaf), wrong_leaf),
-                }
-                return (params, optimizer_state, stop | ~xp.isfinite(norm)), report
+                carry, report, grads = self._step(*carry, state.variables, sequences, rows, coefficients)
+                none, is_wrong = report["wrong_leaf"], report.pop("wrong_norm")
+                # Searched only where the norm is not finite, since looking at every leaf takes time.
+                found = engine.cond(is_wrong, lambda: self._wrong_leaf(grads, none), lambda: none)
+                return carry, {**report, "wrong_leaf": found}
 
             return engine.scan(minibatch, carry, rows, config.num_minibatches)
 
@@ -231,7 +212,8 @@ class Learner:
         )
         report = tree_map(lambda x: xp.reshape(x, (index.shape[0],)), report)
         used, exceeds, kls = report["used"], report["exceeds"], report["kl"]
-        metrics = {name: mean_over(xp, used, value.dtype)(value) for name, value in report["metrics"].items()}
+        mean = mean_over(xp, used, report["metrics"]["losses/total"].dtype)
+        metrics = {name: mean(value) for name, value in report["metrics"].items()}
         if report["deviation"] is not None:
             metrics["ratio/first_max_dev"] = report["deviation"][0]
             metrics["ratio/last_max_dev"] = report["deviation"][-1]
@@ -243,17 +225,47 @@ class Learner:
         metrics["nonfinite/gradient"] = xp.max(report["wrong_leaf"])
         return params, optimizer_state, metrics, None if kls is None else mean_over(xp, used | exceeds, kls.dtype)(kls)
 
-    def _wrong_leaf(self, grads: Any, norm: Any) -> Any:
-        """Position, in the engine's order of parameters, of the first gradient that is not finite; or -1."""
+    def _take_step(
+        self,
+        params: Any,
+        optimizer_state: Any,
+        stop: Any,
+        variables: Any,
+        sequences: Sequences,
+        rows: Any,
+        coefficients: Coefficients,
+    ) -> tuple[tuple[Any, Any, Any], dict[str, Any], Any]:
+        """One step on a minibatch, or none after a stop; returns what it changes, a report and the gradient."""
+        xp, config = self.engine.xp, self.config
+        taken = take_sequences(xp, sequences, rows)
+        (loss, out), grads = self._loss(params, variables, taken, coefficients.entropy_weight)
+        before, empty = stop, ~xp.any(taken.valid)
+        # Values after a stop change nothing.
+        wrong_loss = ~xp.isfinite(loss) & ~before
+        exceeds = xp.zeros_like(wrong_loss)
+        if config.target_kl is not None:
+            exceeds = ~stop & ~wrong_loss & (out.approximate_kl > config.target_kl)
+        stop = stop | wrong_loss | exceeds
+        # Without a sample there is no gradient, but there would be momentum and weight decay.
+        idle, rate = stop | empty, coefficients.learning_rate
+        params, optimizer_state, norm = self.optimizer.step(params, grads, optimizer_state, rate, idle)
+        report = {
+            "metrics": {**out.metrics, "gradient/norm": norm},
+            "used": ~idle,
+            "exceeds": exceeds,
+            "deviation": out.max_ratio_deviation,
+            "kl": out.approximate_kl,
+            "wrong_loss": wrong_loss,
+            "wrong_norm": ~xp.isfinite(norm) & ~(before | exceeds),
+            "wrong_leaf": first_true(xp, xp.stack([xp.zeros_like(stop)])),
+        }
+        return (params, optimizer_state, stop | ~xp.isfinite(norm)), report, grads
+
+    def _wrong_leaf(self, grads: Any, none: Any) -> Any:
+        """Position, in the engine's order of parameters, of the first gradient that is not finite; or ``none``."""
         xp = self.engine.xp
-        none = -xp.ones_like(xp.argmax(xp.stack([norm, norm]), axis=0))
-
-        def search() -> Any:
-            wrong = [~xp.all(xp.isfinite(leaf)) for _, leaf in self.engine.named_params(grads)]
-            return first_true(xp, xp.stack(wrong)) if wrong else none  # a network frozen as a whole has no gradient
-
-        # Searched only where the norm is not finite, since looking at every leaf takes time.
-        return self.engine.cond(~xp.isfinite(norm), search, lambda: none)
+        wrong = [~xp.all(xp.isfinite(leaf)) for _, leaf in self.engine.named_params(grads)]
+        return first_true(xp, xp.stack(wrong)) if wrong else none  # a network frozen as a whole has no gradient
 
     def _not_finite(self, transition: Transition, v_last: Any) -> dict[str, Any]:
         """First row of ``[T * B]`` that is not finite, or -1, by name of each leaf of a rollout.

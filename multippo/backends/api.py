@@ -442,6 +442,18 @@ class Engine:
         """
         raise NotImplementedError(f"The {self.name} engine acts in no environment of its own arrays.")
 
+    def recorded(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
+        """Repeats the operations of a function's first call, where Python would take longer than they do.
+
+        An engine whose ``jit`` compiles whole programmes returns the function as it is.
+
+        Args:
+            function: Function from trees of arrays to a tree of arrays, always of the same shapes.
+            mode: ``TrainConfig.compile``.
+        """
+        del mode
+        return function
+
     def structure(self, definition: Any) -> Hashable:
         """Key of all that is compiled in of a ``SplitModule.definition``: equal if arrays' values alone differ.
 

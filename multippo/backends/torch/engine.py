@@ -20,6 +20,7 @@ from multippo.backends.torch import modules, products
 from multippo.backends.torch.compiling import compiled
 from multippo.backends.torch.layers import PORTABLE_NAMES, NativeLayers
 from multippo.backends.torch.optimizer import TorchOptimizer
+from multippo.backends.torch.recording import recorded
 from multippo.backends.torch.straight import StraightCode
 from multippo.programmes import frozen
 from multippo.random import Random
@@ -282,6 +283,9 @@ class TorchEngine(NativeLayers):
         code = StraightCode(function, args, weights)
         self._compile_seconds.append(time.perf_counter() - start)
         return code
+
+    def recorded(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
+        return recorded(function) if mode == "auto" and self.device.type == "cpu" else function
 
     def structure(self, definition: Any) -> Any:
         # Definitions wrongly taken for equal, as by a function in the place of one freed, torch compiles again.

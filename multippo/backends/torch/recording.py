@@ -1,0 +1,314 @@
+"""Functions of tensors whose operations are recorded in the first call, and repeated as straight code in later ones.
+
+Most of a small gradient step's time on a CPU is not arithmetic but Python around it: modules, containers, trees, and
+autograd's graph, all gone through anew for every minibatch. The operations below autograd are the same ones each time,
+those of the gradient included. A dispatch mode sees them; what depends on shapes alone is kept as a constant, what is
+computed twice or never used is left out, and the rest is written down as a function of one line an operation.
+
+Numbers in a tensor may enter through operations only. A function that reads one (``bool(x)``), or makes shapes of one,
+is called as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import optree
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from multippo.trees import tree_leaves, tree_map, tree_structure
+
+_log = logging.getLogger(__name__)
+
+_aten: Any = torch.ops.aten
+_FROM_SHAPES = {_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.new_zeros, _aten.new_ones, _aten.new_full}
+"""Operators that look at no number of their arguments."""
+_FUNCTIONS = (
+    "abs add addmm amax amin bmm cat clamp cos div eq exp expm1 floor gather ge gt index_select le log log1p "
+    "logical_and logical_not logical_or lt maximum mean minimum mm mul ne neg pow reciprocal remainder rsqrt "
+    "scatter_add select sigmoid sign sin sqrt square stack sub sum t tanh transpose unsqueeze where"
+)
+_METHODS = "expand masked_fill_ permute view"
+_DIRECT: dict[Any, Callable[..., Any]] = {
+    **{getattr(_aten, name): getattr(torch, name) for name in _FUNCTIONS.split()},
+    **{getattr(_aten, name): getattr(torch.Tensor, name) for name in _METHODS.split()},
+}
+"""Python's functions of the same arguments, which reach the kernel in two thirds of the time."""
+
+
+class _Unfit(BaseException):
+    """The function can't be recorded. Not an ``Exception``, which a module on the way might catch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value:
+    """Number of a tensor on the tape, in its place among an operation's arguments."""
+
+    number: int
+
+
+class _Operation(NamedTuple):
+    """An operation on the tape; ``results`` are numbers of tensors, -1 for what is none."""
+
+    function: Any
+    args: Any
+    kwargs: Any
+    results: list[int]
+    is_list: bool
+
+
+class _Tape(TorchDispatchMode):
+    """Operations in order, and every tensor they touched, held so that no later one gets its address.
+
+    Attributes:
+        tensors: All tensors; those that the function is given come first.
+        operations: The operations.
+        constants: Numbers of tensors that were there before, and are not given.
+        mutated: Storages that are written to.
+    """
+
+    def __init__(self, given: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.tensors: list[torch.Tensor] = []
+        self.operations: list[_Operation] = []
+        self.constants: set[int] = set()
+        self.mutated: set[int] = set()
+        self._numbers: dict[int, int] = {}
+        self._storages: set[int] = set()
+        for tensor in given:
+            self._add(tensor)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled in here; to make sure of that, torch would load its compiler first
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operation, and writes it down."""
+        if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+            raise _Unfit(f"{func} depends on the numbers in a tensor")
+        kwargs = kwargs or {}
+        taken = tree_map(lambda x: _Value(self.find(x)) if isinstance(x, torch.Tensor) else x, [args, kwargs])
+        result = func(*args, **kwargs)
+        if func._schema.is_mutable:
+            for place, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    value = kwargs[argument.name] if argument.name in kwargs else args[place]
+                    self.mutated.update(map(_storage, tree_leaves(value)))
+        is_list = isinstance(result, list | tuple)
+        results = [self._add(x) if isinstance(x, torch.Tensor) else -1 for x in (result if is_list else [result])]
+        self.operations.append(_Operation(func, taken[0], taken[1], results, is_list))
+        return result
+
+    def find(self, tensor: torch.Tensor) -> int:
+        """Number of a tensor that is an argument.
+
+        Raises:
+            _Unfit: If the tensor is an unknown view of one on the tape.
+        """
+        if id(tensor) not in self._numbers:
+            if _storage(tensor) in self._storages:
+                raise _Unfit("the tape has lost sight of a tensor")
+            self.constants.add(self._add(tensor))
+        return self._numbers[id(tensor)]
+
+    def is_mutated(self, number: int) -> bool:
+        """True if anything writes to a tensor's memory."""
+        return _storage(self.tensors[number]) in self.mutated
+
+    def _add(self, tensor: torch.Tensor) -> int:
+        if id(tensor) not in self._numbers:
+            self._numbers[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+            self._storages.add(_storage(tensor))
+        return self._numbers[id(tensor)]
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
+
+
+def _view(tensor: torch.Tensor) -> Any:
+    """A key that two tensors share if they are the same numbers in the same order at the same place."""
+    return _storage(tensor), tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+def _numbers(tree: Any) -> list[int]:
+    return [x.number for x in tree_leaves(tree) if isinstance(x, _Value)]
+
+
+def _simplified(tape: _Tape, num_given: int, outputs: set[int]) -> tuple[list[_Operation], dict[int, int]]:
+    """Operations that are left, and for each number of a tensor that is another one, the number of that one."""
+    same: dict[int, int] = {}
+    views = {_view(tape.tensors[number]): number for number in range(num_given)}
+    made: dict[Any, list[int]] = {}
+    kept: list[_Operation] = []
+    for operation in tape.operations:
+        function, _, _, results, _ = operation
+        args, kwargs = tree_map(
+            lambda x: _Value(same.get(x.number, x.number)) if isinstance(x, _Value) else x,
+            [operation.args, operation.kwargs],
+        )
+        taken, kind = _numbers([args, kwargs]), function.overloadpacket
+        operation = operation._replace(args=args, kwargs=kwargs)
+        if function._schema.is_mutable or -1 in results:
+            kept.append(operation)
+            continue
+        # Of views, those that are there already, be it after several turns, are left out.
+        seen = [views.setdefault(_view(tape.tensors[number]), number) for number in results]
+        if seen != results:
+            same.update((number, same.get(found, found)) for number, found in zip(results, seen, strict=True))
+            continue
+        if any(tape.is_mutated(number) for number in (*taken, *results)):
+            kept.append(operation)
+            continue
+        constant = kind in _FROM_SHAPES or all(number in tape.constants for number in taken)
+        random = torch.Tag.nondeterministic_seeded in function.tags
+        if constant and not random:
+            tape.constants.update(results)
+            continue
+        if _changes_nothing(operation, tape) and not outputs & set(results):
+            same[results[0]] = taken[0]
+            continue
+        key = function, _frozen(args), _frozen(kwargs)
+        if not random and key in made:
+            same.update(zip(results, made[key], strict=True))
+            continue
+        made[key] = results
+        kept.append(operation)
+    return kept, same
+
+
+def _changes_nothing(operation: _Operation, tape: _Tape) -> bool:
+    """True of a product with 1, a quotient by 1, and a copy."""
+    function, args, kwargs, results, _ = operation
+    if function.overloadpacket in (_aten.mul, _aten.div):
+        if kwargs or isinstance(args[1], _Value) or args[1] != 1:
+            return False
+    elif function.overloadpacket is not _aten.clone:
+        return False
+    before, after = tape.tensors[args[0].number], tape.tensors[results[0]]
+    return before.dtype == after.dtype and before.stride() == after.stride()
+
+
+def _frozen(tree: Any) -> Any:
+    return tuple((type(leaf), leaf) for leaf in tree_leaves(tree)), tree_structure(tree)
+
+
+def _needed(operations: list[_Operation], tape: _Tape, outputs: set[int], given: range) -> list[_Operation]:
+    """Operations whose results are used, or that write to a tensor that is used."""
+    numbers = set(outputs)
+    storages = {_storage(tape.tensors[number]) for number in (*outputs, *given)}
+    found: list[_Operation] = []
+    for operation in reversed(operations):
+        taken = _numbers([operation.args, operation.kwargs])
+        if operation.function._schema.is_mutable:
+            is_needed = any(tape.is_mutated(n) and _storage(tape.tensors[n]) in storages for n in taken)
+        else:
+            is_needed = not numbers.isdisjoint(operation.results)
+        if is_needed:
+            found.append(operation)
+            numbers.update(taken)
+            storages.update(_storage(tape.tensors[number]) for number in taken)
+    return found[::-1]
+
+
+class _Writer:
+    """Python code of operations."""
+
+    def __init__(self, tape: _Tape, same: dict[int, int]) -> None:
+        self.names: dict[str, Any] = {"inf": float("inf"), "nan": float("nan")}
+        self._tape, self._same, self._held = tape, same, dict[int, str]()
+
+    def name(self, number: int) -> str:
+        number = self._same.get(number, number)
+        if number in self._tape.constants:
+            return self.hold(self._tape.tensors[number])
+        return f"v{number}"
+
+    def hold(self, value: Any) -> str:
+        """Name of an object that the code refers to."""
+        if id(value) not in self._held:
+            self._held[id(value)] = f"c{len(self._held)}"
+            self.names[self._held[id(value)]] = value
+        return self._held[id(value)]
+
+    def text(self, value: Any) -> str:
+        if isinstance(value, _Value):
+            return self.name(value.number)
+        if isinstance(value, list | tuple):
+            return f"[{', '.join(map(self.text, value))}]"
+        return repr(value) if isinstance(value, bool | int | float | str | None) else self.hold(value)
+
+    def line(self, operation: _Operation) -> str:
+        function, args, kwargs, results, is_list = operation
+        call = self.hold(_DIRECT.get(function.overloadpacket, function))
+        given = [*map(self.text, args), *(f"{name}={self.text(value)}" for name, value in kwargs.items())]
+        names = ["_" if number < 0 else f"v{number}" for number in results]
+        target = f"[{', '.join(names)}] = " if is_list else f"{names[0]} = "
+        return f"{target if results else ''}{call}({', '.join(given)})"
+
+
+def _compiled(tape: _Tape, num_given: int, outputs: list[int]) -> Callable[..., list[torch.Tensor]]:
+    """Function from the given tensors to the outputs."""
+    operations, same = _simplified(tape, num_given, set(outputs))
+    outputs = [same.get(number, number) for number in outputs]
+    operations = _needed(operations, tape, set(outputs), range(num_given))
+    last = {n: place for place, op in enumerate(operations) for n in (*_numbers([op.args, op.kwargs]), *op.results)}
+    writer = _Writer(tape, same)
+    kept, lines = {*outputs, *tape.constants, -1}, list[str]()
+    for place, operation in enumerate(operations):
+        lines.append(writer.line(operation))
+        # What is not used again is freed, and its memory, warm as it is, taken for the next.
+        done = [f"v{n}" for n, use in last.items() if use == place and n not in kept]
+        lines.extend([f"{' = '.join(done)} = None"] if done else [])
+    lines.append(f"return [{', '.join(map(writer.name, outputs))}]")
+    head = f"def run({', '.join(f'v{number}' for number in range(num_given))}):\n    "
+    exec(head + "\n    ".join(lines), writer.names)
+    return torch.no_grad()(writer.names["run"])
+
+
+class _Call(NamedTuple):
+    structure: Any
+    given: list[Any]
+    run: Callable[..., list[torch.Tensor]]
+    result: Any
+
+
+def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Function that repeats the operations of its first call for arguments of these shapes.
+
+    Args:
+        function: Function from trees of tensors to a tree of tensors. It may write to its arguments.
+    """
+    known: _Call | None = None
+    is_fit = True
+
+    def call(*args: Any) -> Any:
+        nonlocal known, is_fit
+        tree: Any = args
+        leaves, structure = optree.tree_flatten(tree)
+        given = [(x.shape, x.stride(), x.dtype) for x in leaves]
+        if known is not None and known.given == given and known.structure == structure:
+            return optree.tree_unflatten(known.result, known.run(*leaves))
+        if not is_fit:
+            return function(*args)
+        tape = _Tape(leaves)
+        try:
+            with tape:
+                result = function(*args)
+            found, result_structure = optree.tree_flatten(result)
+            numbers = [tape.find(x) for x in found]
+            if any(tape.is_mutated(number) for number in tape.constants):
+                raise _Unfit("a tensor is written to that is not among the arguments")
+        except _Unfit as error:
+            is_fit = False
+            _log.debug("A step is not recorded: %s.", error)
+            return function(*args)
+        known = _Call(structure, given, _compiled(tape, len(leaves), numbers), result_structure)
+        return result
+
+    return call
