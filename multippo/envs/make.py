@@ -19,7 +19,7 @@ from multippo.arguments import check_size, refuse_unknown
 from multippo.envs.api import Env
 from multippo.envs.host.host_env import GymnasiumEnv
 from multippo.envs.host.members import Wrapper
-from multippo.envs.host.vector_forms import Vectorization, creator, first_made, vectorize, vectorize_id
+from multippo.envs.host.vector_forms import Vectorization, chosen, creator, first_made, vectorize, vectorize_id
 from multippo.envs.host.workers import WORKER_TIMEOUT_S
 from multippo.envs.registry import FAMILIES, maker, refuse_other_interface, register_hidden_velocities, unknown_env
 from multippo.envs.wrappers import (
@@ -231,8 +231,11 @@ def _make_gymnasium(
         raise unknown_env(env_id)
 
     def remake(count: int) -> VectorEnv[Any, Any, Any]:
+        nonlocal vectorization
         try:
-            return vectorize_id(spec, count, vectorization, wrappers, worker_timeout, **kwargs)
+            made = vectorize_id(spec, count, vectorization, wrappers, worker_timeout, **kwargs)
+            vectorization = chosen(made) or vectorization
+            return made
         except gymnasium.error.DependencyNotInstalled as error:
             raise ImportError(f"{env_id} needs a package that is not installed: {error}") from error
 
@@ -264,8 +267,11 @@ def _make_constructed(
 
     def remake(count: int) -> VectorEnv[Any, Any, Any]:
         # Another batch size repeats the list, so that a mixture of tasks stays one.
-        chosen = [constructors[index % len(constructors)] for index in range(count)]
-        return vectorize(chosen, vectorization, worker_timeout, wrappers)
+        nonlocal vectorization
+        repeated = [constructors[index % len(constructors)] for index in range(count)]
+        made = vectorize(repeated, vectorization, worker_timeout, wrappers)
+        vectorization = chosen(made) or vectorization
+        return made
 
     vector_env = remake(len(constructors))
     made = first_made(vector_env)

@@ -23,6 +23,9 @@ from multippo.trees import named_leaves, select, tree_leaves, tree_map
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number of single precision."""
 
+_ONE_THREAD = 10_000
+"""Number of entries up to which OpenBLAS multiplies vectors in the thread that asks."""
+
 
 def fits(leaf: np.ndarray) -> np.ndarray:
     """Mask of the entries of a NumPy array that are finite in the type that networks compute in."""
@@ -99,9 +102,11 @@ def restart_broken(env: Env, env_state: EnvState) -> EnvState:
 def _is_sound(tree: Any) -> bool:
     if not hasattr(tree, "dtype"):
         return all(_is_sound(leaf) for leaf in tree_leaves(tree))
+    if tree.dtype.kind != "f":
+        return True
     # One quick pass: a sum of squares within the bound has no part that is not finite or too large. Without such a part
-    # it may overflow, too.
-    return tree.dtype.kind != "f" or float(np.vdot(tree, tree)) <= LARGEST**2 or bool(fits(tree).all())
+    # it may overflow, too. For larger arrays BLAS wakes threads, which wait for each other on a busy machine.
+    return (tree.size <= _ONE_THREAD and float(np.vdot(tree, tree)) <= LARGEST**2) or bool(fits(tree).all())
 
 
 def _step_and_start(env: Env, env_state: EnvState) -> tuple[np.ndarray, np.ndarray]:

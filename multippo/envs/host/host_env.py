@@ -23,8 +23,8 @@ from numpy.typing import DTypeLike
 from multippo.arguments import check_number, check_size, describe
 from multippo.envs.actions import make_action_map
 from multippo.envs.api import Env, EnvState
-from multippo.envs.host.in_process import InProcessVectorEnv
 from multippo.envs.host.members import Member
+from multippo.envs.host.vector_forms import chosen
 from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, watch
 from multippo.envs.keys import host_seed
 from multippo.envs.observations import ObservationMap, check_numbers, make_observation_map, put_rows
@@ -89,7 +89,7 @@ class GymnasiumEnv(Env):
         mode = find_autoreset_mode(vector_env, autoreset_mode)
         self.may_skip, self._same_step = mode is AutoresetMode.NEXT_STEP, mode is AutoresetMode.SAME_STEP
         base = vector_env.unwrapped
-        self.vectorization = base.vectorization if isinstance(base, InProcessVectorEnv) else None
+        self.vectorization = chosen(base)
         if isinstance(base, SyncVectorEnv):
             _refuse_one_for_many(self.id, base)
             if self._same_step and not all(isinstance(env, Member) for env in base.envs):

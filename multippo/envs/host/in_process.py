@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -45,7 +45,7 @@ class InProcessVectorEnv(SyncVectorEnv):
         vectorization: ``"sync"`` or ``"threads"`` if ``choose_threads`` had a choice, else None.
     """
 
-    vectorization: str | None = None
+    vectorization: Literal["sync", "threads"] | None = None
     envs: list[Member]  # type: ignore[assignment]
     _env_obs: list[Any]
     _observations: Any

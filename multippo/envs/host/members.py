@@ -39,10 +39,11 @@ class Member(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         """See ``gymnasium.Env.step``."""
-        obs, reward, terminated, truncated, info = self._checked(split_step, self.env.step, action)
+        obs, reward, terminated, truncated, _ = self._checked(split_step, self.env.step, action)
         if terminated or truncated:
             obs = copy.deepcopy(obs)
-        return obs, reward, terminated, truncated, info
+        # Nobody reads infos, and a worker process would send them.
+        return obs, reward, terminated, truncated, {}
 
     def check(self, obs: Any) -> None:
         """Raises a ValueError unless an observation fits the space."""

@@ -62,6 +62,11 @@ def vectorize(
     return vector_env
 
 
+def chosen(vector_env: VectorEnv[Any, Any, Any]) -> Literal["sync", "threads"] | None:
+    """The form that a clock has chosen for a vector environment, or None."""
+    return vector_env.vectorization if isinstance(vector_env, InProcessVectorEnv) else None
+
+
 def first_made(vector_env: VectorEnv[Any, Any, Any]) -> MadeMember:
     """The first member of a vector environment from ``vectorize``."""
     constructor: Any = vector_env.env_fns[0]  # type: ignore[attr-defined]

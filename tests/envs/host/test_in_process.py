@@ -189,6 +189,8 @@ def test_a_clock_chooses_for_mujoco_and_changes_nothing_else(seconds, choice, mo
     same(trajectory(auto), expected)
     # The pendulum falls within some 10 steps.
     assert sum(terminated.sum() for _, _, terminated, *_ in expected) >= 3
+    assert not medians
+    auto.similar(2).close()  # takes the same form, without a clock
     sync.close()
     auto.close()
 
