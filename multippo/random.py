@@ -15,6 +15,7 @@ module's engine. ``Rngs`` is the source of keys for constructors.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +36,7 @@ class Random:
         default_float: Function that returns the floating-point type of draws without a ``dtype``.
         wrap: Decorator of the generator's hundred operations, such as a compiler for eager calls.
         words_of: Function that makes the words of a key of the framework's own kind, or None.
+        order: Function that returns the stable order of words ``[..., n]``; the namespace's ``argsort`` by default.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Random:
         default_float: Any,
         wrap: Callable[..., Any] | None = None,
         words_of: Callable[[Any], Any] | None = None,
+        order: Callable[[Any], Any] | None = None,
     ) -> None:
         self._xp = xp
         self._word_dtype = word_dtype
@@ -52,6 +55,7 @@ class Random:
         self._default_float = default_float
         self._wraps = "uint32" in str(word_dtype)
         self._words_of = words_of
+        self._order = order or functools.partial(xp.argsort, axis=-1, stable=True)
         self._word: Any = np.uint32 if self._wraps else int
         self._threefry = wrap(self._rounds) if wrap else self._rounds
 
@@ -146,7 +150,7 @@ class Random:
     def permutation(self, key: Any, n: int) -> Any:
         """The numbers 0 to n - 1 in random order, for each key: ``[..., n]``."""
         # Ties of 32-bit words are broken by position, so that engines agree on them.
-        return self._xp.argsort(self.bits(key, (n,)), axis=-1, stable=True)
+        return self._order(self.bits(key, (n,)))
 
     def _float(self, words: Any, dtype: Any) -> Any:
         return self._xp.astype(words, dtype)
