@@ -27,6 +27,7 @@ _COMMANDS = {  # name: (module, function, description)
     "train": ("multippo.cli.train", "run", "train a network in an environment"),
     "eval": ("multippo.cli.evaluate", "run", "play whole episodes with a trained network"),
     "compare": ("multippo.cli.compare", "run", "find where two runs part first"),
+    "bench": ("multippo.cli.bench", "run", "measure speed beside other libraries and hand-written limits"),
     "conformance": ("multippo.cli.installation", "run", "check that replay repeats rollouts, and that engines agree"),
     "backends": ("multippo.cli.installation", "list_backends", "list the engines"),
     "envs": ("multippo.cli.installation", "list_environments", "list the environments"),

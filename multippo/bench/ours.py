@@ -1,0 +1,78 @@
+"""multippo as a contestant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import multippo as mp
+from multippo.bench.recorder import Recorder
+from multippo.bench.works import NUM_EPOCHS, NUM_MINIBATCHES, Work
+
+SOLVE: dict[str, Any] = {
+    "num_envs": 8,
+    "rollout_length": 32,
+    "num_epochs": 20,
+    "num_minibatches": 1,
+    "learning_rate": 1e-3,
+    "gae_lambda": 0.8,
+    "discounting_factor": 0.98,
+}
+"""Settings with which multippo reaches a return of 475 in CartPole-v1 soonest."""
+
+
+def train(work: Work, engine: str, recorder: Recorder) -> None:
+    """Trains as the peers do: observations normalised, rewards as they are, no entropy bonus."""
+    with mp.use_backend(engine) as active:
+        env = make_env(work, active.device_name())
+        network = make_network(work, env)
+        ppo = mp.PPOConfig(
+            rollout_length=work.rollout_length,
+            total_steps=10**9,
+            num_epochs=NUM_EPOCHS,
+            num_minibatches=NUM_MINIBATCHES,
+            gae_lambda=0.95,
+            lr_schedule="constant",
+            learning_rate=3e-4,
+            scale_rewards=False,
+        )
+        if not env.functional:
+            env.step = recorder.timed(env.step)
+        config = mp.TrainConfig(ppo=ppo, log_every_steps=work.chunk * work.steps)
+        mp.train_ppo(env, network, config, log_fn=lambda metrics: recorder.iteration(int(metrics["step"])))
+
+
+def make_env(work: Work, device: str) -> Any:
+    """The work's environment as multippo makes it."""
+    if work.env != "pendulum":
+        return mp.make_env(work.env, num_envs=work.num_envs)
+    return mp.make_env(mp.testing.TensorPendulum(work.num_envs, device=device))
+
+
+def make_network(work: Work, env: Any) -> Any:
+    """Actor and critic of the work's sizes, with nothing between observation and recurrent layer but the normaliser."""
+    spaces, rngs = (env.observation_space, env.action_space), mp.Rngs(0)
+    if not work.lstm:
+        return mp.make_mlp_actor_critic(*spaces, work.hidden, work.hidden, rngs)
+    sizes: dict[str, Any] = {"actor_hidden_sizes": work.hidden, "critic_hidden_sizes": work.hidden}
+    return mp.make_recurrent_actor_critic(*spaces, work.lstm, rngs, encoder_sizes=(), **sizes)
+
+
+def solve(work: Work, engine: str, seed: int, recorder: Recorder) -> None:
+    """Trains until 20 deterministic episodes, played after every 2,000 steps, have a mean return of 475."""
+    with mp.use_backend(engine):
+        env, test = (mp.make_env(work.env, num_envs=count) for count in (SOLVE["num_envs"], 20))
+        network = mp.make_mlp_actor_critic(env.observation_space, env.action_space, (64, 64), (64, 64), mp.Rngs(seed))
+        due = 2000
+
+        def look(metrics: dict[str, float]) -> None:
+            nonlocal due
+            if metrics["step"] < due:
+                return
+            due += 2000
+            with recorder.evaluation():
+                found = mp.eval_rollout(test, network, num_episodes=20, key=seed)
+            if found["eval/episode_reward/mean"] >= 475:
+                recorder.reached(int(metrics["step"]))
+
+        config = mp.TrainConfig(ppo=mp.PPOConfig(total_steps=100_000, **SOLVE), seed=seed)
+        mp.train_ppo(env, network, config, log_fn=look)

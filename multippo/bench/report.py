@@ -1,0 +1,190 @@
+"""Medians, ratios and a plot of what was measured."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from multippo.bench.works import GOALS, LIMITS, OURS, WORKS, Work
+
+Record = Mapping[str, Any]
+
+_OF_MEASURE = {"rate": "steps_per_s", "start": "first_iteration_s", "return": "seconds_to_return"}
+_PIECES = ("environment", "acting", "replay", "update")
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "numpy", "gymnasium", "mujoco", "multippo")
+
+
+def machine(packages: Iterable[str]) -> dict[str, Any]:
+    """Hardware and versions.
+
+    Args:
+        packages: Distributions beside those that multippo uses.
+    """
+    versions: dict[str, str] = {}
+    for name in (*_PACKAGES, *packages):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def summarise(records: Iterable[Record]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Medians over the rounds by work and contestant, or ``{"error": ...}``.
+
+    Each has ``rounds`` and, of its main number, ``least`` and ``most``.
+    """
+    grouped: dict[str, dict[str, list[Record]]] = {}
+    for record in records:
+        grouped.setdefault(record["work"], {}).setdefault(record["who"], []).append(record)
+    return {work: {who: _median(work, found) for who, found in by_who.items()} for work, by_who in grouped.items()}
+
+
+def _median(work: str, records: Sequence[Record]) -> dict[str, Any]:
+    good = [record for record in records if "error" not in record]
+    if not good:
+        return {"error": records[-1]["error"]}
+    names = [name for name, value in good[0].items() if isinstance(value, int | float) and name != "round"]
+    found: dict[str, Any] = {name: statistics.median(r[name] for r in good if name in r) for name in names}
+    if "pieces_s" in good[0]:
+        pieces = good[0]["pieces_s"]
+        found["pieces_s"] = {name: statistics.median(record["pieces_s"][name] for record in good) for name in pieces}
+    main = _OF_MEASURE[WORKS[work].measure]
+    values = [record[main] for record in good if main in record]
+    return found | {"rounds": len(good), "least": min(values), "most": max(values)}
+
+
+def ratios(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Rows of the goals whose numbers are there: ours, the best of the others, the ratio, whether it is reached."""
+    rows: list[dict[str, Any]] = []
+    for goal in GOALS:
+        work = WORKS[goal.work]
+        name, faster = _OF_MEASURE[work.measure], max if work.measure == "rate" else min
+        ours = {who: found[name] for who in goal.ours if name in (found := _of(summary, goal.work, who))}
+        place = goal.theirs or goal.work
+        theirs = {who: found[name] for who in goal.against if name in (found := _of(summary, place, who))}
+        if not ours or not theirs:
+            continue
+        us, them = faster(ours, key=ours.__getitem__), faster(theirs, key=theirs.__getitem__)
+        ratio = ours[us] / theirs[them]
+        reached = ratio >= goal.ratio if work.measure == "rate" else ratio <= goal.ratio
+        rows.append(
+            {"work": goal.work, "ours": us, "against": them, "ratio": ratio, "goal": goal.ratio}
+            | {"reached": reached, "ours_value": ours[us], "their_value": theirs[them]}
+        )
+    return rows
+
+
+def _of(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], work: str, who: str) -> Mapping[str, Any]:
+    return summary.get(work, {}).get(who, {})
+
+
+def where_time_goes(work: Work, found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Seconds of an iteration of each engine of ours: environment, acting, replay, update, and overhead.
+
+    The first four are those of the hand-written limit of the same engine, the overhead is the rest. Of an environment
+    stepped from Python, the environment's share is measured in our own run.
+    """
+    split: dict[str, dict[str, float]] = {}
+    for engine in OURS:
+        ours, limit = found.get(engine, {}), found.get(f"limit-{engine}", {})
+        if "steps_per_s" not in ours or "pieces_s" not in limit:
+            continue
+        whole, pieces = work.steps / ours["steps_per_s"], dict(limit["pieces_s"])
+        if "environment_share" in limit:
+            by_hand = work.steps / limit["steps_per_s"]
+            pieces["environment"] = whole * ours.get("environment_share", 0.0) or by_hand * limit["environment_share"]
+            pieces["acting"] = by_hand * limit["acting_share"]
+        split[engine] = {piece: pieces.get(piece, 0.0) for piece in _PIECES}
+        split[engine]["overhead"] = whole - sum(split[engine].values())
+    return split
+
+
+def lines(records: Sequence[Record], about: Mapping[str, Any]) -> list[str]:
+    """The report as Markdown."""
+    summary = summarise(records)
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    out = [
+        f"{about['processor']}, {about['cores']} cores, load {about['load']} at the start; Python {about['python']}; "
+        f"{versions}.",
+        "",
+    ]
+    for name, found in summary.items():
+        work = WORKS[name]
+        out += [f"## {name}: {_described(work)}", "", *_table(work, found), ""]
+        for engine, pieces in where_time_goes(work, found).items():
+            parts = ", ".join(f"{piece} {1e3 * seconds:.1f}" for piece, seconds in pieces.items())
+            out += [f"Milliseconds of an iteration, {engine}: {parts}.", ""]
+    rows = ratios(summary)
+    if rows:
+        out += ["## Ratios", "", "| work | ours | against | ratio | goal | |", "|---|---|---|---|---|---|"]
+        for row in rows:
+            sign = "≥" if WORKS[row["work"]].measure == "rate" else "≤"
+            ours, theirs = f"{row['ours']} {row['ours_value']:,.4g}", f"{row['against']} {row['their_value']:,.4g}"
+            cells = [row["work"], ours, theirs, f"{row['ratio']:.2f}", f"{sign} {row['goal']:g}"]
+            out.append("| " + " | ".join([*cells, "reached" if row["reached"] else "missed"]) + " |")
+    return out
+
+
+def _described(work: Work) -> str:
+    layers = [*([f"LSTM {work.lstm}"] if work.lstm else []), *map(str, work.hidden)]
+    cache = f", {work.cache} compilation cache" if work.cache else ""
+    return f"{work.env}, {work.num_envs} × {work.rollout_length}, {' × '.join(layers)}{cache}"
+
+
+def _table(work: Work, found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    main = _OF_MEASURE[work.measure]
+    limits = [values[main] for who, values in found.items() if who in LIMITS[:2] and main in values]
+    head = ["who", main, "least – most", "of the limit", "first iteration (s)", "peak memory (MiB)"]
+    rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for who, values in sorted(found.items(), key=lambda item: -item[1].get(main, 0.0)):
+        if "error" in values:
+            rows.append(f"| {who} | failed: {values['error'].replace('|', '/')} | | | | |")
+            continue
+        own = found.get(f"limit-{who}", {}).get(main) or (max(limits) if limits else None)
+        share = f"{values[main] / own:.2f}" if own and who != "environment" else ""
+        first = f"{values['first_iteration_s']:.1f}" if "first_iteration_s" in values else ""
+        cells = [who, f"{values[main]:,.4g}" if values[main] < 1000 else f"{values[main]:,.0f}"]
+        cells += [f"{values['least']:,.5g} – {values['most']:,.5g}", share, first, f"{values['memory_mib']:,.0f}"]
+        rows.append("| " + " | ".join(cells) + " |")
+    return rows
+
+
+def plot(records: Sequence[Record], path: Path) -> None:
+    """Draws a panel of bars for each work."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    summary = summarise(records)
+    figure, axes = pyplot.subplots(len(summary), 1, figsize=(7, 1.9 * len(summary)), squeeze=False)
+    for axis, (name, found) in zip(axes[:, 0], summary.items(), strict=True):
+        main = _OF_MEASURE[WORKS[name].measure]
+        bars = sorted((values[main], who) for who, values in found.items() if main in values and who != "environment")
+        colours = ["C1" if who in OURS else "C7" if who in LIMITS else "C0" for _, who in bars]
+        axis.barh([who for _, who in bars], [value for value, _ in bars], color=colours)
+        axis.set_title(f"{name} ({main})", fontsize=9, loc="left")
+        axis.tick_params(labelsize=8)
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)

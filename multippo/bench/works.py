@@ -1,0 +1,156 @@
+"""The works of the benchmark, who does each, and the ratios to reach. Nothing here runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+NUM_EPOCHS, NUM_MINIBATCHES = 4, 4
+"""Passes over a rollout and minibatches of each pass, in every work of measure "rate" or "start"."""
+
+OURS = ("jax", "torch")
+LIMITS = ("limit-jax", "limit-torch", "environment")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Work:
+    """One piece of work, the same for all who do it.
+
+    Attributes:
+        name: Name on the command line and in reports.
+        env: Environment: ``brax/NAME``, a gymnasium id, or ``pendulum``, ``multippo.testing.TensorPendulum``.
+        num_envs: Number of environments, B.
+        rollout_length: Steps of a rollout, T.
+        hidden: Units of the hidden layers, of actor and critic each; behind the recurrent layer if there is one.
+        lstm: Units of a recurrent layer in actor and critic each; 0 for none.
+        measure: "rate": steps a second after compilation; "start": seconds from the start of the process to the end of
+            the first iteration; "return": seconds to a return, without those of evaluations.
+        who: Those who do it: engines of multippo, peers, and limits.
+        chunk: Iterations of one dispatch, where the contestant can make several.
+        cache: State of JAX's compilation cache: "empty" or "full"; None: none is used.
+        default: False for a work that is done only if it is asked for by name.
+    """
+
+    name: str
+    env: str
+    num_envs: int
+    rollout_length: int
+    hidden: tuple[int, ...] = (64, 64)
+    lstm: int = 0
+    measure: Literal["rate", "start", "return"] = "rate"
+    who: tuple[str, ...]
+    chunk: int = 1
+    cache: Literal["empty", "full"] | None = None
+    default: bool = True
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of one iteration."""
+        return self.num_envs * self.rollout_length
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """A ratio to reach: of rates ours to theirs, at least; of seconds ours to theirs, at most.
+
+    Attributes:
+        work: Name of the work.
+        ours: Engine; several if the better one counts.
+        against: Those compared with; the best of them counts.
+        ratio: The goal.
+        theirs: Name of another work whose numbers of ``against`` count; by default the same.
+    """
+
+    work: str
+    ours: tuple[str, ...]
+    against: tuple[str, ...]
+    ratio: float
+    theirs: str = ""
+
+
+_TRACED = ("jax", "brax", "nnx-ppo", "limit-jax", "environment")
+_FAST: dict[str, Any] = {"env": "brax/fast", "num_envs": 256, "rollout_length": 20, "chunk": 20}
+_PENDULUM: dict[str, Any] = {"env": "brax/inverted_pendulum", "num_envs": 256, "rollout_length": 20}
+_TENSORS: dict[str, Any] = {"env": "pendulum", "num_envs": 256, "rollout_length": 20}
+_HOST: dict[str, Any] = {"num_envs": 8, "rollout_length": 128}
+_HOST_64: dict[str, Any] = {**_HOST, "num_envs": 64}
+_PENDULUM_4096: dict[str, Any] = {**_PENDULUM, "num_envs": 4096}
+_TENSORS_4096: dict[str, Any] = {**_TENSORS, "num_envs": 4096}
+_SB = ("jax", "torch", "sb3", "sbx", "limit-jax", "limit-torch", "environment")
+
+WORKS: dict[str, Work] = {
+    work.name: work
+    for work in (
+        Work(name="fast-mlp", **_FAST, who=(*_TRACED, "rejax")),
+        Work(name="fast-lstm", **_FAST, hidden=(), lstm=64, who=("jax", "nnx-ppo", "limit-jax", "environment")),
+        Work(name="invpend-mlp", **_PENDULUM, chunk=8, who=("torch", *_TRACED, "rejax")),
+        Work(name="invpend-wide", **_PENDULUM, chunk=2, hidden=(256, 256, 256), who=_TRACED),
+        Work(name="start-empty", **_PENDULUM, measure="start", cache="empty", who=("jax", "brax", "nnx-ppo")),
+        Work(name="start-full", **_PENDULUM, measure="start", cache="full", who=("jax", "brax", "nnx-ppo")),
+        Work(name="cartpole-8", env="CartPole-v1", **_HOST, who=(*_SB, "skrl")),
+        Work(name="cartpole-64", env="CartPole-v1", **_HOST_64, who=(*_SB, "skrl")),
+        Work(
+            name="cartpole-lstm",
+            env="CartPole-v1",
+            **_HOST,
+            hidden=(),
+            lstm=64,
+            who=("jax", "torch", "recurrent-ppo", "limit-jax", "environment"),
+        ),
+        Work(name="cheetah-8", env="HalfCheetah-v5", **_HOST, who=_SB),
+        Work(name="pendulum-mlp", **_TENSORS, who=("torch", "rsl-rl", "limit-torch", "environment")),
+        # rsl_rl has a dense layer behind the recurrent one, always.
+        Work(name="pendulum-lstm", **_TENSORS, hidden=(64,), lstm=64, who=("torch", "rsl-rl", "environment")),
+        Work(
+            name="cartpole-475",
+            env="CartPole-v1",
+            num_envs=8,
+            rollout_length=32,
+            measure="return",
+            who=("jax", "torch", "sb3"),
+        ),
+        Work(name="quick", env="CartPole-v1", num_envs=8, rollout_length=32, who=_SB, default=False),
+        Work(
+            name="invpend-4096",
+            **_PENDULUM_4096,
+            chunk=8,
+            who=("jax", "brax", "nnx-ppo"),
+            default=False,
+        ),
+        Work(
+            name="pendulum-4096",
+            **_TENSORS_4096,
+            who=("torch", "rsl-rl", "limit-torch", "environment"),
+            default=False,
+        ),
+    )
+}
+
+GOALS: tuple[Goal, ...] = (
+    Goal("fast-mlp", ("jax",), ("brax",), 1.1),
+    Goal("fast-mlp", ("jax",), ("nnx-ppo",), 1.6),
+    Goal("fast-mlp", ("jax",), ("limit-jax",), 0.9),
+    Goal("fast-lstm", ("jax",), ("nnx-ppo",), 1.15),
+    Goal("fast-lstm", ("jax",), ("limit-jax",), 0.9),
+    Goal("invpend-mlp", ("jax",), ("brax",), 1.02),
+    Goal("invpend-mlp", ("jax",), ("nnx-ppo",), 1.4),
+    Goal("invpend-mlp", ("jax",), ("limit-jax",), 0.95),
+    Goal("invpend-wide", ("jax",), ("brax",), 1.05),
+    Goal("invpend-wide", ("jax",), ("nnx-ppo",), 1.5),
+    Goal("start-empty", ("jax",), ("brax", "nnx-ppo"), 0.5),
+    # A user of the peers has no cache unless they set one up.
+    Goal("start-full", ("jax",), ("brax", "nnx-ppo"), 0.25, theirs="start-empty"),
+    Goal("cartpole-8", ("jax",), ("sb3",), 2.5),
+    Goal("cartpole-8", ("torch",), ("sb3",), 2.0),
+    Goal("cartpole-64", ("jax",), ("sb3", "sbx"), 3.0),
+    Goal("cartpole-64", ("torch",), ("sb3", "sbx"), 2.0),
+    Goal("cartpole-lstm", ("jax",), ("recurrent-ppo",), 10.0),
+    Goal("cartpole-lstm", ("torch",), ("recurrent-ppo",), 6.0),
+    Goal("cheetah-8", ("jax",), ("sb3",), 1.8),
+    Goal("cheetah-8", ("torch",), ("sb3",), 1.5),
+    Goal("pendulum-mlp", ("torch",), ("rsl-rl",), 1.3),
+    Goal("pendulum-mlp", ("torch",), ("limit-torch",), 0.85),
+    Goal("pendulum-lstm", ("torch",), ("rsl-rl",), 1.8),
+    Goal("invpend-mlp", ("torch",), ("jax",), 0.6),
+    Goal("cartpole-475", ("jax", "torch"), ("sb3",), 0.7),
+)
