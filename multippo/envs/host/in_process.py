@@ -148,12 +148,13 @@ class _Step:
     """One step of all members, which threads share: each takes the next member until none is left.
 
     Attributes:
+        done: Lock that a thread other than the caller's releases after the last member.
         finals: Last observations of the episodes that ended, by place.
         errors: Errors, by place.
     """
 
     # No reference to the vector environment, which would not be collected while its threads live.
-    __slots__ = ("_actions", "_left", "_members", "_places", "_results", "_steps", "errors", "finals")
+    __slots__ = ("_actions", "_left", "_members", "_places", "_results", "_steps", "done", "errors", "finals")
 
     def __init__(
         self,
@@ -165,6 +166,7 @@ class _Step:
         self._members, self._steps, self._actions, self._results = members, steps, actions, results
         # Both are advanced by one thread at a time, since the interpreter's lock is held meanwhile.
         self._places, self._left = iter(range(len(actions))), iter(range(len(actions) - 1, -1, -1))
+        self.done = _locked()
         self.finals: dict[int, Any] = {}
         self.errors: dict[int, BaseException] = {}
 
@@ -204,17 +206,21 @@ class _Helpers:
 
     def __init__(self, count: int) -> None:
         self._step: list[_Step | None] = [None]
-        self._done = _locked()
         self._signals = [_locked() for _ in range(count)]
         for signal in self._signals:
-            threading.Thread(target=_help, args=(signal, self._step, self._done), daemon=True).start()
+            threading.Thread(target=_help, args=(signal, self._step), daemon=True).start()
 
     def run(self, step: _Step) -> None:
         """Takes a step, and waits until it is done."""
-        self._step[0] = step
-        self._wake()
+        if self._signals:
+            self._step[0] = step
+            self._wake()
         if step.take_part() != 0:
-            self._done.acquire()
+            try:
+                step.done.acquire()
+            except KeyboardInterrupt:  # no member is left in the midst of a step
+                step.done.acquire()
+                raise
 
     def stop(self) -> None:
         """Ends the threads."""
@@ -237,12 +243,12 @@ def _locked() -> threading.Lock:
     return lock
 
 
-def _help(signal: threading.Lock, latest: list[_Step | None], done: threading.Lock) -> None:
+def _help(signal: threading.Lock, latest: list[_Step | None]) -> None:
     while True:
         signal.acquire()
         step = latest[0]
         if step is None:
             return
         if step.take_part() == 0:
-            done.release()
+            step.done.release()
         del step
