@@ -29,6 +29,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 DOCS := $(VENV)/.installed-docs
+BENCH := $(VENV)/.installed-bench
 # One thread for each test process: two that wait for each other on few cores are many times slower.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 ENGINES := --backend jax --backend torch --backend numpy
@@ -37,7 +38,7 @@ SPLIT = $(if $(PART),--splits 5 --group $(PART))
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-unit test-conformance test-nightly test-lowest check lint format docs bench clean distclean
+.PHONY: help setup train test test-unit test-conformance test-nightly test-lowest check lint format docs bench learning clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -84,7 +85,10 @@ format: $(DEV) ## let ruff rewrite the code
 docs: $(DOCS) ## the documentation site, in site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(DEV) ## the learning benchmark behind benchmarks/RESULTS.md
+bench: $(BENCH) ## speed beside other libraries, which it installs (ARGS="--works cartpole-8 --rounds 1")
+	$(BIN)/multippo bench $(ARGS)
+
+learning: $(DEV) ## the learning benchmark behind benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/learning.py $(ARGS)
 
 clean: ## remove caches and build output
@@ -114,6 +118,11 @@ $(DEV): $(RUN)
 $(DOCS): $(RUN)
 	@echo "Installing what builds the documentation ..."
 	@$(PIP) install --quiet --no-compile -c constraints.txt --editable ".[all,docs]"
+	@touch $@
+
+$(BENCH): $(RUN)
+	@echo "Installing the libraries to compare with ..."
+	@$(PIP) install --quiet --no-compile -c constraints.txt --editable ".[bench]"
 	@touch $@
 
 $(BIN)/pip:

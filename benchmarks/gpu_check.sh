@@ -131,12 +131,16 @@ fi
 
 for engine in $ENGINES; do
     if on_gpu "$engine"; then
-        part "throughput-$engine" 105 "$PYTHON" benchmarks/throughput.py --backend "$engine" --seconds "$(limit 80)"
+        part "throughput-$engine" 80 "$PYTHON" benchmarks/throughput.py --backend "$engine" --seconds "$(limit 58)"
     else
-        part "throughput-$engine" 95 "$PYTHON" benchmarks/throughput.py --backend "$engine" --tiny --cases 2 \
+        part "throughput-$engine" 80 "$PYTHON" benchmarks/throughput.py --backend "$engine" --tiny --cases 2 \
             --seconds "$(limit 60)"
     fi
 done
+# Beside brax's PPO and rsl_rl, those of them that are installed.
+if on_gpu jax || on_gpu torch; then
+    part bench 130 "$PYTHON" -m multippo bench --works invpend-4096 pendulum-4096 --rounds 1 --seconds 4 --output "$OUT/bench"
+fi
 
 {
     echo "# GPU check"
@@ -152,6 +156,10 @@ done
             cat "$OUT/throughput-$engine.txt"
         fi
     done
+    if [ -s "$OUT/bench/report.md" ]; then
+        echo
+        cat "$OUT/bench/report.md"
+    fi
     echo
     echo "Took $((SECONDS - START)) s."
 } >"$OUT/report.md"

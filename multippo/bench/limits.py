@@ -339,8 +339,8 @@ def limit_jax(work: Work, recorder: Recorder) -> None:
 def _pieces(recorder: Recorder, environment: float, acting: float, replay: Any, update: Any) -> None:
     """Measures the update's pieces; environment and acting of 0 are measured by the recorder."""
     replay_s, update_s = _seconds(replay), _seconds(update)
-    recorder.pieces = {"environment": environment, "acting": acting, "replay": replay_s, "update": update_s - replay_s}
-    recorder.pieces = {name: seconds for name, seconds in recorder.pieces.items() if seconds > 0}
+    rest = max(update_s - replay_s, 0.0)
+    recorder.pieces = {"environment": environment, "acting": acting, "replay": replay_s, "update": rest}
 
 
 # -- plain torch

@@ -152,5 +152,7 @@ GOALS: tuple[Goal, ...] = (
     Goal("pendulum-mlp", ("torch",), ("limit-torch",), 0.85),
     Goal("pendulum-lstm", ("torch",), ("rsl-rl",), 1.8),
     Goal("invpend-mlp", ("torch",), ("jax",), 0.6),
+    Goal("invpend-4096", ("jax",), ("brax",), 1.0),
+    Goal("pendulum-4096", ("torch",), ("rsl-rl",), 1.0),
     Goal("cartpole-475", ("jax", "torch"), ("sb3",), 0.7),
 )
