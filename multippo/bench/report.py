@@ -153,7 +153,7 @@ def _described(work: Work) -> str:
 
 def _table(work: Work, found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     main = _OF_MEASURE[work.measure]
-    limits = [values[main] for who, values in found.items() if who in LIMITS[:2] and main in values]
+    limits = [values[main] for who, values in found.items() if who.startswith("limit-") and main in values]
     head = ["who", main, "least – most", "of the limit", "first iteration (s)", "peak memory (MiB)"]
     rows = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for who, values in sorted(found.items(), key=lambda item: -item[1].get(main, 0.0)):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
+from multippo.bench import ours, peers
 from multippo.bench.recorder import Enough, Recorder
-from multippo.bench.works import OURS, WORKS
+from multippo.bench.works import LIMITS, OURS, WORKS
 
 
 def measure(work: str, who: str, seconds: float, began: float, seed: int = 0) -> dict[str, Any]:
@@ -28,24 +30,13 @@ def measure(work: str, who: str, seconds: float, began: float, seed: int = 0) ->
     task = WORKS[work]
     recorder = Recorder(began, seconds, task.measure == "start")
     try:
-        if who in OURS:
-            from multippo.bench import ours
-
-            if task.measure == "return":
-                ours.solve(task, who, seed, recorder)
-            else:
-                ours.train(task, who, recorder)
-        elif who.startswith("limit-") or who == "environment":
-            from multippo.bench import limits
-
-            limits.LIMITS[who](task, recorder)
+        if who in LIMITS:
+            importlib.import_module(f"multippo.bench.{LIMITS[who]}").run(task, recorder)
+        elif who in OURS:
+            ours.solve(task, who, seed, recorder) if task.measure == "return" else ours.train(task, who, recorder)
         else:
-            from multippo.bench import peers
-
-            if task.measure == "return":
-                peers.PEERS[who].solve(task, seed, recorder)
-            else:
-                peers.PEERS[who].train(task, recorder)
+            peer = peers.PEERS[who]
+            peer.solve(task, seed, recorder) if task.measure == "return" else peer.train(task, recorder)
     except Enough:
         return recorder.result()
     raise RuntimeError(f"{who} ended {work} before enough was measured.")

@@ -9,7 +9,8 @@ NUM_EPOCHS, NUM_MINIBATCHES = 4, 4
 """Passes over a rollout and minibatches of each pass, in every work of measure "rate" or "start"."""
 
 OURS = ("jax", "torch")
-LIMITS = ("limit-jax", "limit-torch", "environment")
+LIMITS = {"limit-jax": "limit_jax", "limit-torch": "limit_torch", "environment": "limit_environment"}
+"""Files of the limits, by contestant."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
