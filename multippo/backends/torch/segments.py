@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from multippo.backends.torch import onednn
+
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 Carry = tuple[torch.Tensor, ...]
 
@@ -62,6 +64,18 @@ def _parts(cell: str, tensors: Sequence[torch.Tensor]) -> Any:
 
 def _segmented(cell: str, *tensors: torch.Tensor) -> Carry:
     xs, carry, done, initial, weights = _parts(cell, tensors)
+    if cell == "lstm" and onednn.takes(xs):
+        hs, *last = onednn.lstm(xs, carry, done, initial, weights)
+    else:
+        hs, last = _cut(cell, xs, carry, done, initial, weights)
+    reset = done[-1][:, None]
+    return hs, *(torch.where(reset, s0, s) for s, s0 in zip(last, initial, strict=True))
+
+
+def _cut(
+    cell: str, xs: torch.Tensor, carry: Carry, done: torch.Tensor, initial: Carry, weights: Any
+) -> tuple[torch.Tensor, Carry]:
+    """Outputs ``[T, B, H]`` and carry ``[B, H]`` before a reset after the last step."""
     time, batch = done.shape
     # One flat order, environment by environment, in which a piece is a run of consecutive rows.
     first = torch.zeros((batch, time), dtype=torch.bool, device=done.device)
@@ -69,19 +83,15 @@ def _segmented(cell: str, *tensors: torch.Tensor) -> Carry:
     first[:, 1:] = done[:-1].T
     starts = first.flatten().nonzero().squeeze(1)
     if len(starts) == batch:
-        hs, carry = _fused(cell, xs, None, carry, weights)
-    else:
-        at_start = (starts % time == 0)[:, None]
-        owner = starts // time
-        begun = tuple(torch.where(at_start, s[owner], s0[owner]) for s, s0 in zip(carry, initial, strict=True))
-        lengths = torch.cat((starts[1:], starts.new_tensor([time * batch]))) - starts
-        last = torch.cumsum(first.flatten(), 0)[time - 1 :: time] - 1
-        pieces = _Pieces(xs.transpose(0, 1).reshape(time * batch, -1), starts, lengths, last, begun)
-        run = _by_lengths if cell == "lstm" and xs.device.type == "cpu" else _packed
-        hs, carry = run(cell, pieces, weights)
-        hs = hs.reshape(batch, time, -1).transpose(0, 1)
-    reset = done[-1][:, None]
-    return hs, *(torch.where(reset, s0, s) for s, s0 in zip(carry, initial, strict=True))
+        return _fused(cell, xs, None, carry, weights)
+    at_start = (starts % time == 0)[:, None]
+    owner = starts // time
+    begun = tuple(torch.where(at_start, s[owner], s0[owner]) for s, s0 in zip(carry, initial, strict=True))
+    lengths = torch.cat((starts[1:], starts.new_tensor([time * batch]))) - starts
+    last = torch.cumsum(first.flatten(), 0)[time - 1 :: time] - 1
+    pieces = _Pieces(xs.transpose(0, 1).reshape(time * batch, -1), starts, lengths, last, begun)
+    hs, carry = _packed(cell, pieces, weights)
+    return hs.reshape(batch, time, -1).transpose(0, 1), carry
 
 
 class _Pieces(NamedTuple):
@@ -101,16 +111,12 @@ class _Pieces(NamedTuple):
     last: torch.Tensor
     begun: Carry
 
-    def columns(self, chosen: torch.Tensor, longest: int) -> torch.Tensor:
-        """Rows ``[longest, len(chosen)]`` of some pieces side by side; a short one repeats its last, never read."""
-        steps = torch.arange(longest, device=self.starts.device)[:, None]
-        return self.starts[chosen] + torch.minimum(steps, self.lengths[chosen] - 1)
-
 
 def _packed(cell: str, pieces: _Pieces, weights: Weights) -> tuple[torch.Tensor, Carry]:
     """Outputs ``[B T, H]`` and carry ``[B, H]`` by one call of CUDA's kernel for packed sequences."""
     everyone = torch.arange(len(pieces.starts), device=pieces.starts.device)
-    columns = pieces.columns(everyone, int(pieces.lengths.max()))
+    steps = torch.arange(int(pieces.lengths.max()), device=pieces.starts.device)[:, None]
+    columns = pieces.starts + torch.minimum(steps, pieces.lengths - 1)  # a short piece repeats its last row, never read
     packed = torch.nn.utils.rnn.pack_padded_sequence(pieces.rows[columns], pieces.lengths.cpu(), enforce_sorted=False)
     order, unsorted = packed.sorted_indices, packed.unsorted_indices
     out, carry = _fused(cell, packed.data, packed.batch_sizes, tuple(s[order] for s in pieces.begun), weights)
@@ -118,58 +124,6 @@ def _packed(cell: str, pieces: _Pieces, weights: Weights) -> tuple[torch.Tensor,
     owner = torch.repeat_interleave(everyone, pieces.lengths)
     within = torch.arange(len(pieces.rows), device=owner.device) - pieces.starts[owner]
     return padded[within, owner], tuple(s[unsorted][pieces.last] for s in carry)
-
-
-def _by_lengths(cell: str, pieces: _Pieces, weights: Weights) -> tuple[torch.Tensor, Carry]:
-    """Outputs and carry of an LSTM, as ``_packed``, by the kernel for whole sequences: on CPUs oneDNN's, far faster.
-
-    Each doubling of the length has a call, so that padding at most doubles the work. The kernel does not return the
-    cell's state at the end of a piece shorter than the longest of its call; that state is computed from the outputs.
-    """
-    outputs: list[torch.Tensor] = []
-    cells: list[torch.Tensor] = []
-    order: list[torch.Tensor] = []
-    place = torch.empty(len(pieces.rows), dtype=torch.long)
-    doublings = torch.ceil(torch.log2(pieces.lengths.double()))
-    is_told = torch.zeros(len(pieces.starts), dtype=torch.bool)
-    for doubling in doublings.unique():
-        chosen = (doublings == doubling).nonzero().squeeze(1)
-        lengths = pieces.lengths[chosen]
-        longest = int(lengths.max())
-        columns = pieces.columns(chosen, longest)
-        begun = tuple(s[chosen] for s in pieces.begun)
-        hs, (_, c) = _fused(cell, pieces.rows[columns], None, begun, weights)
-        is_own = torch.arange(longest)[:, None] < lengths
-        place[columns[is_own]] = is_own.flatten().nonzero().squeeze(1) + sum(len(output) for output in outputs)
-        is_told[chosen] = lengths == longest
-        outputs.append(hs.flatten(0, 1))
-        cells.append(c)
-        order.append(chosen)
-    hs = torch.cat(outputs)[place]
-    c = torch.cat(cells)[torch.argsort(torch.cat(order))][pieces.last]
-    untold = (~is_told[pieces.last]).nonzero().squeeze(1)
-    if len(untold):
-        c = c.index_put((untold,), _cell_states(pieces, pieces.last[untold], hs, weights))
-    ends = (pieces.starts + pieces.lengths - 1)[pieces.last]
-    return hs, (hs[ends], c)
-
-
-def _cell_states(pieces: _Pieces, chosen: torch.Tensor, hs: torch.Tensor, weights: Weights) -> torch.Tensor:
-    """State ``[len(chosen), H]`` of an LSTM's cell after some pieces, from their outputs ``[B T, H]``.
-
-    From known outputs the gates of all steps are one product, and only ``c' = f c + i g`` goes step by step.
-    """
-    lengths = pieces.lengths[chosen]
-    columns = pieces.columns(chosen, int(lengths.max()))
-    h, c = (s[chosen] for s in pieces.begun)
-    before = torch.cat((h[None], hs[columns[:-1]]))
-    weight_ih, weight_hh, bias_ih, bias_hh = (weight[: 3 * h.shape[-1]] for weight in weights)
-    gates = pieces.rows[columns] @ weight_ih.T + before @ weight_hh.T + (bias_ih + bias_hh)
-    i, f, g = torch.chunk(gates, 3, dim=-1)
-    f, added = torch.sigmoid(f), torch.sigmoid(i) * torch.tanh(g)
-    for t in range(len(columns)):
-        c = torch.where((t < lengths)[:, None], f[t] * c + added[t], c)
-    return c
 
 
 def _fused(cell: str, xs: torch.Tensor, batch_sizes: Any, carry: Carry, weights: Any) -> tuple[torch.Tensor, Carry]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from zoo import EPISODE_ENDS
 
-from multippo.backends.torch import segments
+from multippo.backends.torch import onednn
 from multippo.backends.torch.segments import segmented_lstm
 
 HIDDEN, FEATURES = 3, 4
@@ -47,12 +47,20 @@ def test_pieces_are_the_step_by_step_loop(ends):
     check(segmented_lstm, stepwise, arguments(torch.tensor(EPISODE_ENDS[ends])))
 
 
-@pytest.mark.parametrize("way", [segments._packed, segments._by_lengths])
-@pytest.mark.parametrize("share", [0.02, 0.2, 0.7])
-def test_pieces_of_many_lengths_by_either_kernel(monkeypatch, way, share):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # oneDNN has float32 alone
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.2, 0.7])
+def test_pieces_of_many_lengths_by_either_kernel(dtype, share):
     done = torch.rand((37, 6), generator=torch.Generator().manual_seed(1)) < share
-    monkeypatch.setattr(segments, "_by_lengths", way)
-    check(segmented_lstm, stepwise, arguments(done))
+    args = arguments(done, dtype)
+    assert onednn.takes(args[0]) == (dtype == torch.float32)
+    check(segmented_lstm, stepwise, args, 1e-11 if dtype == torch.float64 else 2e-5)
+
+
+def test_a_number_that_is_not_finite_stays_in_its_episode():
+    xs, *rest = arguments(torch.tensor([[False], [True], [False]]), torch.float32)
+    outputs = segmented_lstm(torch.where(torch.tensor([True, False, False])[:, None, None], torch.nan, xs), *rest)
+    assert [bool(torch.isfinite(hs).all()) for hs in outputs[0]] == [False, False, True]
+    assert all(torch.isfinite(carry).all() for carry in outputs[1:])
 
 
 @pytest.mark.parametrize(("time", "batch"), [(1, 1), (1, 4), (9, 1)])
