@@ -25,8 +25,10 @@ from multippo.algorithms.reports import (
     replay_warning,
     zero_gradient_warning,
 )
+from multippo.algorithms.rollout import is_traced
 from multippo.algorithms.schedules import coefficients_at, iterations_left, planned_steps
 from multippo.algorithms.trainer import Trainer
+from multippo.algorithms.twin_rollout import tracing_engine
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.arguments import known_keywords
 from multippo.envs.api import Env
@@ -78,6 +80,10 @@ class Run:
         self._compiled_before = self.engine.compile_seconds()
         made.enter_context(self.engine.activated())
         self.env = made.enter_context(made_env(env, config.ppo.num_envs))
+        self._compilers = [self.engine]
+        if self.env.functional and not is_traced(self.engine, self.env) and (tracing := tracing_engine()) is not None:
+            self._compilers.append(tracing)
+            self._compiled_before += tracing.compile_seconds()
         self.ppo = dataclasses.replace(config.ppo, num_envs=self.env.num_envs)
         self.config = dataclasses.replace(config, ppo=self.ppo)
         # After the environment is made, whose constructor may set modes of the framework.
@@ -190,7 +196,7 @@ class Run:
                 metrics["rollout/nonfinite_steps"] = metrics.get("rollout/nonfinite_steps", 0.0) + self._replaced_starts
                 self._replaced_starts = 0
             metrics |= {"step": self.step, "iteration": self.iteration, "throughput/train_sps": steps / seconds}
-            metrics["time/compile_s"] = self.engine.compile_seconds() - self._compiled_before
+            metrics["time/compile_s"] = self._compile_seconds() - self._compiled_before
             logged.append(metrics)
         # The state is the one after the last of them, so nothing is logged of the first before all are counted.
         self._consumed = False
@@ -209,7 +215,7 @@ class Run:
                 yield
             self._consumed = True
 
-        compiled, start = self.engine.compile_seconds(), time.perf_counter()
+        compiled, start = self._compile_seconds(), time.perf_counter()
         numbers = self.engine.asarray(list(range(self.iteration, self.iteration + count)))
         keys = self.engine.random.fold_in(self.engine.xp.stack([self._iteration_root] * count), numbers)
         place = self.planned_steps / self.ppo.steps_per_iteration
@@ -218,7 +224,11 @@ class Run:
         self._consumed = True
         self.state, reports = self.trainer.run(self.state, keys, coefficients, rollout)
         self._call_seconds = time.perf_counter() - start
-        return reports, max(self._call_seconds - (self.engine.compile_seconds() - compiled), 1e-9)
+        return reports, max(self._call_seconds - (self._compile_seconds() - compiled), 1e-9)
+
+    def _compile_seconds(self) -> float:
+        """Seconds that the network's engine, and the one that traces the environment, have spent compiling so far."""
+        return sum(compiler.compile_seconds() for compiler in self._compilers)
 
     # -- log and evaluate
 

@@ -1,7 +1,8 @@
 """Rollouts: acting in the environments, and storing all that replay needs.
 
-Two drivers produce the same ``Transition``. Where the engine can trace the environment (JAX with a functional one), the
-whole rollout is one scan. Otherwise Python steps the environment, and the network acts in one compiled call a step.
+Three drivers produce the same ``Transition``. Where the engine can trace the environment (JAX with a functional one),
+the whole rollout is one scan; another engine leaves such an environment to the network's twin, see ``twin_rollout``.
+Otherwise Python steps the environment, and the network acts in one compiled call a step, or as ``tensor_rollout`` says.
 
 The order of events in a step is the same in both: the network acts under the carry ``state_t``; the environment steps;
 where an episode was truncated, the final observation is valued under the carry from *before* the reset; where one
@@ -11,6 +12,7 @@ ended, the carry is reset; where the step was not valid, the carry stays as befo
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Hashable
 from typing import Any
 
@@ -18,6 +20,7 @@ import numpy as np
 
 from multippo.algorithms.checks import check_acts
 from multippo.algorithms.tensor_rollout import collect_tensors, refuse_other_arrays
+from multippo.algorithms.twin_rollout import TwinRollouts
 from multippo.algorithms.types import Transition
 from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
@@ -29,6 +32,8 @@ from multippo.networks.core.unrolling import check_batch, reset_where
 from multippo.networks.types import PPONetworkOutput
 from multippo.programmes import Programmes, identity, programmes_of
 from multippo.trees import select, tree_leaves, tree_map
+
+_LOG = logging.getLogger("multippo")
 
 Rollout = tuple[Any, EnvState, Transition, Any]
 """Carry and environment state after the last step, transition, and the carries ``[T / L, B, ...]`` before every L-th
@@ -114,6 +119,7 @@ class Actor:
         self.settle = compiled(self, Actor.settle_untraced, engine.jit)
         self.value = compiled(self, Actor.value_untraced, engine.jit, kernel)
         self._example_extras: Any = None
+        self._twins: dict[tuple[int, int], TwinRollouts | None] = {}
 
     def act_untraced(self, params: Any, variables: Any, state: Any, obs: Any) -> tuple[Any, Any, Any]:
         """Next carry, output and snapshots of one step of the network, for callers that compile the step."""
@@ -140,6 +146,30 @@ class Actor:
         state = reset_where(network, done, after)
         return select(self.engine.xp, valid, state, before) if self.env.may_skip else state
 
+    def twin_rollouts(
+        self, weights: Any, network_state: Any, env_state: EnvState, length: int, sequence: int
+    ) -> TwinRollouts | None:
+        """Rollouts of ``length`` steps by the network's twin; None if it has none.
+
+        Args:
+            weights: Parameters and variables.
+            network_state: Carry of every environment.
+            env_state: State of the environments.
+            length: T.
+            sequence: Steps between carries that are kept.
+        """
+
+        def make(engine: Any, definition: Any) -> Rollouts:
+            return Rollouts(engine, self.env, definition, length, "off", sequence)
+
+        if (length, sequence) not in self._twins:
+            self._twins[length, sequence] = None
+            try:
+                self._twins[length, sequence] = TwinRollouts(self, weights, network_state, env_state, make)
+            except Exception as error:
+                _LOG.debug("%s is stepped from %s, one step a call: %s", self.env.id, self.engine.name, error)
+        return self._twins[length, sequence]
+
 
 class Rollouts:
     """Rollouts of one length by one network in one environment, outside training.
@@ -150,18 +180,21 @@ class Rollouts:
         definition: The network's structure, from ``engine.split``.
         length: T.
         mode: ``TrainConfig.compile``.
+        sequence: Steps between carries that are kept; by default ``length``.
     """
 
-    def __init__(self, engine: Any, env: Env, definition: Any, length: int, mode: str) -> None:
-        self._length = length
-        programmes = programmes_for(Rollouts, engine, definition, env, mode, length)
+    def __init__(
+        self, engine: Any, env: Env, definition: Any, length: int, mode: str, sequence: int | None = None
+    ) -> None:
+        self._length, self._sequence = length, sequence or length
+        programmes = programmes_for(Rollouts, engine, definition, env, mode, length, self._sequence)
         self._actor = Actor(engine, env, definition, mode, programmes)
         jit = engine.jit if is_traced(engine, env) else None
         self.play = programmes.compiled(self, Rollouts._play, jit)
         self.score = programmes.compiled(self, Rollouts._score, jit)
 
     def _play(self, params: Any, variables: Any, network_state: Any, env_state: EnvState) -> Rollout:
-        return collect(self._actor, params, variables, network_state, env_state, self._length, self._length)
+        return collect(self._actor, params, variables, network_state, env_state, self._length, self._sequence)
 
     def _score(self, params: Any, variables: Any, network_state: Any, env_state: EnvState) -> tuple[Any, EnvState, Any]:
         """Runs ``_play``; of the transition it returns the parts that an evaluation counts."""
@@ -187,6 +220,11 @@ def collect(
     driver = driver if actor.env.arrays == "numpy" else collect_tensors
     # A carry made of parameters (a trained initial state) is constant to the loss, as all later carries are.
     network_state = actor.engine.stop_gradient(network_state)
+    if actor.env.functional and driver is _step:
+        start = (params, variables), network_state, env_state
+        twins = actor.twin_rollouts(*start, length, sequence_length)
+        if twins is not None:
+            return twins.play(*start)
     return driver(actor, params, variables, network_state, env_state, length, sequence_length)
 
 
