@@ -40,18 +40,18 @@ _DIRECT: dict[Any, Callable[..., Any]] = {
 """Python's functions of the same arguments, which reach the kernel in two thirds of the time."""
 
 
-class _Unfit(BaseException):
+class Unfit(BaseException):
     """The function can't be recorded. Not an ``Exception``, which a module on the way might catch."""
 
 
 @dataclasses.dataclass(frozen=True)
-class _Value:
+class Value:
     """Number of a tensor on the tape, in its place among an operation's arguments."""
 
     number: int
 
 
-class _Operation(NamedTuple):
+class Operation(NamedTuple):
     """An operation on the tape; ``results`` are numbers of tensors, -1 for what is none."""
 
     function: Any
@@ -61,7 +61,7 @@ class _Operation(NamedTuple):
     is_list: bool
 
 
-class _Tape(TorchDispatchMode):
+class Tape(TorchDispatchMode):
     """Operations in order, and every tensor they touched, held so that no later one gets its address.
 
     Attributes:
@@ -74,7 +74,7 @@ class _Tape(TorchDispatchMode):
     def __init__(self, given: list[torch.Tensor]) -> None:
         super().__init__()
         self.tensors: list[torch.Tensor] = []
-        self.operations: list[_Operation] = []
+        self.operations: list[Operation] = []
         self.constants: set[int] = set()
         self.mutated: set[int] = set()
         self._numbers: dict[int, int] = {}
@@ -89,29 +89,31 @@ class _Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs an operation, and writes it down."""
         if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
-            raise _Unfit(f"{func} depends on the numbers in a tensor")
+            raise Unfit(f"{func} depends on the numbers in a tensor")
         kwargs = kwargs or {}
-        taken = tree_map(lambda x: _Value(self.find(x)) if isinstance(x, torch.Tensor) else x, [args, kwargs])
+        taken = tree_map(lambda x: Value(self.find(x)) if isinstance(x, torch.Tensor) else x, [args, kwargs])
         result = func(*args, **kwargs)
         if func._schema.is_mutable:
             for place, argument in enumerate(func._schema.arguments):
                 if argument.alias_info is not None and argument.alias_info.is_write:
                     value = kwargs[argument.name] if argument.name in kwargs else args[place]
                     self.mutated.update(map(_storage, tree_leaves(value)))
+        if isinstance(result, bool | int | float):  # of an operator made of others, in inference mode
+            raise Unfit(f"{func} reads a number in a tensor")
         is_list = isinstance(result, list | tuple)
         results = [self._add(x) if isinstance(x, torch.Tensor) else -1 for x in (result if is_list else [result])]
-        self.operations.append(_Operation(func, taken[0], taken[1], results, is_list))
+        self.operations.append(Operation(func, taken[0], taken[1], results, is_list))
         return result
 
     def find(self, tensor: torch.Tensor) -> int:
         """Number of a tensor that is an argument.
 
         Raises:
-            _Unfit: If the tensor is an unknown view of one on the tape.
+            Unfit: If the tensor is an unknown view of one on the tape.
         """
         if id(tensor) not in self._numbers:
             if _storage(tensor) in self._storages:
-                raise _Unfit("the tape has lost sight of a tensor")
+                raise Unfit("the tape has lost sight of a tensor")
             self.constants.add(self._add(tensor))
         return self._numbers[id(tensor)]
 
@@ -136,26 +138,29 @@ def _view(tensor: torch.Tensor) -> Any:
     return _storage(tensor), tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
-def _numbers(tree: Any) -> list[int]:
-    return [x.number for x in tree_leaves(tree) if isinstance(x, _Value)]
+def numbers_in(tree: Any) -> list[int]:
+    """Numbers of the tensors among an operation's arguments."""
+    return [x.number for x in tree_leaves(tree) if isinstance(x, Value)]
 
 
-def _simplified(tape: _Tape, num_given: int, outputs: set[int]) -> tuple[list[_Operation], dict[int, int]]:
+def simplified(tape: Tape, num_given: int, outputs: set[int]) -> tuple[list[Operation], dict[int, int]]:
     """Operations that are left, and for each number of a tensor that is another one, the number of that one."""
     same: dict[int, int] = {}
     views = {_view(tape.tensors[number]): number for number in range(num_given)}
     made: dict[Any, list[int]] = {}
-    kept: list[_Operation] = []
+    kept: list[Operation] = []
     for operation in tape.operations:
         function, _, _, results, _ = operation
         args, kwargs = tree_map(
-            lambda x: _Value(same.get(x.number, x.number)) if isinstance(x, _Value) else x,
+            lambda x: Value(same.get(x.number, x.number)) if isinstance(x, Value) else x,
             [operation.args, operation.kwargs],
         )
-        taken, kind = _numbers([args, kwargs]), function.overloadpacket
+        taken, kind = numbers_in([args, kwargs]), function.overloadpacket
         operation = operation._replace(args=args, kwargs=kwargs)
         if function._schema.is_mutable or -1 in results:
             kept.append(operation)
+            continue
+        if set(results) <= set(taken):  # the argument itself, as of a cast to its own type
             continue
         # Of views, those that are there already, be it after several turns, are left out.
         seen = [views.setdefault(_view(tape.tensors[number]), number) for number in results]
@@ -165,13 +170,15 @@ def _simplified(tape: _Tape, num_given: int, outputs: set[int]) -> tuple[list[_O
         if any(tape.is_mutated(number) for number in (*taken, *results)):
             kept.append(operation)
             continue
-        constant = kind in _FROM_SHAPES or all(number in tape.constants for number in taken)
+        constant = (
+            kind in _FROM_SHAPES or all(number in tape.constants for number in taken) or _is_zero(operation, tape)
+        )
         random = torch.Tag.nondeterministic_seeded in function.tags
         if constant and not random:
             tape.constants.update(results)
             continue
         if _changes_nothing(operation, tape) and not outputs & set(results):
-            same[results[0]] = taken[0]
+            same[results[0]] = taken[-1]
             continue
         key = function, _frozen(args), _frozen(kwargs)
         if not random and key in made:
@@ -182,29 +189,41 @@ def _simplified(tape: _Tape, num_given: int, outputs: set[int]) -> tuple[list[_O
     return kept, same
 
 
-def _changes_nothing(operation: _Operation, tape: _Tape) -> bool:
-    """True of a product with 1, a quotient by 1, and a copy."""
+def _is_zero(operation: Operation, tape: Tape) -> bool:
+    """True of the difference between a tensor of integers and itself."""
+    function, args, kwargs, results, _ = operation
+    same = function is _aten.sub.Tensor and not kwargs and args[0] == args[1]
+    return same and not tape.tensors[results[0]].is_floating_point()
+
+
+def _changes_nothing(operation: Operation, tape: Tape) -> bool:
+    """True of a product with 1, a quotient by 1, a copy, and a choice between a tensor and itself."""
     function, args, kwargs, results, _ = operation
     if function.overloadpacket in (_aten.mul, _aten.div):
-        if kwargs or isinstance(args[1], _Value) or args[1] != 1:
+        if kwargs or isinstance(args[1], Value) or args[1] != 1:
             return False
-    elif function.overloadpacket is not _aten.clone:
+    elif function is _aten.where.self:
+        if args[1] != args[2]:
+            return False
+        args = args[1:]
+    elif function.overloadpacket not in (_aten.clone, _aten.to, _aten._to_copy):
         return False
-    before, after = tape.tensors[args[0].number], tape.tensors[results[0]]
-    return before.dtype == after.dtype and before.stride() == after.stride()
+    before, after = (tape.tensors[number] for number in (args[0].number, results[0]))
+    place, other = ((x.dtype, x.shape, x.stride(), x.device) for x in (before, after))
+    return place == other
 
 
 def _frozen(tree: Any) -> Any:
     return tuple((type(leaf), leaf) for leaf in tree_leaves(tree)), tree_structure(tree)
 
 
-def _needed(operations: list[_Operation], tape: _Tape, outputs: set[int], given: range) -> list[_Operation]:
+def needed(operations: list[Operation], tape: Tape, outputs: set[int], given: range) -> list[Operation]:
     """Operations whose results are used, or that write to a tensor that is used."""
     numbers = set(outputs)
     storages = {_storage(tape.tensors[number]) for number in (*outputs, *given)}
-    found: list[_Operation] = []
+    found: list[Operation] = []
     for operation in reversed(operations):
-        taken = _numbers([operation.args, operation.kwargs])
+        taken = numbers_in([operation.args, operation.kwargs])
         if operation.function._schema.is_mutable:
             is_needed = any(tape.is_mutated(n) and _storage(tape.tensors[n]) in storages for n in taken)
         else:
@@ -216,10 +235,10 @@ def _needed(operations: list[_Operation], tape: _Tape, outputs: set[int], given:
     return found[::-1]
 
 
-class _Writer:
+class Writer:
     """Python code of operations."""
 
-    def __init__(self, tape: _Tape, same: dict[int, int]) -> None:
+    def __init__(self, tape: Tape, same: dict[int, int]) -> None:
         self.names: dict[str, Any] = {"inf": float("inf"), "nan": float("nan")}
         self._tape, self._same, self._held = tape, same, dict[int, str]()
 
@@ -237,13 +256,13 @@ class _Writer:
         return self._held[id(value)]
 
     def text(self, value: Any) -> str:
-        if isinstance(value, _Value):
+        if isinstance(value, Value):
             return self.name(value.number)
         if isinstance(value, list | tuple):
             return f"[{', '.join(map(self.text, value))}]"
         return repr(value) if isinstance(value, bool | int | float | str | None) else self.hold(value)
 
-    def line(self, operation: _Operation) -> str:
+    def line(self, operation: Operation) -> str:
         function, args, kwargs, results, is_list = operation
         call = self.hold(_DIRECT.get(function.overloadpacket, function))
         given = [*map(self.text, args), *(f"{name}={self.text(value)}" for name, value in kwargs.items())]
@@ -252,22 +271,28 @@ class _Writer:
         return f"{target if results else ''}{call}({', '.join(given)})"
 
 
-def _compiled(tape: _Tape, num_given: int, outputs: list[int]) -> Callable[..., list[torch.Tensor]]:
-    """Function from the given tensors to the outputs."""
-    operations, same = _simplified(tape, num_given, set(outputs))
-    outputs = [same.get(number, number) for number in outputs]
-    operations = _needed(operations, tape, set(outputs), range(num_given))
-    last = {n: place for place, op in enumerate(operations) for n in (*_numbers([op.args, op.kwargs]), *op.results)}
-    writer = _Writer(tape, same)
-    kept, lines = {*outputs, *tape.constants, -1}, list[str]()
+def lines(operations: list[Operation], writer: Writer, kept: set[int]) -> list[str]:
+    """Lines of code of operations; tensors that are not used again, and not ``kept``, are freed."""
+    last = {n: place for place, op in enumerate(operations) for n in (*numbers_in([op.args, op.kwargs]), *op.results)}
+    found = list[str]()
     for place, operation in enumerate(operations):
-        lines.append(writer.line(operation))
+        found.append(writer.line(operation))
         # What is not used again is freed, and its memory, warm as it is, taken for the next.
         done = [f"v{n}" for n, use in last.items() if use == place and n not in kept]
-        lines.extend([f"{' = '.join(done)} = None"] if done else [])
-    lines.append(f"return [{', '.join(map(writer.name, outputs))}]")
+        found.extend([f"{' = '.join(done)} = None"] if done else [])
+    return found
+
+
+def _compiled(tape: Tape, num_given: int, outputs: list[int]) -> Callable[..., list[torch.Tensor]]:
+    """Function from the given tensors to the outputs."""
+    operations, same = simplified(tape, num_given, set(outputs))
+    outputs = [same.get(number, number) for number in outputs]
+    operations = needed(operations, tape, set(outputs), range(num_given))
+    writer = Writer(tape, same)
+    body = lines(operations, writer, {*outputs, *tape.constants, -1})
+    body.append(f"return [{', '.join(map(writer.name, outputs))}]")
     head = f"def run({', '.join(f'v{number}' for number in range(num_given))}):\n    "
-    exec(head + "\n    ".join(lines), writer.names)
+    exec(head + "\n    ".join(body), writer.names)
     return torch.no_grad()(writer.names["run"])
 
 
@@ -296,15 +321,15 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
             return optree.tree_unflatten(known.result, known.run(*leaves))
         if not is_fit:
             return function(*args)
-        tape = _Tape(leaves)
+        tape = Tape(leaves)
         try:
             with tape:
                 result = function(*args)
             found, result_structure = optree.tree_flatten(result)
             numbers = [tape.find(x) for x in found]
             if any(tape.is_mutated(number) for number in tape.constants):
-                raise _Unfit("a tensor is written to that is not among the arguments")
-        except _Unfit as error:
+                raise Unfit("a tensor is written to that is not among the arguments")
+        except Unfit as error:
             is_fit = False
             _log.debug("A step is not recorded: %s.", error)
             return function(*args)
