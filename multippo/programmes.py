@@ -61,6 +61,7 @@ def _finding_its_owner(method: Callable[..., Any], jit: Callable[..., Any]) -> C
     def traced(*args: Any) -> Any:
         return method(owners[-1], *args)
 
+    traced.__name__ = getattr(method, "__name__", traced.__name__)  # as profiles and compilers' logs show it
     run = jit(traced)
     if run is traced:  # as on an engine that compiles no whole functions
         return method

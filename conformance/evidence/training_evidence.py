@@ -68,18 +68,18 @@ class TrainingEvidence(NetworkEvidence):
         assert config is not None
         with self.at() as engine:
             env, network = self.env, self.module
-            trainer = Trainer(network, env, config, self.specimen.sequence_length, 1, "off")
+            trainer = Trainer(network, env, config, self.specimen.sequence_length, "off")
             env_state = env.reset(host.key(50))
             carry = network.initialize_state(env.num_envs)
             episodes = trainer.initial_episodes(env_state.reward)
             state = RunState(trainer.initial_learner(), carry, env_state, episodes)
-            keys = engine.random.split(engine.random.wrap_key(host.key(51)), _RESTING + 1)
+            keys = host.split(host.key(51), _RESTING + 1)
             before, reports, arrays, moments = mp.to_portable(network), [], [], {}
             for number in range(_RESTING + 1):
                 coefficients = coefficients_at(config, number)
                 if number < _RESTING:
                     coefficients = coefficients._replace(learning_rate=0.0)
-                state, (report,) = trainer.run(state, keys[number : number + 1], [coefficients])
+                state, (report,), _ = trainer.run(state, keys[number : number + 1], [coefficients])
                 learner = state.learner
                 if learner.learning_rate is not None:
                     report["learning_rate/change"] = engine.to_numpy(learner.learning_rate) - report["learning_rate"]

@@ -346,9 +346,10 @@ class TrainConfig:
     ``CheckpointFolder``)."""
 
     log_every_steps: int = 0
-    """Environment steps inside one compiled call, on JAX with a functional environment: rounded down to whole
-    iterations, at least one. ``log_fn`` is called for each of them afterwards; evaluations and checkpoints wait as
-    well. Elsewhere every iteration is logged as it ends."""
+    """Environment steps after which metrics are fetched from the device, on JAX with a functional environment: rounded
+    down to whole iterations, at least one, and an evaluation or a checkpoint comes first. 0 for as many iterations as
+    take half a second. Nothing else depends on it: ``log_fn`` gets each iteration's metrics and weights. Elsewhere
+    every iteration is logged as it ends."""
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -23,6 +23,7 @@ from multippo.networks.core.random_state import reseed
 from multippo.networks.recording import extract_activations, with_recording
 from multippo.networks.samplers.base import ActionSampler
 from multippo.networks.types import StatefulModule
+from multippo.random import host
 from multippo.trees import tree_leaves, tree_map
 
 _CHUNK = 64
@@ -197,15 +198,13 @@ class Player:
         quota = np.full(env.num_envs, self._config.num_episodes // env.num_envs)
         quota[: self._config.num_episodes % env.num_envs] += 1
         tally = _Tally(quota, self._limit, env.max_episode_steps or _PATIENCE * self._limit)
-        keys = engine.random.split(key, 3)
+        keys = host.split(key_words(key), 3)
         with evaluation_mode(self._network, self._config.deterministic):
-            fresh = self._network.initialize_state(env.num_envs)
-            state = reseed(engine.random, fresh, keys[0])
-            env_state = restart_unsound(env, env.reset(engine.to_numpy(keys[1])))
+            state = self._rollouts.begin(params, variables, engine.random.wrap_key(keys[0]))
+            env_state = restart_unsound(env, env.reset(keys[1]))
             round_number = 0
             while not tally.complete:
-                round_key = engine.random.fold_in(keys[2], round_number)
-                env_state = env.refresh(env_state, round_key)
+                env_state = env.refresh(env_state, host.fold_in(keys[2], round_number))
                 state, env_state, seen = self._rollouts.score(params, variables, state, env_state)
                 tally.add(*(tree_map(engine.to_numpy, part) for part in seen))
                 round_number += 1

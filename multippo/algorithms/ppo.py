@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
+import numpy as np
+
 from multippo.algorithms.checks import check_call, check_initial_state, finished, without_effect
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.distillation.teacher import Teacher
@@ -26,14 +28,16 @@ from multippo.algorithms.reports import (
     zero_gradient_warning,
 )
 from multippo.algorithms.rollout import is_traced
-from multippo.algorithms.schedules import coefficients_at, iterations_left, planned_steps
-from multippo.algorithms.trainer import Trainer
+from multippo.algorithms.schedules import Coefficients, coefficients_at, iterations_left, planned_steps
+from multippo.algorithms.trainer import RunState, Trainer
 from multippo.algorithms.twin_rollout import tracing_engine
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.arguments import known_keywords
 from multippo.envs.api import Env
+from multippo.envs.keys import key_words
 from multippo.envs.nonfinite import unsound_starts
 from multippo.errors import NonFiniteError
+from multippo.random import host
 from multippo.signals import DeferredInterrupt
 
 _LOG = logging.getLogger("multippo")
@@ -41,6 +45,13 @@ _LOG = logging.getLogger("multippo")
 _REPLAY_TOLERANCE = 1e-2
 # Calls that take longer are worth a copy of the state before them, from which to save if the process must end in one.
 _LONG_CALL_S = 1.0
+# Seconds of work that a device is given at a time, where nobody needs to see the state in between.
+_DISPATCH_S = 0.5
+# Bytes of weights that may wait for ``log_fn``.
+_WAITING_BYTES = 2**28
+
+Logged = tuple[dict[str, float], tuple[Any, Any]]
+"""Metrics of an iteration, and the parameters and variables after it."""
 
 CheckpointFn = Callable[[TrainingState, int], None]
 """``checkpoint_fn(training_state, step)``."""
@@ -91,19 +102,19 @@ class Run:
         widest = widest_layer(self.engine, self.engine.split(network).params)
         made.enter_context(self.engine.training(rows, widest))
         made.enter_context(training_mode(network))
-        carry = network.initialize_state(self.env.num_envs)
+        carry = self.engine.shapes(lambda: network.initialize_state(self.env.num_envs))
         length = choose_sequence_length(self.ppo, self.env.num_envs, has_memory(carry))
-        per_call = max(1, config.log_every_steps // self.ppo.steps_per_iteration)
         teacher = None if make_teacher is None else make_teacher(self.env)
-        self.trainer = Trainer(network, self.env, self.ppo, length, per_call, config.compile, teacher)
+        self.trainer = Trainer(network, self.env, self.ppo, length, config.compile, teacher)
         for text in without_effect(config, checkpoint_fn, eval_env, self.trainer.traced):
             _LOG.warning(text)
         evaluates = config.eval.enabled
         self.evaluator = evaluator(network, self.env, eval_env, self.config, made) if evaluates else None
         self._begin(initial_state)
-        *roots, self._iteration_root = self.engine.random.split(self.key, 3)
+        # Keys are derived on the host, where nothing is compiled for it.
+        *roots, self._iteration_root = host.split(key_words(self.key), 3)
         self._eval_root = roots[1]
-        self.state = self.trainer.start(carry, initial_state, roots)
+        self.state = self.trainer.start(initial_state, roots)
         self._replaced_starts = self._count_unsound_starts(initial_state)
 
     def _begin(self, initial: TrainingState | None) -> None:
@@ -126,8 +137,11 @@ class Run:
         self._set_next_checkpoint()
         # Iterations before this call, at the last update of the network's weights, and at the last save.
         self._began_at, self._shown_at, self._saved_at = self.iteration, self.iteration, -1
-        # True while a call consumes the state, by donated buffers or in place; and a copy for calls that may be long.
-        self._consumed, self._kept, self._call_seconds = False, None, 0.0
+        # True while a call consumes the state, by donated buffers or in place; and a copy of the state before a call of
+        # several iterations, or one that may be long.
+        self._consumed = False
+        self._kept: RunState | None = None
+        self._call_seconds, self._iterations_called = 0.0, 1
         self._replay_warned = False
         self.eval_history: list[dict[str, float]] = []
         self.final_metrics: dict[str, float] = {}
@@ -141,13 +155,13 @@ class Run:
                 owed = self._eval_due  # left over by the run that this one continues
                 if not owed:
                     metrics, failed = self._roll_out_and_update(interrupt)
-                    self._log(metrics)
+                    self._log_iterations(metrics)
                     if failed is not None:
                         raise self._not_finite(failed)
                 evaluating = self._eval_due and not interrupt.requested
                 if evaluating:
                     with interrupt.abandonable():
-                        self._log([self._evaluate()])
+                        self._log(self._evaluate())
                 asked_for = evaluating and (self.config.checkpoint_at_evals or owed)
                 if asked_for or self.step >= self._next_checkpoint or interrupt.requested:
                     self._save(self.snapshot())
@@ -171,22 +185,20 @@ class Run:
 
     # -- rollout and update
 
-    def _roll_out_and_update(
-        self, interrupt: DeferredInterrupt
-    ) -> tuple[list[dict[str, float]], dict[str, Any] | None]:
+    def _roll_out_and_update(self, interrupt: DeferredInterrupt) -> tuple[list[Logged], dict[str, Any] | None]:
         """Runs as many iterations as one call takes.
 
         Returns:
-            The metrics of each that went well; and the report of the one after them that met a value that is not
-            finite and left the state as it was, or None.
+            What is to be logged of each that went well; and the report of the one after them that met a value that is
+            not finite and left the state as it was, or None.
         """
-        count = min(self.trainer.iterations_per_call, self._iterations_left)
         next_eval = _next_multiple(self.step, self.config.eval.every_steps)
-        reports, seconds = self._call(count, interrupt)
+        count = self._iterations_to_call(next_eval)
+        reports, weights, seconds = self._call(count, interrupt)
         steps = sum(int(report["steps"]) for report in reports)
-        logged: list[dict[str, float]] = []
+        logged: list[Logged] = []
         failed = next((report for report in reports if bool(report["nonfinite/any"])), None)
-        for report in reports if failed is None else reports[: reports.index(failed)]:
+        for i, report in enumerate(reports if failed is None else reports[: reports.index(failed)]):
             self.iteration += 1
             self._eval_return = None
             self.step += int(report["steps"])
@@ -197,15 +209,35 @@ class Run:
                 self._replaced_starts = 0
             metrics |= {"step": self.step, "iteration": self.iteration, "throughput/train_sps": steps / seconds}
             metrics["time/compile_s"] = self._compile_seconds() - self._compiled_before
-            logged.append(metrics)
+            logged.append((metrics, weights[i]))
         # The state is the one after the last of them, so nothing is logged of the first before all are counted.
         self._consumed = False
         ended = failed is None and not self._iterations_left
         self._eval_due = self.evaluator is not None and (self.step >= next_eval or ended)
         return logged, failed
 
-    def _call(self, count: int, interrupt: DeferredInterrupt) -> tuple[list[dict[str, Any]], float]:
-        """Calls the trainer; returns its reports, and its seconds without those of compilation."""
+    def _iterations_to_call(self, next_eval: int) -> int:
+        """Number of iterations of the next call: until somebody needs to see the state, or for some time.
+
+        A clock may choose it, since every number gives the same run.
+        """
+        if not self.trainer.traced:
+            return 1
+        per_iteration = self.ppo.steps_per_iteration
+        most = self.config.log_every_steps // per_iteration
+        if not self.config.log_every_steps:
+            most = int(_DISPATCH_S * self._iterations_called / self._call_seconds) if self._call_seconds else 1
+        if self.log_fn is not None:
+            params = self.engine.named_params(self.state.learner.params)
+            most = min(most, _WAITING_BYTES // (1 + sum(leaf.nbytes for _, leaf in params)))
+        seen = min(self._next_checkpoint, next_eval if self.evaluator is not None else math.inf)
+        until = self._iterations_left if seen == math.inf else math.ceil((seen - self.step) / per_iteration)
+        return min(max(most, 1), until, self._iterations_left)
+
+    def _call(
+        self, count: int, interrupt: DeferredInterrupt
+    ) -> tuple[list[dict[str, Any]], list[tuple[Any, Any]], float]:
+        """Calls the trainer; returns its reports, the weights after each, and its seconds without compilation."""
 
         @contextlib.contextmanager
         def rollout() -> Generator[None]:
@@ -216,15 +248,19 @@ class Run:
             self._consumed = True
 
         compiled, start = self._compile_seconds(), time.perf_counter()
-        numbers = self.engine.asarray(list(range(self.iteration, self.iteration + count)))
-        keys = self.engine.random.fold_in(self.engine.xp.stack([self._iteration_root] * count), numbers)
-        place = self.planned_steps / self.ppo.steps_per_iteration
-        coefficients = [coefficients_at(self.ppo, place + i) for i in range(count)]
-        self._kept = self.snapshot() if self._call_seconds > _LONG_CALL_S else None
+        is_long = count > 1 or self._call_seconds > _LONG_CALL_S
+        self._kept = self.trainer.copied(self.state) if is_long else None
         self._consumed = True
-        self.state, reports = self.trainer.run(self.state, keys, coefficients, rollout)
-        self._call_seconds = time.perf_counter() - start
-        return reports, max(self._call_seconds - (self._compile_seconds() - compiled), 1e-9)
+        self.state, reports, weights = self.trainer.run(self.state, *self._inputs(count), rollout)
+        self._call_seconds = time.perf_counter() - start - (self._compile_seconds() - compiled)
+        self._call_seconds, self._iterations_called = max(self._call_seconds, 1e-9), count
+        return reports, weights, self._call_seconds
+
+    def _inputs(self, count: int) -> tuple[Any, list[Coefficients]]:
+        """Keys and values of the schedules of the next iterations."""
+        keys = host.fold_in(self._iteration_root, np.arange(self.iteration, self.iteration + count))
+        place = self.planned_steps / self.ppo.steps_per_iteration
+        return keys, [coefficients_at(self.ppo, place + i) for i in range(count)]
 
     def _compile_seconds(self) -> float:
         """Seconds that the network's engine, and the one that traces the environment, have spent compiling so far."""
@@ -232,24 +268,45 @@ class Run:
 
     # -- log and evaluate
 
-    def _log(self, logged: list[dict[str, float]]) -> None:
-        for metrics in logged:
-            if "iteration" in metrics:  # an evaluation's metrics have none
-                self.final_metrics = metrics
-                deviation = metrics.get("ratio/first_max_dev", 0.0)
-                if deviation > _REPLAY_TOLERANCE and not self._replay_warned:
-                    self._replay_warned = True
-                    _LOG.warning(replay_warning(deviation, int(metrics["iteration"])))
-                if metrics["iteration"] == self._began_at + 1 and (text := zero_gradient_warning(metrics)) is not None:
-                    _LOG.warning(text)
-            if self.log_fn is not None:
-                self._show_weights()
-                self.log_fn(metrics, int(metrics["step"]))
+    def _log_iterations(self, logged: list[Logged]) -> None:
+        """Logs each iteration with the weights after it; where that ends the run, the state is the one after it."""
+        for done, (metrics, weights) in enumerate(logged, 1):
+            try:
+                self._log(metrics, weights)
+            except BaseException:
+                if (beyond := len(logged) - done) > 0:
+                    self._go_back(done, beyond)
+                raise
+
+    def _go_back(self, count: int, beyond: int) -> None:
+        """Computes the first iterations of the last call again, and gives up those beyond them."""
+        assert self._kept is not None
+        self.iteration -= count + beyond
+        self.planned_steps -= (count + beyond) * self.ppo.steps_per_iteration
+        self.step -= beyond * self.ppo.steps_per_iteration
+        self._consumed, self._eval_due = True, False
+        self.state, *_ = self.trainer.run(self._kept, *self._inputs(count))
+        self.iteration += count
+        self.planned_steps += count * self.ppo.steps_per_iteration
+        self._consumed = False
+
+    def _log(self, metrics: dict[str, float], weights: tuple[Any, Any] | None = None) -> None:
+        if weights is not None:  # of an iteration
+            self.final_metrics = metrics
+            deviation = metrics.get("ratio/first_max_dev", 0.0)
+            if deviation > _REPLAY_TOLERANCE and not self._replay_warned:
+                self._replay_warned = True
+                _LOG.warning(replay_warning(deviation, int(metrics["iteration"])))
+            if metrics["iteration"] == self._began_at + 1 and (text := zero_gradient_warning(metrics)) is not None:
+                _LOG.warning(text)
+        if self.log_fn is not None:
+            self._show_weights(weights, metrics.get("iteration"))
+            self.log_fn(metrics, int(metrics["step"]))
 
     def _evaluate(self) -> dict[str, float]:
         assert self.evaluator is not None
         learner = self.state.learner
-        key = self.engine.random.fold_in(self._eval_root, 2**31 + self.iteration)
+        key = host.fold_in(self._eval_root, 2**31 + self.iteration)
         found = self.evaluator.play(learner.params, learner.variables, key)
         metrics = {"step": float(self.step), **found}
         self.eval_history.append(metrics)
@@ -257,22 +314,22 @@ class Run:
         self._eval_return, self._eval_due = found[EVAL_RETURN], False
         return metrics
 
-    def _show_weights(self) -> None:
-        """Gives the user's network the weights after the last finished iteration, on every engine alike."""
-        if self._shown_at != self.iteration:
-            learner = self.state.learner
-            self.engine.update_module(self.network, learner.params, learner.variables)
-            self._shown_at = self.iteration
+    def _show_weights(self, weights: tuple[Any, Any] | None = None, iteration: float | None = None) -> None:
+        """Gives the user's network weights, by default those after the last finished iteration."""
+        learner, iteration = self.state.learner, iteration or self.iteration
+        if self._shown_at != iteration:
+            self.engine.update_module(self.network, *(weights or (learner.params, learner.variables)))
+            self._shown_at = iteration
 
     # -- save
 
     def snapshot(self) -> TrainingState:
         """The state after the last finished iteration, as copies."""
-        return self._training_state(self.engine.snapshot)
+        return self._training_state(self.state, self.engine.snapshot)
 
-    def _training_state(self, copied: Callable[[Any], Any]) -> TrainingState:
+    def _training_state(self, state: RunState, copied: Callable[[Any], Any]) -> TrainingState:
         return TrainingState(
-            **self.trainer.export(self.state, copied),
+            **self.trainer.export(state, copied),
             key=copied(self.key),
             iteration=self.iteration,
             step=self.step,
@@ -311,8 +368,9 @@ class Run:
 
     def _rescue(self) -> None:
         """Saves the last finished iteration while another thread is at work."""
-        state = self._kept if self._consumed else self._training_state(lambda tree: tree)
-        if state is not None and state.iteration > 0 and self.checkpoint_fn is not None:
+        arrays = self._kept if self._consumed else self.state
+        if arrays is not None and self.iteration > 0 and self.checkpoint_fn is not None:
+            state = self._training_state(arrays, lambda tree: tree)
             self.checkpoint_fn(state, state.step)
 
     # -- values that are not finite
@@ -372,10 +430,9 @@ def train_ppo(
             If ``network.eval()`` was called, it is trained on samples all the same, and in evaluation mode again after.
         config: All settings; ``TrainConfig()`` by default.
         log_fn: Receiver of a dict of metrics (floats by name, ``step`` among them) after iterations, and after an
-            evaluation of ``step`` and ``eval/…`` alone. ``network`` then holds the weights after the iteration, or
-            where one compiled call makes several (``log_every_steps``), after the last of them: read it as you like,
-            evaluate it, don't write to it. An exception ends the run and is raised again, after the last finished
-            iteration has been given to ``checkpoint_fn`` and to ``network``.
+            evaluation of ``step`` and ``eval/…`` alone. ``network`` then holds the weights after the iteration: read it
+            as you like, evaluate it, don't write to it. An exception ends the run after that iteration and is raised
+            again, once its state has been given to ``checkpoint_fn`` and to ``network``.
         checkpoint_fn: Receiver of the training state and the step count every ``checkpoint_every_steps``, and after the
             last iteration, an interrupt, or a value that is not finite.
         eval_env: Environment to evaluate in; by default another of the training environment's kind.

@@ -27,7 +27,7 @@ from multippo.envs.api import Env, EnvState
 from multippo.envs.nonfinite import restart_broken
 from multippo.envs.structure import stepped_structure, structure
 from multippo.networks.core.error_paths import refuse_other_module
-from multippo.networks.core.random_state import forget_drawn
+from multippo.networks.core.random_state import forget_drawn, reseed
 from multippo.networks.core.unrolling import check_batch, reset_where
 from multippo.networks.types import PPONetworkOutput
 from multippo.programmes import Programmes, identity, programmes_of
@@ -121,6 +121,11 @@ class Actor:
         self._example_extras: Any = None
         self._twins: dict[tuple[int, int], TwinRollouts | None] = {}
 
+    def fresh_untraced(self, params: Any, variables: Any, key: Any) -> Any:
+        """Carry of every environment before the first step, its noise from ``key``."""
+        network = self.engine.merge(self.definition, params, variables)
+        return reseed(self.engine.random, network.initialize_state(self.env.num_envs), key)
+
     def act_untraced(self, params: Any, variables: Any, state: Any, obs: Any) -> tuple[Any, Any, Any]:
         """Next carry, output and snapshots of one step of the network, for callers that compile the step."""
         out = self.engine.merge(self.definition, params, variables)(state, obs)
@@ -189,9 +194,13 @@ class Rollouts:
         self._length, self._sequence = length, sequence or length
         programmes = programmes_for(Rollouts, engine, definition, env, mode, length, self._sequence)
         self._actor = Actor(engine, env, definition, mode, programmes)
+        self.begin = programmes.compiled(self, Rollouts._begin, engine.jit)
         jit = engine.jit if is_traced(engine, env) else None
         self.play = programmes.compiled(self, Rollouts._play, jit)
         self.score = programmes.compiled(self, Rollouts._score, jit)
+
+    def _begin(self, params: Any, variables: Any, key: Any) -> Any:
+        return self._actor.fresh_untraced(params, variables, key)
 
     def _play(self, params: Any, variables: Any, network_state: Any, env_state: EnvState) -> Rollout:
         return collect(self._actor, params, variables, network_state, env_state, self._length, self._sequence)

@@ -19,8 +19,8 @@ from multippo.algorithms.update import Learner, LearnerState, fold_episodes
 from multippo.envs.api import Env, EnvState
 from multippo.envs.functional.saving import SavedEnvState
 from multippo.envs.nonfinite import restart_unsound
-from multippo.networks.core.random_state import reseed
 from multippo.networks.types import needs_only_valid
+from multippo.random import host
 from multippo.trees import named_leaves, tree_map, tree_structure
 
 
@@ -40,15 +40,14 @@ class RunState(NamedTuple):
 class Trainer:
     """Runs iterations of one network in one environment.
 
-    Where the environment is traced, several iterations run inside one compiled call; otherwise the environment is
-    stepped from Python, and the update is one compiled call.
+    Where the environment is traced, an iteration is one compiled call, and the next is sent off before it has ended;
+    otherwise the environment is stepped from Python, and the update is one compiled call.
 
     Args:
         network: The network in training, on the engine to compute with.
         env: The environments.
         config: Settings, with ``num_envs`` set.
         sequence_length: L.
-        iterations_per_call: Largest number of iterations in one call of ``run``.
         mode: ``TrainConfig.compile``.
         teacher: The teacher of a distillation; None for PPO.
     """
@@ -59,7 +58,6 @@ class Trainer:
         env: Env,
         config: PPOConfig,
         sequence_length: int,
-        iterations_per_call: int,
         mode: str,
         teacher: Teacher | None = None,
     ) -> None:
@@ -67,10 +65,9 @@ class Trainer:
         self.sequence_length, self.teacher = sequence_length, teacher
         # A teacher on another engine can't be part of one compiled iteration.
         self.traced = is_traced(self.engine, env) and not (teacher is not None and teacher.abroad)
-        self.iterations_per_call = iterations_per_call if self.traced else 1
         self.definition = self.engine.split(network).definition
         taught = None if teacher is None else teacher.structure
-        more = compiled_in(config), sequence_length, self.iterations_per_call, taught
+        more = compiled_in(config), sequence_length, taught
         programmes = programmes_for(Trainer, self.engine, self.definition, env, mode, *more)
         self.actor = Actor(self.engine, env, self.definition, mode, programmes)
         # A module that takes no mask needs the valid entries alone, whose number no compiled call can know.
@@ -87,10 +84,8 @@ class Trainer:
             programmes=programmes,
         )
         jit, consuming = self.engine.jit, functools.partial(self.engine.jit, donate=(0,))
-        self._call = programmes.compiled(self, Trainer._several, consuming)
-        self._stack = programmes.compiled(self, Trainer._stacked, jit)
-        # Traced once for its shapes and for its content.
-        self._inlined = programmes.compiled(self, Trainer._iteration, jit)
+        self._begin = programmes.compiled(self, Trainer._fresh, jit)
+        self._iterate = programmes.compiled(self, Trainer._iteration, consuming)
         self._finish_call = programmes.compiled(self, Trainer._finish, consuming)
         # With a teacher abroad the rollout alone is compiled.
         apart = is_traced(self.engine, env) and not self.traced
@@ -114,39 +109,41 @@ class Trainer:
         scale = initial_scale(self.engine.xp, zeros, rewards) if self.config.scale_rewards else None
         return EpisodeState(zeros, zeros + 0, scale)
 
-    def start(self, fresh: Any, initial: TrainingState | None, roots: Any) -> RunState:
+    def _fresh(self, params: Any, variables: Any, key: Any, rewards: Any) -> tuple[Any, EpisodeState]:
+        """Carry of every environment, and sums of episodes, before the first step."""
+        return self.actor.fresh_untraced(params, variables, key), self.initial_episodes(rewards)
+
+    def start(self, initial: TrainingState | None, roots: Any) -> RunState:
         """State before the first iteration; the network and a teacher are checked on its observation.
 
         Args:
-            fresh: A carry of the network for every environment.
             initial: The state to continue from.
-            roots: Two keys, for the environment's resets and for noise.
+            roots: Words of two keys, for the environment's resets and for noise.
 
         Raises:
             ValueError: If the network, a teacher or ``initial`` does not fit the environment.
             TypeError: If the network or its output is of the wrong type.
         """
-        engine, random, env = self.engine, self.engine.random, self.env
+        engine, env = self.engine, self.env
         iteration = 0 if initial is None else initial.iteration
         if initial is not None and env.functional:
             saved = initial.env_state
             env_state = saved.restore(env) if isinstance(saved, SavedEnvState) else saved
         else:
             # A host environment starts other episodes after a resume than at first.
-            env_state = restart_unsound(env, env.reset(engine.to_numpy(random.fold_in(roots[0], iteration))))
+            env_state = restart_unsound(env, env.reset(host.fold_in(roots[0], iteration)))
         if initial is not None:
             engine.update_module(self.network, initial.params, initial.variables)
-            fresh = self.network.initialize_state(env.num_envs)  # a carry may be made of parameters
-        network_state = reseed(random, fresh, random.fold_in(roots[1], iteration))
+        learner = self.initial_learner(initial)
+        key = engine.random.wrap_key(host.fold_in(roots[1], iteration))
+        network_state, episodes = self._begin(learner.params, learner.variables, key, env_state.reward)
         obs = self._observed(env_state)
         check_network(self.network, network_state, env, env_state, obs, self.config)
         teacher = None
         if self.teacher is not None:
             kept = initial.teacher_carry if initial is not None and env.functional else None
-            key = engine.to_numpy(random.fold_in(roots[1], 2**30 + iteration))
-            teacher = self.teacher.start(env.num_envs, key, kept)
+            teacher = self.teacher.start(env.num_envs, host.fold_in(roots[1], 2**30 + iteration), kept)
             self.teacher.check(teacher, network_state, obs)
-        episodes = self.initial_episodes(env_state.reward)
         if initial is not None:
             if tree_structure(initial.episodes) != tree_structure(episodes):
                 raise ValueError(
@@ -160,10 +157,14 @@ class Trainer:
                 known = initial.episodes.scale
                 zeroed = tree_map(lambda new, old: old if old.ndim == 0 else new, episodes.scale, known)
                 episodes = episodes._replace(scale=engine.snapshot(zeroed))
-        # Copies, since a call consumes the buffers; of environments' states only those of traced ones.
-        env_state = engine.snapshot(env_state) if self.traced else env_state
-        learner = self.initial_learner(initial)
-        return RunState(learner, engine.snapshot(network_state), env_state, episodes, teacher)
+        state = RunState(learner, engine.snapshot(network_state), env_state, episodes, teacher)
+        return self.copied(state) if self.traced else state
+
+    def copied(self, state: RunState) -> RunState:
+        """Copy of a state that a call will consume, but for what no call changes: host environments' states."""
+        if self.traced:
+            return self.engine.snapshot(state)
+        return self.engine.snapshot(state._replace(env_state=None))._replace(env_state=state.env_state)
 
     def export(self, state: RunState, copied: Callable[[Any], Any]) -> dict[str, Any]:
         """Fields of a ``TrainingState`` with arrays; ``copied`` copies those that a later iteration changes."""
@@ -187,83 +188,64 @@ class Trainer:
         keys: Any,
         coefficients: list[Coefficients],
         stepping: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
-    ) -> tuple[RunState, list[dict[str, Any]]]:
-        """Runs one iteration for each entry of the schedules (at most ``iterations_per_call``).
+    ) -> tuple[RunState, list[dict[str, Any]], list[tuple[Any, Any]]]:
+        """Runs one iteration for each entry of the schedules, and none after one that fails.
 
         Args:
             state: State to start from, which the call consumes.
-            keys: ``[N, 2]``, one key for each iteration.
+            keys: ``[N, 2]``, words of one key for each iteration.
             coefficients: Schedules' values of each of the N iterations.
             stepping: Makes the context of a rollout stepped from Python, which an exception may end without harm to
                 the state.
 
         Returns:
-            The new state, and each iteration's metrics as host numbers.
+            The new state, each iteration's metrics as host numbers, and the parameters and variables after each (on an
+            engine that trains in place, those after the last).
         """
-        engine, count = self.engine, len(coefficients)
-        if self.traced:
-            missing = self.iterations_per_call - count
-            scheduled = self._stack_coefficients(coefficients + coefficients[-1:] * missing)
-            keys = engine.xp.concat([keys, engine.xp.repeat(keys[-1:], missing, axis=0)], axis=0) if missing else keys
-            active = engine.asarray([True] * count + [False] * missing)
-            # Drawn outside the compiled call, since the reset has been compiled already.
-            drawn = [self.env.draw_starts(self.engine.random.split(key, 2)[0]) for key in keys[:count]]
-            state, stacked = self._call(state, self._stack(drawn + drawn[-1:] * missing), keys, scheduled, active)
-            host = tree_map(engine.to_numpy, stacked)
-            return state, [{name: value[i] for name, value in host.items()} for i in range(count)]
-        reports: list[dict[str, Any]] = []
-        for i, entry in enumerate(coefficients):
-            scheduled = tree_map(lambda x: x[0], self._stack_coefficients([entry]))
-            state, metrics = self._stepped(state, keys[i], scheduled, stepping)
-            reports.append({name: engine.to_numpy(value) for name, value in metrics.items()})
-        return state, reports
-
-    def _stack_coefficients(self, entries: list[Coefficients]) -> Coefficients:
-        columns = [[float(value) for value in column] for column in zip(*entries, strict=True)]
-        return Coefficients(*(self.engine.zeros((len(entries),)) + self.engine.asarray(column) for column in columns))
+        engine, to_numpy = self.engine, self.engine.to_numpy
+        halted = engine.asarray(False)
+        found: list[dict[str, Any]] = []
+        weights: list[tuple[Any, Any]] = []
+        for key, entry in zip(host.split(keys), coefficients, strict=True):
+            update_key = engine.random.wrap_key(key[1])
+            scheduled = Coefficients(*(engine.asarray(float(value)) for value in entry))
+            if self.traced:
+                learner = state.learner
+                rest = state._replace(learner=learner._replace(params=None, variables=None))
+                pool = self.env.draw_starts(key[0])
+                # Nothing waits for the metrics here, so that the device always has work.
+                state, metrics = self._iterate(
+                    rest, learner.params, learner.variables, pool, update_key, scheduled, halted
+                )
+                halted = metrics["nonfinite/any"]
+            else:
+                state, metrics = self._stepped(state, key[0], update_key, scheduled, stepping)
+            found.append(metrics)
+            weights.append((state.learner.params, state.learner.variables))
+        return state, [{name: to_numpy(value) for name, value in metrics.items()} for metrics in found], weights
 
     # -- a traced environment: everything in one call
 
-    def _stacked(self, pools: list[Any]) -> Any:
-        return self.engine.tree_map(lambda *leaves: self.engine.xp.stack(leaves), *pools)
-
-    def _several(
-        self, state: RunState, pools: Any, keys: Any, scheduled: Coefficients, active: Any
-    ) -> tuple[RunState, Any]:
-        engine = self.engine
-        first = engine.tree_map(lambda leaf: leaf[0], pools), keys[0], tree_map(lambda leaf: leaf[0], scheduled)
-        if self.iterations_per_call == 1:
-            state, metrics = self._iteration(state, *first)
-            return state, tree_map(lambda x: x[None], metrics)
-        shapes = engine.shapes(self._inlined, state, *first)[1]
-
-        def body(carry: tuple[RunState, Any], inputs: tuple[Any, Any, Any, Any]) -> tuple[tuple[RunState, Any], Any]:
-            before, failed = carry
-            pool, key, coefficients, is_active = inputs
-
-            def idle() -> tuple[RunState, dict[str, Any]]:
-                return before, tree_map(lambda s: engine.xp.zeros(s.shape, s.dtype), shapes)
-
-            # The last call of a run may have fewer iterations left; a shorter scan would be compiled again.
-            after, metrics = engine.cond(
-                is_active & ~failed, lambda: self._inlined(before, pool, key, coefficients), idle
-            )
-            return (after, failed | metrics["nonfinite/any"]), metrics
-
-        (state, _), metrics = engine.scan(
-            body, (state, ~active[0]), (pools, keys, scheduled, active), self.iterations_per_call
-        )
-        return state, metrics
-
     def _iteration(
-        self, state: RunState, pool: Any, key: Any, coefficients: Coefficients
+        self,
+        state: RunState,
+        params: Any,
+        variables: Any,
+        pool: Any,
+        update_key: Any,
+        coefficients: Coefficients,
+        halted: Any,
     ) -> tuple[RunState, dict[str, Any]]:
-        _, update_key = self.engine.random.split(key, 2)
-        learner = state.learner
+        """One iteration, which changes nothing if ``halted`` is True.
+
+        Parameters and variables come apart, since their buffers stay: they are shown to the user later.
+        """
+        learner = state.learner._replace(params=params, variables=variables)
+        state = state._replace(learner=learner)
         network_state, env_state, transition, starts = self._collect(state, pool)
         teacher, transition = self._teach(state, transition)
         learner, episodes, metrics = self._finish(
-            learner, state.episodes, transition, starts, network_state, env_state.obs, update_key, coefficients
+            learner, state.episodes, transition, starts, network_state, env_state.obs, update_key, coefficients, halted
         )
         new = RunState(learner, network_state, env_state, episodes, teacher)
         # The learner itself keeps its state at a bad value; the rest goes back here.
@@ -276,9 +258,8 @@ class Trainer:
     # -- a stepped environment: Python between the calls
 
     def _stepped(
-        self, state: RunState, key: Any, coefficients: Coefficients, stepping: Callable[[], Any]
+        self, state: RunState, env_key: Any, update_key: Any, coefficients: Coefficients, stepping: Callable[[], Any]
     ) -> tuple[RunState, dict[str, Any]]:
-        env_key, update_key = self.engine.random.split(key, 2)
         learner = state.learner
         with stepping():
             network_state, env_state, transition, starts = self._collect(state, self.env.draw_starts(env_key))
@@ -323,8 +304,9 @@ class Trainer:
         obs: Any,
         key: Any,
         coefficients: Coefficients,
+        halted: Any = None,
     ) -> tuple[LearnerState, EpisodeState, dict[str, Any]]:
-        """Updates on a rollout, and sums up its episodes and metrics."""
+        """Updates on a rollout, and sums up its episodes and metrics; leaves all as it is if ``halted`` is True."""
         xp, dtype = self.engine.xp, coefficients.learning_rate.dtype
         v_last = self.engine.stop_gradient(
             self.actor.value_untraced(learner.params, learner.variables, network_state, obs)
@@ -339,7 +321,7 @@ class Trainer:
             rewards, changed["reward/clip_fraction"] = clip_rewards(xp, scaled, self.config.reward_clip)
             scaled = scaled._replace(rewards=rewards)
         last = (network_state, obs) if self.config.recompute_advantages else None
-        learner, metrics = self.learner.update(learner, scaled, starts, v_last, key, coefficients, last)
+        learner, metrics = self.learner.update(learner, scaled, starts, v_last, key, coefficients, last, halted)
         before, (episodes, sums) = episodes, fold_episodes(xp, episodes, transition)
         episodes = tree_map(
             lambda new, old: xp.where(metrics["nonfinite/any"], old, new), episodes._replace(scale=scale), before

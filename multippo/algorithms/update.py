@@ -112,6 +112,7 @@ class Learner:
         key: Any,
         coefficients: Coefficients,
         last: tuple[Any, Any] | None = None,
+        halted: Any = None,
     ) -> tuple[LearnerState, dict[str, Any]]:
         """Updates parameters and statistics on one rollout.
 
@@ -123,10 +124,11 @@ class Learner:
             key: Key of the minibatches' order.
             coefficients: Values of the schedules, scalar arrays.
             last: Carry and observation after the last step, for ``PPOConfig.recompute_advantages``.
+            halted: True, as an array, if the run has stopped already; None for False.
 
         Returns:
-            The new state and metrics; the state is the old one if the run must stop for a value that is not finite, in
-            the rollout, a loss or a gradient.
+            The new state and metrics; the state is the old one if the run has stopped, or must stop for a value that is
+            not finite, in the rollout, a loss or a gradient.
         """
         xp, config = self.engine.xp, self.config
         rate = coefficients.learning_rate
@@ -160,6 +162,8 @@ class Learner:
         for name, place in self._broken(transition).items():
             bad[name] = xp.maximum(bad[name], place) if name in bad else place
         poisoned = functools.reduce(operator.or_, [index >= 0 for index in bad.values()])
+        if halted is not None:
+            poisoned = poisoned | halted
         index = minibatch_indices(self.engine.random, xp, key, sequences.valid.shape[1], config)
         kept = self.optimizer.keep(state.params, state.optimizer_state)
         coefficients = coefficients._replace(learning_rate=rate)

@@ -58,20 +58,20 @@ def host_seed(key: Any, num_envs: int) -> int:
 
 
 def raw_jax_key(key: Any) -> Any:
-    """Two ``uint32`` words as a JAX array: the old-style key, the only one that every functional environment takes.
+    """Two ``uint32`` words: the old-style key, the only one that every functional environment takes.
 
-    A JAX key may be a tracer; keys of other engines and integer seeds are concrete.
+    A JAX key may be a tracer, and stays one; of any other key the words are a NumPy array.
     """
-    import jax
+    from jax.core import Tracer
 
-    if isinstance(key, jax.Array):
+    if isinstance(key, Tracer):
         key = _untyped(key)
         if key.ndim == 1 and np.issubdtype(key.dtype, np.integer):
             return key.astype(np.uint32)
     words = key_words(key)
     if isinstance(words, int):
         words = np.asarray([words >> 32 & _MASK, words & _MASK], np.uint32)
-    return jax.numpy.asarray(words)
+    return words
 
 
 def _untyped(key: Any) -> Any:

@@ -40,19 +40,6 @@ def test_callbacks_find_the_weights_after_the_iteration_in_the_network(engine: A
     np.testing.assert_array_equal(weights(network), at_log[-1])
 
 
-@pytest.mark.nightly
-def test_several_iterations_in_one_call_show_the_last(jax_engine: Any):
-    network = table_net()
-    seen: list[np.ndarray] = []
-    run = training.train(
-        clock(), network, iterations=4, on_log=lambda _: seen.append(weights(network)), config={"log_every_steps": 32}
-    )
-    assert run.column("iteration") == [1, 2, 3, 4]
-    np.testing.assert_array_equal(seen[0], seen[1])
-    np.testing.assert_array_equal(seen[2], seen[3])
-    assert (seen[1] != seen[2]).any()
-
-
 class EnoughError(Exception):
     """Raised by a callback that has seen enough."""
 
@@ -75,6 +62,30 @@ def test_a_callback_that_raises_ends_the_run_and_nothing_is_lost(engine: Any, ki
     saved, second = (portable_split(network, s.params, s.variables) for s in (state, expected.checkpoints[1][0]))
     support.assert_trees_close(saved, second, 0.0)
     np.testing.assert_array_equal(weights(network), saved["values"])
+
+
+def test_several_iterations_in_one_call_are_seen_and_ended_as_one_by_one(jax_engine: Any):
+    # An iteration is 16 steps. The sixth is the third of a call, after which a fourth is not asked for; the checkpoint
+    # after 80 steps ends a call early.
+    found = []
+    for steps in (16, 64):
+        network, seen = table_net(), []
+
+        def watch(metrics: dict[str, float], network: Any = network, seen: Any = seen) -> None:
+            seen.append(weights(network))
+            if metrics["iteration"] == 7:
+                raise EnoughError
+
+        config = {"log_every_steps": steps, "checkpoint_every_steps": 80}
+        run = training.train(clock(), network, iterations=12, on_log=watch, catch=(EnoughError,), config=config)
+        assert [(state.iteration, step) for state, step in run.checkpoints] == [(5, 80), (7, 112)]
+        assert len(run.logs) == 7
+        state = run.checkpoints[-1][0]
+        saved = portable_split(network, state.params, state.variables)
+        found.append((seen, weights(network), run.column("losses/total"), saved, state.env_state, state.episodes))
+        np.testing.assert_array_equal(weights(network), saved["values"])
+    support.assert_trees_close(found[0], found[1], 0.0)
+    assert all((a != b).any() for a, b in zip(found[0][0], found[0][0][1:], strict=False))
 
 
 class Breaking(Clock):

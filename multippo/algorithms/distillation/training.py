@@ -110,7 +110,7 @@ class DistillationTrainConfig:
     """Call ``checkpoint_fn`` after every evaluation, too, see ``TrainConfig``."""
 
     log_every_steps: int = 0
-    """Environment steps in one compiled call where everything can be compiled, see ``TrainConfig``."""
+    """Environment steps after which metrics are fetched where everything is compiled, see ``TrainConfig``."""
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -16,7 +16,7 @@ from flax import nnx
 
 from multippo.backends.api import Leaf, Optimizer, OptimizerConfig, SplitModule, check_matmul_precision, check_precision
 from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
-from multippo.backends.jax.layers import PORTABLE_NAMES, NativeLayers, platform, product, product_bfloat16
+from multippo.backends.jax.layers import PORTABLE_NAMES, NativeLayers, from_numpy, platform, product, product_bfloat16
 from multippo.backends.jax.modules import ModuleDict, StatisticVariable, bound_class, track_all
 from multippo.backends.jax.optimizer import JaxOptimizer
 from multippo.random import Random
@@ -42,7 +42,7 @@ class JaxEngine(NativeLayers):
         self.device = device  # None: JAX's default, to which nothing is bound
         # Asked now: later another engine's device may be the default for a while.
         self._default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
-        as_words = lambda words: self._place(jnp.asarray(words))  # noqa: E731
+        as_words = lambda words: self._place(from_numpy(words))  # noqa: E731
         self.random = Random(jnp, jnp.uint32, as_words, lambda: self.float_dtype, jax.jit, _plain_key, _order)
         self._bound: dict[type, type] = {}
         self._compile_seconds = 0.0
@@ -58,14 +58,15 @@ class JaxEngine(NativeLayers):
     def make_variable(self, kind: str, value: Any) -> Any:
         value = np.asarray(value) if not isinstance(value, jax.Array) else value
         floats = not _is_key(value) and value.dtype.kind in ("fiub" if kind == "Param" else "f")
-        array = jnp.array(self._place(value.astype(self.float_dtype) if floats else value))
+        value = value.astype(self.float_dtype) if floats else value
+        array = self._place(jnp.array(value) if isinstance(value, jax.Array) else from_numpy(value))
         return nnx.Param(array) if kind == "Param" else StatisticVariable(array)
 
     def split(self, module: Any) -> SplitModule:
         track_all(module)
         definition, params, variables = nnx.split(module, _is_trained, ...)
         # The training step donates its buffers, which must not be the user's, nor one array twice.
-        return SplitModule(definition, *jax.tree.map(lambda x: x.copy(), (params, variables)))
+        return SplitModule(definition, *self.snapshot((params, variables)))
 
     def merge(self, definition: Any, params: Any, variables: Any) -> Any:
         return nnx.merge(definition, params, variables)
@@ -198,8 +199,7 @@ class JaxEngine(NativeLayers):
         return product_bfloat16 if self._bfloat16 else product
 
     def asarray(self, value: Any) -> Any:
-        # A copy: on CPU JAX may otherwise alias NumPy's memory, which an environment then overwrites.
-        array = self._place(jnp.array(value))
+        array = self._place(jnp.array(value) if isinstance(value, jax.Array) else from_numpy(np.asarray(value)))
         if not hasattr(value, "dtype") and jnp.issubdtype(array.dtype, jnp.floating):
             # Python's numbers get the engine's type, even if the user has enabled 64 bits for something else.
             return array.astype(self.float_dtype)

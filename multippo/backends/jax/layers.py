@@ -255,7 +255,15 @@ class _NoKeys:
 
 
 def _given(array: Any) -> Callable[..., Any]:
-    return lambda key, shape, dtype: jnp.array(array, dtype)
+    return lambda key, shape, dtype: from_numpy(np.asarray(array, dtype))
+
+
+def from_numpy(array: np.ndarray) -> jax.Array:
+    """A copy of an array, which ``jnp.array`` would compile for each shape.
+
+    Without a copy JAX may alias NumPy's memory on the CPU, which an environment then overwrites.
+    """
+    return jax.device_put(array, may_alias=False)
 
 
 class NativeLayers(Engine):

@@ -16,6 +16,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from multippo.backends.api import Optimizer, OptimizerConfig
+from multippo.backends.jax.layers import from_numpy
 
 
 class JaxOptimizer(Optimizer):
@@ -28,7 +29,9 @@ class JaxOptimizer(Optimizer):
 
     def init(self, params: Any) -> Any:
         self._like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), params)
-        return self._place(self._adam.init(jnp.zeros_like(ravel_pytree(params)[0])))
+        flat = jax.eval_shape(lambda tree: self._adam.init(ravel_pytree(tree)[0]), self._like)
+        # All of them are zeros, which NumPy makes without a compilation.
+        return self._place(jax.tree.map(lambda s: from_numpy(np.zeros(s.shape, s.dtype)), flat))
 
     def step(self, params: Any, grads: Any, state: Any, learning_rate: Any, skip: Any) -> tuple[Any, Any, Any]:
         flat, unravel = ravel_pytree(params)
@@ -60,9 +63,10 @@ class JaxOptimizer(Optimizer):
         return self._place(state._replace(count=steps, mu=self._flat(first), nu=self._flat(second)))
 
     def _by_path(self, flat: Any) -> dict[Any, np.ndarray]:
-        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), self._like)
-        tree = ravel_pytree(zeros)[1](flat)
-        return {jax.tree_util.keystr(p): np.asarray(v) for p, v in jax.tree_util.tree_leaves_with_path(tree)}
+        leaves = jax.tree_util.tree_leaves_with_path(self._like)
+        parts = np.split(np.asarray(flat), np.cumsum([leaf.size for _, leaf in leaves])[:-1])
+        pairs = zip(leaves, parts, strict=True)
+        return {jax.tree_util.keystr(p): part.reshape(leaf.shape).astype(leaf.dtype) for (p, leaf), part in pairs}
 
     def _flat(self, values: Mapping[Any, Any]) -> Any:
         pick = lambda p, s: jnp.array(values.get(jax.tree_util.keystr(p), np.zeros(s.shape)), s.dtype)  # noqa: E731

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike
 
+from multippo import random
 from multippo.arguments import check_size
 from multippo.backends.registry import computes_in_float64
 from multippo.envs.actions import make_action_map
@@ -186,7 +187,7 @@ class FunctionalEnv(Env):
         """See ``Env.reset``. Draws a pool of starts as well."""
         if self.structure != self._bound_to:
             self._compile()
-        start_key, pool_key = jax.random.split(raw_jax_key(key))
+        start_key, pool_key = random.split(raw_jax_key(key))
         return self._begin(self._draw(start_key), self._draw(pool_key))
 
     @in_own_precision

@@ -1,0 +1,42 @@
+"""A run on JAX compiles in its first iteration, a few programmes, and nothing later."""
+
+from typing import Any
+
+import pytest
+import training
+from checkpoints import clock, table_net
+
+from multippo.programmes import clear_programmes
+from multippo.testing import Clock
+
+
+@pytest.fixture
+def compiled(jax_engine: Any) -> Any:
+    """Names of the programmes that XLA compiles, or reads from its cache."""
+    import jax
+
+    clear_programmes()
+    names: list[str] = []
+
+    def listen(event: str, duration: float, **about: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(about.get("fun_name", "?"))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize("kind", ["functional", "host"])
+def test_nothing_is_compiled_after_the_first_iteration(compiled: list[str], kind: str):
+    env: Any = clock() if kind == "functional" else Clock(3, "truncated", num_envs=4)
+    network = table_net()
+    compiled.clear()  # of the environment and the network
+    counts: list[int] = []
+    training.train(env, network, iterations=6, on_log=lambda _: counts.append(len(compiled)))
+    assert counts == counts[:1] * 6, compiled[counts[0] :]
+    names = compiled[: counts[0]]
+    if kind == "functional":
+        # Copies of the network's weights, twice as a run has them, and of the state; the rest is a name each.
+        own = ["_copies"] * 3 + ["_trace_draw", "_trace_begin", "_fresh", "_iteration"]
+        assert sorted(names) == sorted(f"jit({name})" for name in own)
