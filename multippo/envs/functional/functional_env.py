@@ -360,7 +360,7 @@ class FunctionalEnv(Env):
 def _quickly_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` compiled in half the time, for one that a run calls once an iteration.
 
-    On the CPU XLA emits fused loops in two ways, of which the older compiles faster, and is slower where loops are long.
+    On the CPU XLA emits fused loops in two ways; the older one compiles faster, and is slower where loops are long.
     """
     return jax.jit(function, compiler_options=_quick_options())
 
