@@ -18,6 +18,7 @@ from multippo.algorithms.distillation.teacher import Teacher
 from multippo.algorithms.evaluation import evaluator, made_env, training_mode, widest_layer
 from multippo.algorithms.metrics import EVAL_RETURN
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
+from multippo.algorithms.profiling import Profile
 from multippo.algorithms.reports import (
     LogFn,
     callback,
@@ -70,6 +71,7 @@ class Run:
         initial_state: State to continue from.
         made: Stack that closes environments made here.
         make_teacher: Function of the environment that makes the teacher of a distillation; None for PPO.
+        profile: Trace to write of some iterations.
     """
 
     def __init__(
@@ -83,11 +85,12 @@ class Run:
         initial_state: TrainingState | None,
         made: contextlib.ExitStack,
         make_teacher: Callable[[Env], Teacher] | None = None,
+        profile: Profile | None = None,
     ) -> None:
         check_call(network, config)
         self.log_fn = callback("log_fn", log_fn, "the metrics, or of the metrics and the step", (1, 2))
         self.checkpoint_fn = callback("checkpoint_fn", checkpoint_fn, "the training state and the step", (2,))
-        self.engine, self.network = network.engine, network
+        self.engine, self.network, self._profile = network.engine, network, profile
         self._compiled_before = self.engine.compile_seconds()
         made.enter_context(self.engine.activated())
         self.env = made.enter_context(made_env(env, config.ppo.num_envs))
@@ -221,7 +224,8 @@ class Run:
 
         A clock may choose it, since every number gives the same run.
         """
-        if not self.trainer.traced:
+        traced = self._profile is not None and self._profile.before(self.engine)
+        if traced or not self.trainer.traced:
             return 1
         per_iteration = self.ppo.steps_per_iteration
         most = self.config.log_every_steps // per_iteration
@@ -307,7 +311,8 @@ class Run:
         assert self.evaluator is not None
         learner = self.state.learner
         key = host.fold_in(self._eval_root, 2**31 + self.iteration)
-        found = self.evaluator.play(learner.params, learner.variables, key)
+        with self.engine.annotate("evaluation"):
+            found = self.evaluator.play(learner.params, learner.variables, key)
         metrics = {"step": float(self.step), **found}
         self.eval_history.append(metrics)
         self.final_metrics = {**self.final_metrics, **found}
@@ -344,7 +349,8 @@ class Run:
         self._set_next_checkpoint()
         if self.checkpoint_fn is not None:
             self._show_weights()
-            self.checkpoint_fn(state, self.step)
+            with self.engine.annotate("checkpoint"):
+                self.checkpoint_fn(state, self.step)
 
     def _set_next_checkpoint(self) -> None:
         every = self.config.checkpoint_every_steps

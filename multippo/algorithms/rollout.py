@@ -11,6 +11,7 @@ ended, the carry is reset; where the step was not valid, the carry stays as befo
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Hashable
@@ -244,8 +245,10 @@ def _scan(
 
     def step(carry: tuple[Any, EnvState], _: Any) -> tuple[tuple[Any, EnvState], Transition]:
         before, env_before = carry
-        after, output, extras = actor.act_untraced(params, variables, before, env_before.obs)
-        env_after = env.step(env_before, output.actions)
+        with engine.annotate("acting"):
+            after, output, extras = actor.act_untraced(params, variables, before, env_before.obs)
+        with engine.annotate("environment"):
+            env_after = env.step(env_before, output.actions)
         bootstrap = engine.cond(
             xp.any(env_after.truncated),
             lambda: tree_map(
@@ -275,6 +278,8 @@ def _step(
 ) -> Rollout:
     engine, env = actor.engine, actor.env
     receive, keep, send = _exchange(engine, env)
+    nothing = contextlib.nullcontext()
+    annotate = engine.annotate if engine.profiling else lambda _: nothing
     obs_t: list[Any] = []
     outputs: list[Any] = []
     env_states: list[Any] = []
@@ -289,12 +294,14 @@ def _step(
                 # A copy, so that the first step's carry is of the same kind as the others', made inside ``no_grad``.
                 # One step more, for the value of a final observation after the last.
                 state = actor.draw_ahead(params, variables, engine.snapshot(state), obs, length + 1)
-            after, output, extras = actor.act(params, variables, state, obs)
+            with annotate("acting"):
+                after, output, extras = actor.act(params, variables, state, obs)
             obs_t.append(obs)
             outputs.append((output, extras))
             actions = send(output.actions)
             try:
-                env_state = restart_broken(env, env.step(env_state, actions))
+                with annotate("environment"):
+                    env_state = restart_broken(env, env.step(env_state, actions))
             except Exception as error:
                 _note_actions(error, actions, t)
                 raise

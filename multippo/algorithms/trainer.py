@@ -100,7 +100,7 @@ class Trainer:
             optimizer_state = optimizer.import_state(split.params, *initial.optimizer_state)
             rate = rate if initial.learning_rate is None else initial.learning_rate
         adaptive = self.config.lr_schedule == "adaptive_kl"
-        rate = self.engine.zeros(()) + rate if adaptive else None
+        rate = self.engine.asarray(float(rate)) if adaptive else None
         return LearnerState(split.params, split.variables, optimizer_state, rate)
 
     def initial_episodes(self, rewards: Any) -> EpisodeState:
@@ -214,9 +214,10 @@ class Trainer:
                 rest = state._replace(learner=learner._replace(params=None, variables=None))
                 pool = self.env.draw_starts(key[0])
                 # Nothing waits for the metrics here, so that the device always has work.
-                state, metrics = self._iterate(
-                    rest, learner.params, learner.variables, pool, update_key, scheduled, halted
-                )
+                with engine.annotate("iteration"):
+                    state, metrics = self._iterate(
+                        rest, learner.params, learner.variables, pool, update_key, scheduled, halted
+                    )
                 halted = metrics["nonfinite/any"]
             else:
                 state, metrics = self._stepped(state, key[0], update_key, scheduled, stepping)
@@ -244,9 +245,18 @@ class Trainer:
         state = state._replace(learner=learner)
         network_state, env_state, transition, starts = self._collect(state, pool)
         teacher, transition = self._teach(state, transition)
-        learner, episodes, metrics = self._finish(
-            learner, state.episodes, transition, starts, network_state, env_state.obs, update_key, coefficients, halted
-        )
+        with self.engine.annotate("update"):
+            learner, episodes, metrics = self._finish(
+                learner,
+                state.episodes,
+                transition,
+                starts,
+                network_state,
+                env_state.obs,
+                update_key,
+                coefficients,
+                halted,
+            )
         new = RunState(learner, network_state, env_state, episodes, teacher)
         # The learner itself keeps its state at a bad value; the rest goes back here.
         keep = metrics["nonfinite/any"]
@@ -265,9 +275,10 @@ class Trainer:
             network_state, env_state, transition, starts = self._collect(state, self.env.draw_starts(env_key))
             teacher, transition = self._teach(state, transition)
         obs = self._observed(env_state)
-        learner, episodes, metrics = self._finish_call(
-            learner, state.episodes, transition, starts, network_state, obs, update_key, coefficients
-        )
+        with self.engine.annotate("update"):
+            learner, episodes, metrics = self._finish_call(
+                learner, state.episodes, transition, starts, network_state, obs, update_key, coefficients
+            )
         if self._statistics_apart:
             learner = self.learner.with_statistics(learner, transition, metrics["nonfinite/any"])
         if bool(metrics["nonfinite/any"]):
@@ -278,7 +289,8 @@ class Trainer:
 
     def _collect(self, state: RunState, pool: Any) -> Rollout:
         learner, env_state = state.learner, self.env.with_starts(state.env_state, pool)
-        return self._act(learner.params, learner.variables, state.network_state, env_state)
+        with self.engine.annotate("rollout"):
+            return self._act(learner.params, learner.variables, state.network_state, env_state)
 
     def _rollout(self, params: Any, variables: Any, network_state: Any, env_state: EnvState) -> Rollout:
         length = self.config.rollout_length

@@ -15,6 +15,7 @@ import abc
 import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -464,6 +465,18 @@ class Engine:
         except TypeError:
             return repr(definition)
         return definition
+
+    profiling = False
+    """True inside ``profile``."""
+
+    def profile(self, directory: Path) -> AbstractContextManager[Any]:
+        """Context whose work is traced to files in a directory, which TensorBoard or Perfetto opens."""
+        raise NotImplementedError(f"The {self.name} engine writes no traces.")
+
+    def annotate(self, name: str) -> AbstractContextManager[Any]:
+        """Context of a phase of a run, by its name in the traces of ``profile``; costs next to nothing without one."""
+        del name
+        return nullcontext()
 
     @abc.abstractmethod
     def compile_seconds(self) -> float:

@@ -15,6 +15,7 @@ from multippo.algorithms.checkpointing.folder import CheckpointFolder
 from multippo.algorithms.checkpointing.manifest import step_entries
 from multippo.algorithms.checks import check_trains, finished
 from multippo.algorithms.metrics import plot_learning_curve, read_metrics
+from multippo.algorithms.profiling import Profile
 from multippo.algorithms.schedules import iterations_left, planned_steps
 from multippo.algorithms.types import TrainingState
 from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, summary
@@ -52,6 +53,9 @@ class _Flags:
 
     progress: Literal["auto", "bar", "plain", "off"] = "auto"
     """Display of progress."""
+
+    profile: str | None = None
+    """Directory for a trace of three iterations, which TensorBoard or Perfetto opens."""
 
 
 # Settings without which a resumed run would be another run.
@@ -97,7 +101,8 @@ def run(argv: Sequence[str]) -> int:
         stack.callback(env.close)
         settings = settings.with_choices(env)
         network = settings.make_network(env)
-        _Training(settings, directory, env, network, flags.progress, flags.resume).go(deadline)
+        profile = Profile(Path(flags.profile)) if flags.profile else None
+        _Training(settings, directory, env, network, flags.progress, flags.resume, profile).go(deadline)
     return 0
 
 
@@ -130,9 +135,17 @@ class _Training:
     """
 
     def __init__(
-        self, settings: RunSettings, directory: RunDirectory | None, env: Any, network: Any, progress: str, resume: bool
+        self,
+        settings: RunSettings,
+        directory: RunDirectory | None,
+        env: Any,
+        network: Any,
+        progress: str,
+        resume: bool,
+        profile: Profile | None,
     ) -> None:
         self._settings, self._env, self._network, self._resume = settings, env, network, resume
+        self._profile = profile
         self._named = directory is not None
         ppo = settings.train.ppo
         self._progress = make_progress(progress, ppo.total_steps, ppo.num_iterations, sys.stderr)
@@ -192,11 +205,13 @@ class _Training:
             settings = self._settings.train
             run = None
             if not self._is_finished:
-                run = Run(self._env, self._network, settings, self._log, self._save, None, initial, stack)
+                callbacks = self._log, self._save
+                run = Run(self._env, self._network, settings, *callbacks, None, initial, stack, profile=self._profile)
             self._begin(stack, initial, damaged)
             stack.enter_context(self._progress)
             self._introduce(initial)
             if run is not None:
+                stack.callback(self._end_profile)
                 run.go()
             elif initial is not None:  # printed even if progress is off
                 print(finished(initial.step, initial.iteration, settings.ppo), file=sys.stderr)
@@ -211,6 +226,10 @@ class _Training:
             if self._folder.saved is not None:
                 error.add_note(self._how_to_go_on())
             raise
+
+    def _end_profile(self) -> None:
+        if self._profile is not None and not self._profile.close():
+            _LOG.warning("The run had no three iterations after its first two, so there is no profile of it.")
 
     def _last_state(self) -> tuple[TrainingState | None, dict[Path, str]]:
         """State to go on from, None for a new run; and the later checkpoints that are damaged."""

@@ -7,6 +7,7 @@ import copy
 import copyreg
 import sys
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -263,6 +264,19 @@ class JaxEngine(NativeLayers):
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
         del mode  # everything is inside a jit already
         return function
+
+    @contextlib.contextmanager
+    def profile(self, directory: Path) -> Generator[None]:
+        with jax.profiler.trace(str(directory)):
+            self.profiling = True
+            try:
+                yield
+            finally:
+                self.profiling = False
+
+    def annotate(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        # In compiled code a phase is a part of its operations' names, given while it is traced.
+        return jax.profiler.TraceAnnotation(name) if self.profiling else jax.named_scope(name)
 
     def compile_seconds(self) -> float:
         return self._compile_seconds

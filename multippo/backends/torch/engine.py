@@ -7,6 +7,7 @@ import operator
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import array_api_compat.torch as torch_namespace
@@ -296,6 +297,19 @@ class TorchEngine(NativeLayers):
             own = [(key, frozen(value, id)) for key, value in held.items() if key not in modules.OWN_ATTRIBUTES]
             found.append((name, type(module), module.training, *tensors, *own))
         return tuple(found)
+
+    @contextlib.contextmanager
+    def profile(self, directory: Path) -> Generator[None]:
+        written = torch.profiler.tensorboard_trace_handler(str(directory), use_gzip=True)
+        with torch.profiler.profile(on_trace_ready=written):
+            self.profiling = True
+            try:
+                yield
+            finally:
+                self.profiling = False
+
+    def annotate(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        return torch.profiler.record_function(name) if self.profiling else contextlib.nullcontext()
 
     def compile_seconds(self) -> float:
         return sum(self._compile_seconds)
