@@ -14,6 +14,7 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from numpy.typing import DTypeLike
 
 from multippo import random
@@ -192,7 +193,7 @@ class FunctionalEnv(Env):
 
     def _draw(self, key: Any) -> Any:
         # JAX takes a compiler's options at the top alone.
-        return self._trace_draw(key) if isinstance(key, jax.core.Tracer) else self._draw_compiled(key)
+        return self._trace_draw(key) if isinstance(key, Tracer) else self._draw_compiled(key)
 
     @in_own_precision
     def draw_starts(self, key: Any) -> Any:
