@@ -26,7 +26,7 @@ from multippo.bench.works import NUM_EPOCHS, NUM_MINIBATCHES, Work
 GAMMA, LAMBDA, CLIP, VALUE_WEIGHT, RATE, NORM, MIN_STD = 0.99, 0.95, 0.2, 0.5, 3e-4, 0.5, 0.1
 
 
-class _Steps(NamedTuple):
+class Steps(NamedTuple):
     """A rollout, ``[T, B, ...]``; ``start`` is True where the carry was reset before the step."""
 
     obs: Any
@@ -54,7 +54,7 @@ class _Rolled(NamedTuple):
     after: Any
     obs: Any
     start: Any
-    steps: _Steps
+    steps: Steps
 
 
 class _Ppo:
@@ -140,12 +140,7 @@ class _Ppo:
         params, _, statistics = learner
         steps = rolled.steps
         last = self._apply(params["critic"], rolled.after[1], _normalised(statistics, rolled.obs), rolled.start)[1]
-        following = jnp.concatenate([steps.value[1:], last[None, :, 0]])
-        delta = (steps.reward + GAMMA * following * (1 - steps.done) - steps.value) * (1 - steps.cut)
-        decay = GAMMA * LAMBDA * (1 - steps.done) * (1 - steps.cut)
-        _, advantage = jax.lax.scan(
-            lambda later, now: (now[0] + now[1] * later,) * 2, jnp.zeros_like(delta[0]), (delta, decay), reverse=True
-        )
+        advantage = advantages(steps, last[:, 0])
         data = (_normalised(statistics, steps.obs), steps, advantage, advantage + steps.value)
         recurrent = bool(self.work.lstm)
         rows = self.work.num_envs if recurrent else self.work.steps
@@ -181,6 +176,16 @@ class _Ppo:
         return jax.lax.map(lambda chosen: self._loss(learner.params, *take(chosen)), indices)
 
 
+def advantages(steps: Steps, last_value: Any) -> Any:
+    """Generalised advantage estimates ``[T, B]``; none of a step that was cut, as its final observation is not kept."""
+    following = jnp.concatenate([steps.value[1:], last_value[None]])
+    delta = (steps.reward + GAMMA * following * (1 - steps.done) - steps.value) * (1 - steps.cut)
+    decay = GAMMA * LAMBDA * (1 - steps.done) * (1 - steps.cut)
+    return jax.lax.scan(
+        lambda later, now: (now[0] + now[1] * later,) * 2, jnp.zeros_like(delta[0]), (delta, decay), reverse=True
+    )[1]
+
+
 def _normalised(statistics: Any, obs: Any) -> Any:
     count, mean, squares = statistics
     return (obs - mean) * jax.lax.rsqrt(squares / count + 1e-6)
@@ -202,7 +207,7 @@ def _run_traced(work: Work, recorder: Recorder) -> None:
             following = env.step(state, jnp.tanh(action))
             cut = following.info["truncation"]
             end = (following.reward, following.done * (1 - cut), cut)
-            return (carry, following, following.done > 0), _Steps(state.obs, action, likelihood, value, *end, start)
+            return (carry, following, following.done > 0), Steps(state.obs, action, likelihood, value, *end, start)
 
         (after, state, ended), steps = jax.lax.scan(
             step, (carry, state, start), jax.random.split(key, work.rollout_length)
@@ -256,9 +261,9 @@ def _run_host(work: Work, recorder: Recorder) -> None:
             carry, *found = act(learner, carry, obs, start, keys, t)
             action, likelihood, value = map(np.asarray, found)
             following, reward, done, cut, _ = step(action if discrete else np.tanh(action))
-            rows.append(_Steps(obs, action, likelihood, value, np.asarray(reward, np.float32), done, cut, start))
+            rows.append(Steps(obs, action, likelihood, value, np.asarray(reward, np.float32), done, cut, start))
             obs, start = np.asarray(following, np.float32), done | cut
-        rolled = _Rolled(before, carry, obs, start, _Steps(*map(np.stack, zip(*rows, strict=True))))
+        rolled = _Rolled(before, carry, obs, start, Steps(*map(np.stack, zip(*rows, strict=True))))
         if not steps:
             recorder.pieces = _pieces(ppo, learner, rolled, now)
         learner = jax.block_until_ready(update(learner, rolled, now))

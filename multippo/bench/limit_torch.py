@@ -91,11 +91,7 @@ class _Ppo:
     def rows(self, steps: Any, last_obs: Any) -> Any:
         """Observations, actions, likelihoods, advantages and targets, ``[T * B, ...]``."""
         obs, action, likelihood, value, reward, done, cut = steps
-        advantage, later, following = torch.empty_like(value), 0.0, self.critic(self.normalised(last_obs))[:, 0]
-        for t in reversed(range(self.work.rollout_length)):
-            delta = (reward[t] + GAMMA * following * (1 - done[t]) - value[t]) * (1 - cut[t])
-            later = delta + GAMMA * LAMBDA * (1 - done[t]) * (1 - cut[t]) * later
-            advantage[t], following = later, value[t]
+        advantage = advantages(value, reward, done, cut, self.critic(self.normalised(last_obs))[:, 0])
         return [leaf.flatten(0, 1) for leaf in (self.normalised(obs), action, likelihood, advantage, advantage + value)]
 
     def count_in(self, obs: Any) -> None:
@@ -105,6 +101,16 @@ class _Ppo:
         self.squares += ((rows - rows.mean(0)) ** 2).sum(0) + difference**2 * self.count * len(rows) / total
         self.count, self.mean = total, self.mean + difference * len(rows) / total
         self.scale = (self.squares / total + 1e-6).rsqrt()
+
+
+def advantages(value: Any, reward: Any, done: Any, cut: Any, last_value: Any) -> Any:
+    """Generalised advantage estimates ``[T, B]``; none of a step that was cut, as its final observation is not kept."""
+    found, later, following = torch.empty_like(value), 0.0, last_value
+    for t in reversed(range(len(value))):
+        delta = (reward[t] + GAMMA * following * (1 - done[t]) - value[t]) * (1 - cut[t])
+        later = delta + GAMMA * LAMBDA * (1 - done[t]) * (1 - cut[t]) * later
+        found[t], following = later, value[t]
+    return found
 
 
 def run(work: Work, recorder: Recorder) -> None:

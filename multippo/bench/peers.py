@@ -9,6 +9,7 @@ entropy bonus; everything else is the library's default. What is patched is what
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -120,7 +121,9 @@ def _rejax(work: Work, recorder: Recorder) -> None:
         recorder.iteration(steps)
 
 
-def _stable_baselines(make: Callable[..., Any], policy: str, architecture: Callable[[Work], dict[str, Any]]) -> Any:
+def _stable_baselines(module: str, name: str, policy: str, more: Callable[[Work], dict[str, Any]]) -> Any:
+    """A trainer of a class with Stable-Baselines3's interface; ``more`` gives its network's sizes."""
+
     def train(work: Work, recorder: Recorder) -> None:
         from stable_baselines3.common.callbacks import BaseCallback
         from stable_baselines3.common.env_util import make_vec_env
@@ -136,40 +139,17 @@ def _stable_baselines(make: Callable[..., Any], policy: str, architecture: Calla
 
         env = make_vec_env(work.env, work.num_envs, seed=0)
         env.step_wait = recorder.timed(env.step_wait)
-        make()(
+        getattr(importlib.import_module(module), name)(
             policy,
             VecNormalize(env, norm_reward=False),
             n_steps=work.rollout_length,
             batch_size=work.steps // NUM_MINIBATCHES,
             n_epochs=NUM_EPOCHS,
-            policy_kwargs=architecture(work),
+            policy_kwargs=more(work),
             seed=0,
-            device="cpu",
         ).learn(10**9, Report())
 
     return train
-
-
-def _sb3_class() -> Any:
-    from stable_baselines3 import PPO
-
-    return PPO
-
-
-def _sbx_class() -> Any:
-    from sbx import PPO
-
-    def make(*args: Any, device: str, **kwargs: Any) -> Any:
-        del device
-        return PPO(*args, **kwargs)
-
-    return make
-
-
-def _recurrent_class() -> Any:
-    from sb3_contrib import RecurrentPPO
-
-    return RecurrentPPO
 
 
 def _separate(work: Work) -> dict[str, Any]:
@@ -228,6 +208,11 @@ def _skrl(work: Work, recorder: Recorder) -> None:
     vector = gymnasium.make_vec(work.env, work.num_envs, vectorization_mode="sync")
     vector.step = recorder.timed(vector.step, work)
     env: Any = wrap_env(vector)
+    spaces = {
+        "observation_space": env.observation_space,
+        "action_space": env.action_space,
+        "device": env.device,
+    }
 
     def layers(outputs: int) -> Any:
         sizes = [env.observation_space.shape[0], *work.hidden]
@@ -240,9 +225,7 @@ def _skrl(work: Work, recorder: Recorder) -> None:
 
     class Actor(CategoricalMixin, Model):
         def __init__(self) -> None:
-            Model.__init__(
-                self, observation_space=env.observation_space, action_space=env.action_space, device=env.device
-            )
+            Model.__init__(self, **spaces)
             CategoricalMixin.__init__(self)
             self.net = layers(env.action_space.n)
 
@@ -251,9 +234,7 @@ def _skrl(work: Work, recorder: Recorder) -> None:
 
     class Critic(DeterministicMixin, Model):
         def __init__(self) -> None:
-            Model.__init__(
-                self, observation_space=env.observation_space, action_space=env.action_space, device=env.device
-            )
+            Model.__init__(self, **spaces)
             DeterministicMixin.__init__(self)
             self.net = layers(1)
 
@@ -263,9 +244,7 @@ def _skrl(work: Work, recorder: Recorder) -> None:
     agent = PPO(
         models={"policy": Actor(), "value": Critic()},
         memory=RandomMemory(memory_size=work.rollout_length, num_envs=env.num_envs, device=env.device),
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-        device=env.device,
+        **spaces,
         cfg={
             "rollouts": work.rollout_length,
             "learning_epochs": NUM_EPOCHS,
@@ -366,9 +345,9 @@ PEERS: dict[str, Peer] = {
     "brax": Peer("brax", _brax),
     "nnx-ppo": Peer("nnx-ppo", _nnx_ppo),
     "rejax": Peer("rejax", _rejax),
-    "sb3": Peer("stable-baselines3", _stable_baselines(_sb3_class, "MlpPolicy", _separate), _solve_sb3),
-    "sbx": Peer("sbx-rl", _stable_baselines(_sbx_class, "MlpPolicy", _separate)),
-    "recurrent-ppo": Peer("sb3-contrib", _stable_baselines(_recurrent_class, "MlpLstmPolicy", _with_lstm)),
+    "sb3": Peer("stable-baselines3", _stable_baselines("stable_baselines3", "PPO", "MlpPolicy", _separate), _solve_sb3),
+    "sbx": Peer("sbx-rl", _stable_baselines("sbx", "PPO", "MlpPolicy", _separate)),
+    "recurrent-ppo": Peer("sb3-contrib", _stable_baselines("sb3_contrib", "RecurrentPPO", "MlpLstmPolicy", _with_lstm)),
     "skrl": Peer("skrl", _skrl),
     "rsl-rl": Peer("rsl-rl-lib", _rsl_rl),
 }
