@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from multippo.action_spaces import num_choices
 from multippo.algorithms.config import PPOConfig, TrainConfig
+from multippo.algorithms.losses import check_entropies
 from multippo.algorithms.types import TrainingState
 from multippo.arguments import describe, is_the_librarys
 from multippo.backends.registry import array_kind
@@ -263,12 +264,7 @@ def _check_numbers(output: PPONetworkOutput, num_envs: int) -> None:
 
 
 def _check_entropy_weight(network: Any, output: PPONetworkOutput, weight: float) -> None:
-    if not tree_leaves(output.entropies):
-        raise ValueError(
-            f"PPOConfig.entropy_weight={weight!r} needs the entropy of the policy, but the network's PPONetworkOutput."
-            "entropies is None. End the action port with samplers, which report it, or return entropies; or leave "
-            "entropy_weight unset."
-        )
+    check_entropies(output.entropies, weight)
     own = [module for module in all_modules(network) if getattr(module, "entropy_weight", 0.0)]
     if own:
         raise ValueError(

@@ -53,7 +53,8 @@ def ppo_loss(
         The scalar loss, and its metrics.
 
     Raises:
-        ValueError: If a metric or the regularisation loss is of a shape that would broadcast.
+        ValueError: If a metric or the regularisation loss is of a shape that would broadcast, or the network has no
+            entropies to weigh.
     """
     xp = network.xp
     out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)
@@ -69,6 +70,7 @@ def ppo_loss(
     if out.output.entropies is not None:
         metrics["entropy/mean"] = mean(tree_sum(out.output.entropies))
     if config.entropy_weight is not None:
+        check_entropies(out.output.entropies, config.entropy_weight)
         entropy_weight = config.entropy_weight if entropy_weight is None else entropy_weight
         metrics["losses/entropy"] = -entropy_weight * metrics["entropy/mean"]
         loss = loss + metrics["losses/entropy"]
@@ -83,6 +85,16 @@ def ppo_loss(
         **mean_metrics(out.metrics, zero, mean),
     }
     return loss, LossOutput(metrics, ratio_stats["max_deviation"], ratio_stats["kl"])
+
+
+def check_entropies(entropies: Any, weight: float) -> None:
+    """Raises a ValueError if a network's output has no entropies, which a weight is for."""
+    if not tree_leaves(entropies):
+        raise ValueError(
+            f"PPOConfig.entropy_weight={weight!r} needs the entropy of the policy, but the network's PPONetworkOutput."
+            "entropies is None. End the action port with samplers, which report it, or return entropies; or leave "
+            "entropy_weight unset."
+        )
 
 
 def _actor_loss(xp: Any, log_likelihoods: Any, sequences: Sequences, mean: Any, config: PPOConfig) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from multippo.arguments import did_you_mean
 from multippo.errors import UsageError
-from multippo.runs.settings import TRUTH, Setting, convert, fields_of, name_of, readable, shown, takes_several
+from multippo.runs.notation import TRUTH, Setting, convert, fields_of, name_of, readable, shown, takes_several
 
 _Flags = TypeVar("_Flags")
 

@@ -23,8 +23,9 @@ from multippo.cli.flags import given_flags
 from multippo.errors import NonFiniteError, RunError, Terminated, UsageError, one_line
 from multippo.runs.directory import RunDirectory, default_run_directory
 from multippo.runs.loading import check_num_envs, mend, restore_last_good
+from multippo.runs.notation import fields_of, read_settings, shown
 from multippo.runs.progress import RunRecord, make_progress
-from multippo.runs.settings import RunSettings, fields_of, overlaid, read_settings, run_settings, shown
+from multippo.runs.settings import RunSettings, overlaid, run_settings
 from multippo.signals import Deadline, save_what_is_finished
 
 _LOG = logging.getLogger("multippo")

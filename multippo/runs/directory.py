@@ -25,7 +25,8 @@ from multippo.algorithms.checkpointing.manifest import (
 from multippo.algorithms.metrics import json_ready
 from multippo.errors import UsageError
 from multippo.files import FormatVersion, checked, is_leftover, remove_leftovers, write_text
-from multippo.runs.settings import RunSettings, Setting, network_defaults, read_object, run_settings, settings_of
+from multippo.runs.notation import Setting, read_object, settings_of
+from multippo.runs.settings import RunSettings, network_defaults, run_settings
 from multippo.version import __version__
 
 FORMAT, FORMAT_VERSION = "multippo.run", 1

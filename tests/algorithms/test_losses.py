@@ -124,6 +124,8 @@ def test_the_entropy_by_hand(engine):
     loss, metrics, grads, _ = evaluate(engine, **case, valid=[True, False])
     assert (loss, metrics["entropy/mean"]) == (0.0, 3.0)
     assert "losses/entropy" not in metrics
+    with pytest.raises(ValueError, match=r"entropy_weight=0.1 needs the entropy of the policy, but .* is None"):
+        evaluate(engine, config=config, new=[0.0], advantages=[0.0])
     assert not grads["entropies.arm"].any()
 
 

@@ -9,15 +9,8 @@ import pytest
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig
 from multippo.cli.flags import given_flags, parse
 from multippo.errors import UsageError
-from multippo.runs.settings import (
-    NETWORKS,
-    EnvironmentOptions,
-    RunSettings,
-    Setting,
-    fields_of,
-    network_defaults,
-    run_settings,
-)
+from multippo.runs.notation import Setting, fields_of
+from multippo.runs.settings import NETWORKS, EnvironmentOptions, RunSettings, network_defaults, run_settings
 
 ENV = Setting("env", str | None, None, positional=True)
 
