@@ -78,7 +78,8 @@ class Learner:
         compiled = (programmes or Programmes()).compiled
         self._loss: Callable[..., Any] = engine.value_and_grad(compiled(self, Learner._evaluate, kernel=kernel))
         self._values = compiled(self, Learner._value, kernel=kernel)
-        self._step = engine.recorded(self._take_step, mode)
+        parts = self._prepare, self._take_step, self._sum_up
+        self._prepared, self._step, self._summed_up = (engine.recorded(part, mode) for part in parts)
 
     def _value(
         self, params: Any, variables: Any, transition: Transition, starts: Any, network_state: Any, obs: Any
@@ -134,20 +135,7 @@ class Learner:
         rate = coefficients.learning_rate
         if state.learning_rate is not None:
             rate = state.learning_rate * coefficients.learning_rate
-        advantages, returns = None, None
-        if self._teacher is None:
-            values = transition.network_output.value_estimates
-            advantages, returns = estimate_targets(xp, config, transition, values, v_last)
-        sequences = make_sequences(xp, transition, starts, advantages, returns, self.sequence_length, self.may_skip)
-        if self.engine.draws_ahead or config.entropy_weight:
-            network = self.engine.merge(self.definition, state.params, state.variables)
-            drawn = network.draw_ahead(
-                sequences.network_state,
-                transition.rollout_extras,
-                self.sequence_length,
-                replay=not config.entropy_weight,
-            )
-            sequences = sequences._replace(network_state=drawn)
+        sequences, index, bad = self._prepared(state.params, state.variables, transition, starts, v_last, key)
 
         def of_epoch(params: Any) -> Sequences:
             if not config.recompute_advantages:
@@ -158,13 +146,9 @@ class Learner:
             advantages, returns = cut_rollout(xp, targets, transition.valid, self.sequence_length, self.may_skip)
             return sequences._replace(advantages=advantages, returns=returns)
 
-        bad = self._not_finite(transition, v_last)
-        for name, place in self._broken(transition).items():
-            bad[name] = xp.maximum(bad[name], place) if name in bad else place
-        poisoned = functools.reduce(operator.or_, [index >= 0 for index in bad.values()])
+        poisoned = functools.reduce(operator.or_, [place >= 0 for place in bad.values()])
         if halted is not None:
             poisoned = poisoned | halted
-        index = minibatch_indices(self.engine.random, xp, key, sequences.valid.shape[1], config)
         kept = self.optimizer.keep(state.params, state.optimizer_state)
         coefficients = coefficients._replace(learning_rate=rate)
         params, optimizer_state, metrics, kl = self._descend(state, of_epoch, index, coefficients, poisoned)
@@ -186,6 +170,30 @@ class Learner:
         valid, extras = transition.valid if self.may_skip else None, transition.rollout_extras
         variables = self.engine.update_statistics(self.definition, state.params, state.variables, extras, valid, failed)
         return state._replace(variables=variables)
+
+    def _prepare(
+        self, params: Any, variables: Any, transition: Transition, starts: Any, v_last: Any, key: Any
+    ) -> tuple[Sequences, Any, dict[str, Any]]:
+        """Training sequences, the sequences of each minibatch, and the places of values that are not finite."""
+        xp, config = self.engine.xp, self.config
+        advantages, returns = None, None
+        if self._teacher is None:
+            values = transition.network_output.value_estimates
+            advantages, returns = estimate_targets(xp, config, transition, values, v_last)
+        sequences = make_sequences(xp, transition, starts, advantages, returns, self.sequence_length, self.may_skip)
+        if self.engine.draws_ahead or config.entropy_weight:
+            network = self.engine.merge(self.definition, params, variables)
+            drawn = network.draw_ahead(
+                sequences.network_state,
+                transition.rollout_extras,
+                self.sequence_length,
+                replay=not config.entropy_weight,
+            )
+            sequences = sequences._replace(network_state=drawn)
+        bad = self._not_finite(transition, v_last)
+        for name, place in self._broken(transition).items():
+            bad[name] = xp.maximum(bad[name], place) if name in bad else place
+        return sequences, minibatch_indices(self.engine.random, xp, key, sequences.valid.shape[1], config), bad
 
     def _descend(
         self,
@@ -214,7 +222,12 @@ class Learner:
         (params, optimizer_state, _), report = engine.scan(
             epoch, (state.params, state.optimizer_state, poisoned), rows, config.num_epochs
         )
-        report = tree_map(lambda x: xp.reshape(x, (index.shape[0],)), report)
+        return params, optimizer_state, *self._summed_up(report)
+
+    def _sum_up(self, report: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """Metrics of an update, and its mean KL divergence, from the reports of its minibatches."""
+        xp, config = self.engine.xp, self.config
+        report = tree_map(lambda x: xp.reshape(x, (config.num_epochs * config.num_minibatches,)), report)
         used, exceeds, kls = report["used"], report["exceeds"], report["kl"]
         mean = mean_over(xp, used, report["metrics"]["losses/total"].dtype)
         metrics = {name: mean(value) for name, value in report["metrics"].items()}
@@ -227,7 +240,7 @@ class Learner:
             metrics["kl/stop"] = xp.sum(xp.where(exceeds, kls, xp.zeros_like(kls)))
         metrics["nonfinite/loss"] = first_true(xp, report["wrong_loss"])
         metrics["nonfinite/gradient"] = xp.max(report["wrong_leaf"])
-        return params, optimizer_state, metrics, None if kls is None else mean_over(xp, used | exceeds, kls.dtype)(kls)
+        return metrics, None if kls is None else mean_over(xp, used | exceeds, kls.dtype)(kls)
 
     def _take_step(
         self,

@@ -40,6 +40,13 @@ _DIRECT: dict[Any, Callable[..., Any]] = {
 """Python's functions of the same arguments, which reach the kernel in two thirds of the time."""
 
 
+_LARGEST_CONSTANT = 2**16
+"""Numbers in a result that is kept rather than computed again, as zeros in the shape of a rollout's images are not."""
+
+_MOST = 4
+"""Recordings of a function; one whose arguments keep changing their shapes is called as it is from then on."""
+
+
 class Unfit(BaseException):
     """The function can't be recorded. Not an ``Exception``, which a module on the way might catch."""
 
@@ -164,13 +171,14 @@ def simplified(tape: Tape, num_given: int, outputs: set[int]) -> tuple[list[Oper
             continue
         # Of views, those that are there already, be it after several turns, are left out.
         seen = [views.setdefault(_view(tape.tensors[number]), number) for number in results]
-        if seen != results:
-            same.update((number, same.get(found, found)) for number, found in zip(results, seen, strict=True))
+        if seen != results and len(results) == 1:
+            same[results[0]] = same.get(seen[0], seen[0])
             continue
         if any(tape.is_mutated(number) for number in (*taken, *results)):
             kept.append(operation)
             continue
-        constant = (
+        is_small = all(tape.tensors[number].numel() <= _LARGEST_CONSTANT for number in results)
+        constant = is_small and (
             kind in _FROM_SHAPES or all(number in tape.constants for number in taken) or _is_zero(operation, tape)
         )
         random = torch.Tag.nondeterministic_seeded in function.tags
@@ -310,17 +318,18 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
         function: Function from trees of tensors to a tree of tensors. It may write to its arguments.
     """
     known: _Call | None = None
-    is_fit = True
+    left = _MOST
 
     def call(*args: Any) -> Any:
-        nonlocal known, is_fit
+        nonlocal known, left
         tree: Any = args
         leaves, structure = optree.tree_flatten(tree)
-        given = [(x.shape, x.stride(), x.dtype) for x in leaves]
+        given = [(x.shape, x.stride(), x.dtype) if isinstance(x, torch.Tensor) else None for x in leaves]
         if known is not None and known.given == given and known.structure == structure:
             return optree.tree_unflatten(known.result, known.run(*leaves))
-        if not is_fit:
+        if not left or None in given:
             return function(*args)
+        left -= 1
         tape = Tape(leaves)
         try:
             with tape:
@@ -330,7 +339,7 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
             if any(tape.is_mutated(number) for number in tape.constants):
                 raise Unfit("a tensor is written to that is not among the arguments")
         except Unfit as error:
-            is_fit = False
+            left = 0
             _log.debug("A step is not recorded: %s.", error)
             return function(*args)
         known = _Call(structure, given, _compiled(tape, len(leaves), numbers), result_structure)

@@ -1,13 +1,15 @@
 """Functions whose operations are recorded once and repeated."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
-from training import train
+from multippo.conformance.specimens.network_specimens import NETWORKS, ppo_config
 
 import multippo as mp
+from multippo.backends.torch import recording
 from multippo.backends.torch.recording import recorded
-from multippo.testing.environments import Clock
 
 
 def counted(function):
@@ -73,23 +75,51 @@ def test_what_depends_on_numbers_other_than_by_operations_is_called_as_it_is(fun
         assert run(x).tolist() == function(x).tolist()
 
 
-@pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_a_run_is_the_same_bit_for_bit_as_without(kind) -> None:
+def test_a_function_whose_shapes_keep_changing_is_called_as_it_is() -> None:
+    function, calls = counted(lambda x: x * 2)
+    run = recorded(function)
+    for size in range(1, 9):
+        for _ in range(2):
+            assert run(torch.ones(size)).tolist() == [2.0] * size
+    assert len(calls) == 4 + 2 * 4  # four recordings, each repeated once
+
+
+def test_numbers_are_no_tensors_and_are_not_recorded() -> None:
+    run = recorded(lambda x, factor: x * factor)
+    assert [run(torch.ones(1), factor).item() for factor in (2.0, 3.0)] == [2.0, 3.0]
+
+
+_QUICK = {"MLP, discrete, large observations, skipped steps, options", "LSTM, shared trunk, trainable initial state"}
+
+
+@pytest.mark.parametrize(
+    "specimen",
+    [
+        pytest.param(network, id=network.name, marks=[] if network.name in _QUICK else pytest.mark.nightly)
+        for network in NETWORKS
+        if not network.requires
+    ],
+)
+def test_a_run_is_the_same_bit_for_bit_as_without(specimen, monkeypatch) -> None:
+    compiled, recordings = recording._compiled, []
+    monkeypatch.setattr(recording, "_compiled", lambda *args: recordings.append(1) or compiled(*args))
+
     def run(compile):
         with mp.use_backend("torch"):
-            env = Clock([3, 5], num_envs=2)
-            make = mp.make_mlp_actor_critic if kind == "mlp" else mp.make_recurrent_actor_critic
-            network = make(env.observation_space, env.action_space, rngs=mp.Rngs(0))
-            found = train(
-                env, network, config={"compile": compile}, rollout_length=8, entropy_weight=0.01, target_kl=0.02
+            network, ppo, logs = specimen.build(), specimen.ppo or ppo_config(), []
+            changes = {"total_steps": 3 * ppo.steps_per_iteration, "sequence_length": specimen.sequence_length}
+            config = mp.TrainConfig(
+                ppo=dataclasses.replace(ppo, **changes), compile=compile, eval=mp.EvalConfig(enabled=False)
             )
-            lines = [
-                {k: v for k, v in line.items() if k.split("/")[0] not in ("time", "throughput")} for line in found.logs
-            ]
-            return mp.to_portable(network), lines
+            mp.train_ppo(specimen.env(), network, config, log_fn=lambda metrics, _: logs.append(metrics))
+            timed = ("time", "throughput", "memory")
+            return mp.to_portable(network), [{k: v for k, v in m.items() if k.split("/")[0] not in timed} for m in logs]
 
-    (plain, logs), (repeated, same_logs) = run("off"), run("auto")
-    assert logs == same_logs
+    plain, logs = run("off")
+    assert not recordings
+    repeated, same_logs = run("auto")
+    assert len(recordings) == 3  # before, in and after the steps on minibatches
+    np.testing.assert_equal(same_logs, logs)
     assert plain.keys() == repeated.keys()
     for name, value in plain.items():
         np.testing.assert_array_equal(repeated[name], value, err_msg=name)
