@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -183,18 +184,74 @@ class LSTMCore(nnx.OptimizedLSTMCell):
     def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
         """Takes T steps, reset to ``(h0, c0)`` after each step where ``done`` holds; the input product is one call."""
         projected = self.dense_i(xs.reshape(-1, xs.shape[-1])).reshape(*xs.shape[:2], -1)
+        dense: Any = self.dense_h
+        return _unroll_lstm(dense.dot_general, dense.kernel[...], dense.bias[...], projected, h, c, done, h0, c0)
 
-        def body(carry: tuple[Any, Any], inputs: tuple[Any, Any]) -> tuple[tuple[Any, Any], Any]:
-            h, c = carry
-            z, done_t = inputs
-            i, f, g, o = jnp.split(z + self.dense_h(h), 4, axis=-1)
-            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-            h = jax.nn.sigmoid(o) * jnp.tanh(c)
-            reset = done_t[:, None]
-            return (jnp.where(reset, h0, h), jnp.where(reset, c0, c)), h
 
-        (h, c), hs = jax.lax.scan(body, (h, c), (projected, done))
-        return hs, h, c
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _unroll_lstm(multiply: Any, kernel: Any, bias: Any, projected: Any, h: Any, c: Any, *reset: Any) -> Any:
+    """LSTM over T steps, with a gradient that multiplies by the kernel's operand once, not in every step.
+
+    Args:
+        multiply: ``x @ kernel``, as ``nnx.Linear`` calls it.
+        kernel: Recurrent kernel ``[H, 4 H]``.
+        bias: ``[4 H]``.
+        projected: Input product of each step, ``[T, B, 4 H]``.
+        h: ``[B, H]``.
+        c: ``[B, H]``.
+        reset: ``done`` ``[T, B]``, and ``h0`` and ``c0`` ``[B, H]`` after it.
+
+    Returns:
+        Outputs ``[T, B, H]``, and the carry ``h`` and ``c`` after the last step.
+    """
+    return _lstm_forward(multiply, kernel, bias, projected, h, c, *reset)[0]
+
+
+def _lstm_forward(
+    multiply: Any, kernel: Any, bias: Any, projected: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any
+) -> Any:
+    def body(carry: tuple[Any, Any], inputs: tuple[Any, Any]) -> tuple[tuple[Any, Any], Any]:
+        h, c = carry
+        x, done_t = inputs
+        gates = x + (multiply(h, kernel, (((1,), (0,)), ((), ()))) + bias)
+        i, f, g, o = jnp.split(gates, 4, axis=-1)
+        i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+        c_new = f * c + i * g
+        squashed = jnp.tanh(c_new)
+        h_new = o * squashed
+        reset = done_t[:, None]
+        return (jnp.where(reset, h0, h_new), jnp.where(reset, c0, c_new)), (h_new, (h, c, i, f, g, o, squashed))
+
+    (h, c), (hs, kept) = jax.lax.scan(body, (h, c), (projected, done))
+    return (hs, h, c), (kernel, kept, done)
+
+
+def _lstm_backward(multiply: Any, residuals: Any, grads: Any) -> Any:
+    kernel, kept, done = residuals
+    d_hs, d_h, d_c = grads
+
+    def back(h: Any, kernel: Any, grad: Any) -> Any:
+        return jax.vjp(lambda h, kernel: multiply(h, kernel, (((1,), (0,)), ((), ()))), h, kernel)[1](grad)
+
+    def body(carry: Any, inputs: Any) -> tuple[Any, Any]:
+        d_h, d_c, d_h0, d_c0 = carry
+        d_out, (h, c, i, f, g, o, squashed), done_t = inputs
+        reset, zero = done_t[:, None], jnp.zeros_like(d_h)
+        d_h0, d_c0 = d_h0 + jnp.where(reset, d_h, zero), d_c0 + jnp.where(reset, d_c, zero)
+        d_h = jnp.where(reset, zero, d_h) + d_out
+        d_c = jnp.where(reset, zero, d_c) + d_h * o * (1.0 - squashed**2)
+        d_i, d_f, d_g = d_c * g * i * (1.0 - i), d_c * c * f * (1.0 - f), d_c * i * (1.0 - g**2)
+        d_gates = jnp.concatenate([d_i, d_f, d_g, d_h * squashed * o * (1.0 - o)], axis=-1)
+        return (back(h, kernel, d_gates)[0], d_c * f, d_h0, d_c0), d_gates
+
+    start = d_h, d_c, jnp.zeros_like(d_h), jnp.zeros_like(d_c)
+    (d_h, d_c, *d_reset), d_gates = jax.lax.scan(body, start, (d_hs, kept, done), reverse=True)
+    rows = d_gates.reshape(-1, d_gates.shape[-1])
+    d_kernel = back(kept[0].reshape(-1, kernel.shape[0]), kernel, rows)[1]
+    return d_kernel, rows.sum(axis=0), d_gates, d_h, d_c, None, *d_reset
+
+
+_unroll_lstm.defvjp(_lstm_forward, _lstm_backward)
 
 
 class GRUCore(nnx.GRUCell):
