@@ -6,7 +6,7 @@ JAX's own trees, so that a structure means the same to both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import optree
@@ -25,6 +25,11 @@ def tree_leaves(tree: Any) -> list[Any]:
 def tree_structure(tree: Any) -> Any:
     """The structure of a tree, which can be compared."""
     return optree.tree_structure(tree)
+
+
+def tree_unflatten(structure: Any, leaves: Iterable[Any]) -> Any:
+    """The tree of a structure with the given leaves, in order."""
+    return optree.tree_unflatten(structure, leaves)
 
 
 def tree_sum(tree: Any) -> Any:

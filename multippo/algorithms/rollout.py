@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from multippo.algorithms.checks import check_acts
+from multippo.algorithms.straight_rollout import go_straight, make_transition, may_go_straight, note_actions
 from multippo.algorithms.tensor_rollout import collect_tensors, refuse_other_arrays
 from multippo.algorithms.twin_rollout import TwinRollouts
 from multippo.algorithms.types import Transition
@@ -32,6 +33,7 @@ from multippo.networks.core.random_state import forget_drawn, reseed
 from multippo.networks.core.unrolling import check_batch, reset_where
 from multippo.networks.types import PPONetworkOutput
 from multippo.programmes import Programmes, identity, programmes_of
+from multippo.straight.acting import Straight
 from multippo.trees import select, tree_leaves, tree_map
 
 _LOG = logging.getLogger("multippo")
@@ -121,6 +123,8 @@ class Actor:
         self.value = compiled(self, Actor.value_untraced, engine.jit, kernel)
         self._example_extras: Any = None
         self._twins: dict[tuple[int, int], TwinRollouts | None] = {}
+        self._straight: Straight | None = None
+        self._is_tried = not may_go_straight(engine, env)
 
     def fresh_untraced(self, params: Any, variables: Any, key: Any) -> Any:
         """Carry of every environment before the first step, its noise from ``key``."""
@@ -133,6 +137,25 @@ class Actor:
         if not isinstance(out.output, PPONetworkOutput):
             check_acts(out.output, "acting in an environment")
         return out.next_state, out.output, out.rollout_extras
+
+    def straight(self, params: Any, variables: Any, state: Any, obs: Any, length: int) -> Straight | None:
+        """The network as straight code, made and compared with the network at the first call; None without any."""
+        if not self._is_tried:
+            self._is_tried = True
+            seen = tree_map(self.engine.asarray, obs)
+            with self.engine.no_grad():
+                like = self.act(params, variables, state, seen)
+            try:
+                made = Straight(self.engine.merge(self.definition, params, variables), state, seen, length, like)
+                made.load(params, variables)
+                made.check(state, tree_leaves(tree_map(self.engine.to_numpy, seen)), like)
+                self._straight = made
+            # The network itself has just run; whatever its modules raise on other arrays, it is not a fault of theirs.
+            except Exception as error:
+                _LOG.debug(
+                    "Acting runs on the engine %s, since straight code is not possible: %s", self.engine.name, error
+                )
+        return self._straight
 
     def draw_ahead(self, params: Any, variables: Any, state: Any, obs: Any, num_steps: int) -> Any:
         """Carry with the noise of ``num_steps`` steps, drawn in one call."""
@@ -235,6 +258,10 @@ def collect(
         twins = actor.twin_rollouts(*start, length, sequence_length)
         if twins is not None:
             return twins.play(*start)
+    straight = actor.straight(params, variables, network_state, env_state.obs, length) if driver is _step else None
+    if straight is not None:
+        straight.load(params, variables)
+        return go_straight(straight, actor.engine, actor.env, network_state, env_state, length, sequence_length)
     return driver(actor, params, variables, network_state, env_state, length, sequence_length)
 
 
@@ -259,7 +286,7 @@ def _scan(
         )
         done = env_after.terminated | env_after.truncated
         state = actor.settle_untraced(params, variables, before, after, done, env_after.valid)
-        transition = _transition(env_before.obs, output, extras, env_after, bootstrap)
+        transition = make_transition(env_before.obs, output, extras, env_after, bootstrap)
         if transition.broken is None:  # a user's environment may leave it out
             transition = transition._replace(broken=xp.zeros(env_after.valid.shape, dtype=xp.int32))
         return (state, env_after), transition
@@ -303,7 +330,7 @@ def _step(
                 with annotate("environment"):
                     env_state = restart_broken(env, env.step(env_state, actions))
             except Exception as error:
-                _note_actions(error, actions, t)
+                note_actions(error, actions, t)
                 raise
             # Copies, since an environment may write its next answer into the same arrays. The simulator's own state is
             # the latest one only; keeping T of them would hold on to their memory.
@@ -322,18 +349,8 @@ def _step(
     output, extras = engine.stack_time(outputs)
     stacked, obs = engine.stack_time(env_states), engine.stack_time(obs_t)
     bootstrap = engine.stack_time([zeros if b is None else b for b in bootstraps])
-    transition = _transition(obs, output, extras, stacked, bootstrap)
+    transition = make_transition(obs, output, extras, stacked, bootstrap)
     return engine.snapshot(forget_drawn(state)), env_state, transition, engine.stack_time(starts)
-
-
-def _note_actions(error: Exception, actions: Any, t: int) -> None:
-    """Adds a note to an environment's error if the actions it was given are not finite."""
-    wrong = [not np.isfinite(leaf).all() for leaf in tree_leaves(actions) if np.asarray(leaf).dtype.kind == "f"]
-    if any(wrong):
-        error.add_note(
-            f"Actions of step {t} of the rollout are not finite. An observation before it was not, and the environment "
-            "could not be reset again, or the network makes them of finite ones."
-        )
 
 
 def _exchange(engine: Any, env: Env) -> tuple[Any, Any, Any]:
@@ -345,20 +362,4 @@ def _exchange(engine: Any, env: Env) -> tuple[Any, Any, Any]:
         # Kept on the host: arrays that the network does not read now go to its device at the end, in one copy.
         functools.partial(tree_map, np.array),
         functools.partial(tree_map, engine.to_numpy),
-    )
-
-
-def _transition(obs: Any, output: Any, extras: Any, env_state: EnvState, bootstrap: Any) -> Transition:
-    return Transition(
-        obs=obs,
-        network_output=output,
-        rewards=env_state.reward,
-        terminated=env_state.terminated,
-        truncated=env_state.truncated,
-        done=env_state.terminated | env_state.truncated,
-        valid=env_state.valid,
-        metrics=env_state.metrics,
-        rollout_extras=extras,
-        bootstrap_values=bootstrap,
-        broken=env_state.broken,
     )

@@ -349,6 +349,10 @@ class Engine:
     def asarray(self, value: Any) -> Any:
         """Array from NumPy, Python or native data, on the engine's device, dtype kept; no alias of NumPy memory."""
 
+    def adopt(self, array: np.ndarray) -> Any:
+        """Array from one of NumPy's that nothing writes to any more; it may alias the memory."""
+        return self.asarray(array)
+
     @abc.abstractmethod
     def to_numpy(self, value: Any) -> np.ndarray:
         """Value on the host; may alias the engine's memory, so read it at once."""

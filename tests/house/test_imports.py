@@ -23,6 +23,15 @@ FORBIDDEN = {
         "multippo.runs",
         *(f"multippo.backends.{engine}" for engine in ENGINES),
     ),
+    "multippo/straight": (
+        *FRAMEWORKS,
+        "multippo.algorithms",
+        "multippo.envs",
+        "multippo.cli",
+        "multippo.runs",
+        "multippo.backends.jax",
+        "multippo.backends.torch",
+    ),
     "multippo/algorithms": (
         *FRAMEWORKS,
         "multippo.cli",

@@ -206,6 +206,9 @@ class JaxEngine(NativeLayers):
             return array.astype(self.float_dtype)
         return array
 
+    def adopt(self, array: np.ndarray) -> Any:
+        return self._place(jnp.asarray(array))
+
     def to_numpy(self, value: Any) -> np.ndarray:
         return np.asarray(value)
 

@@ -196,6 +196,10 @@ class TorchEngine(NativeLayers):
         # From pinned memory the copy runs beside what the host does next.
         return torch.tensor(array).pin_memory().to(self.device, non_blocking=True)
 
+    def adopt(self, array: np.ndarray) -> Any:
+        fits = self.device.type == "cpu" and array.dtype != np.uint32 and array.flags.writeable
+        return torch.from_numpy(array) if fits else self.asarray(array)
+
     def to_numpy(self, value: Any) -> np.ndarray:
         return modules.to_numpy(value)
 
