@@ -29,7 +29,8 @@ def make_network(sampler: str, mean: float) -> Any:
 def test_likelihoods_and_bounds_hold_together(engine: Any, sampler: str, mean: float):
     seen, stored, found = probing.received(lambda: make_network(sampler, mean), spaces.Box(LOW, HIGH), 4, 8)
     ratio = np.exp(found.loglikelihoods.astype(float) - stored.network_output.loglikelihoods)
-    np.testing.assert_allclose(ratio, 1.0, atol=1e-6)
+    # The likelihood of an action at the bounds is around exp(120), whose exponent is rounded to 1e-5.
+    np.testing.assert_allclose(ratio, 1.0, atol=3e-5)
     assert seen.shape == (8, 4, 2)
     if mean == 30.0:
         np.testing.assert_array_equal(seen, np.broadcast_to([HIGH[0], LOW[1]], seen.shape))

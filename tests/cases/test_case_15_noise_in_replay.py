@@ -77,7 +77,7 @@ def test_without_learning_no_ratio_ever_moves(engine: Any, make: Any, minibatche
     rest = training.train(Clock(LENGTH, "truncated", 4), again, iterations=3, initial_state=state, **options)
     assert rest.column("iteration") == [3]
     for name in ("ratio/first_max_dev", "ratio/last_max_dev", "kl/approx", "ratio/clip_fraction"):
-        assert max(run.column(name) + rest.column(name)) <= (1e-6 if name.endswith("dev") else 1e-9), name
+        assert max(run.column(name) + rest.column(name)) <= (1e-5 if name.endswith("dev") else 1e-7), name
 
 
 def test_the_first_minibatch_of_a_learning_run_starts_at_ratio_one(torch_engine: Any):
