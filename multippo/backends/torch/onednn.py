@@ -67,9 +67,10 @@ def _cut_pieces(done: torch.Tensor, hidden: int) -> list[torch.Tensor]:
     """Groups of pieces, one at most for each doubling of the length.
 
     Returns:
-        Place ``[T B]`` of each row ``t B + b`` among the groups' outputs one after another. Then for each group rows
-        ``[longest, pieces]``, of which a short piece repeats its last, and rows ``[pieces]`` of the first carries among
-        carries and carries after a reset ``[2 B]``. Groups that are not needed are empty.
+        Place ``[T B]`` of each row ``t B + b`` among the groups' outputs one after another, and for each of these
+        outputs its row, or ``T B`` where it is padding. Then for each group rows ``[longest, pieces]``, of which a
+        short piece repeats its last, and rows ``[pieces]`` of the first carries among carries and carries after a reset
+        ``[2 B]``. Groups that are not needed are empty.
     """
     time, batch = done.shape
     starts = np.ones((batch, time), bool)
@@ -80,6 +81,7 @@ def _cut_pieces(done: torch.Tensor, hidden: int) -> list[torch.Tensor]:
     first = first % time * batch + first // time
     place = np.empty(time * batch, np.int64)
     groups: list[np.ndarray] = []
+    back: list[np.ndarray] = []
     taken, rows = np.zeros(len(first), bool), 0
     for doubling in range(_num_groups(time) - 1, -1, -1):
         chosen = (doublings == doubling) & ~taken
@@ -100,9 +102,10 @@ def _cut_pieces(done: torch.Tensor, hidden: int) -> list[torch.Tensor]:
         is_own = steps < lengths[chosen]
         place[columns[is_own]] = is_own.ravel().nonzero()[0] + rows
         rows += columns.size
+        back.append(np.where(is_own, columns, time * batch).ravel())
         groups.extend([columns, np.where(columns[0] < batch, columns[0], columns[0] % batch + batch)])
     empty = [torch.empty(0, dtype=torch.int64)] * (2 * _num_groups(time) - len(groups))
-    return [torch.from_numpy(place), *map(torch.from_numpy, groups), *empty]
+    return [*map(torch.from_numpy, (place, np.concatenate(back), *groups)), *empty]
 
 
 def _forward(tensors: list[torch.Tensor], parts: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -112,15 +115,16 @@ def _forward(tensors: list[torch.Tensor], parts: list[torch.Tensor]) -> list[tor
     flat, hs, cs = xs.view(time * batch, -1), torch.cat([h, h0]), torch.cat([c, c0])
     more = False, [], 2, hidden, 1, True, False, False, True
     saved: list[torch.Tensor] = []
-    for columns, begun in zip(parts[1::2], parts[2::2], strict=True):
+    for columns, begun in zip(parts[2::2], parts[3::2], strict=True):
         if not len(columns):
             saved.extend([columns] * 7)
             continue
-        inputs, carry = flat[columns], (hs[begun], cs[begun])
+        inputs = flat.index_select(0, columns.view(-1)).view(*columns.shape, -1)
+        carry = hs.index_select(0, begun), cs.index_select(0, begun)
         with torch.enable_grad():  # else the kernel keeps nothing for the way back
             saved.extend([inputs, *carry, *_aten.mkldnn_rnn_layer.default(inputs, *weights, *carry, *more)])
     outputs = [saved[place].view(-1, hidden) for place in range(3, len(saved), 7) if len(saved[place])]
-    return [torch.cat(outputs)[parts[0]].view(time, batch, hidden), *saved]
+    return [torch.cat(outputs).index_select(0, parts[0]).view(time, batch, hidden), *saved]
 
 
 def _backward(
@@ -133,10 +137,8 @@ def _backward(
     """Gradients of inputs, carry, carry after a reset (zeros unless ``to_carries``), and weights."""
     xs, h, _, _, _, *weights = tensors
     hidden = h.shape[-1]
-    num = sum(len(columns) > 0 for columns in parts[1::2])
-    sizes = [columns.numel() for columns in parts[1 : 2 * num : 2]]
-    spread = grad.new_zeros((sum(sizes), hidden))
-    spread[parts[0]] = grad.reshape(-1, hidden)
+    sizes = [columns.numel() for columns in parts[2::2] if len(columns)]
+    spread = torch.cat([grad.reshape(-1, hidden), grad.new_zeros((1, hidden))]).index_select(0, parts[1])
     carries = [h.new_zeros((2 * len(h), hidden)) for _ in range(2)]
     to_xs: list[torch.Tensor] = []
     to_weights: list[torch.Tensor] = []
@@ -149,9 +151,9 @@ def _backward(
         to_weights = [a + b for a, b in zip(to_weights, found[1:5], strict=True)] if k else list(found[1:5])
         if to_carries:
             for carry, one in zip(carries, found[5:], strict=True):
-                carry.index_add_(0, parts[2 * k + 2], one)
+                carry.index_add_(0, parts[2 * k + 3], one)
     first, after = zip(*(carry.chunk(2) for carry in carries), strict=True)
-    return [torch.cat(to_xs)[parts[0]].view_as(xs), *first, *after, *to_weights]
+    return [torch.cat(to_xs).index_select(0, parts[0]).view_as(xs), *first, *after, *to_weights]
 
 
 class _Lstm(torch.autograd.Function):
