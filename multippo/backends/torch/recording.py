@@ -11,6 +11,7 @@ is called as it is.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 from collections.abc import Callable
@@ -153,6 +154,9 @@ def numbers_in(tree: Any) -> list[int]:
 def simplified(tape: Tape, num_given: int, outputs: set[int]) -> tuple[list[Operation], dict[int, int]]:
     """Operations that are left, and for each number of a tensor that is another one, the number of that one."""
     same: dict[int, int] = {}
+    storages = collections.Counter(_storage(tensor) for tensor in tape.tensors[:num_given])
+    # Two tensors that are given may be views of one memory now, and of two in a later call.
+    shared = {storage for storage, count in storages.items() if count > 1}
     views = {_view(tape.tensors[number]): number for number in range(num_given)}
     made: dict[Any, list[int]] = {}
     kept: list[Operation] = []
@@ -170,7 +174,11 @@ def simplified(tape: Tape, num_given: int, outputs: set[int]) -> tuple[list[Oper
         if set(results) <= set(taken):  # the argument itself, as of a cast to its own type
             continue
         # Of views, those that are there already, be it after several turns, are left out.
-        seen = [views.setdefault(_view(tape.tensors[number]), number) for number in results]
+        own = (tape.tensors[number] for number in results)
+        seen = [
+            number if _storage(tensor) in shared else views.setdefault(_view(tensor), number)
+            for tensor, number in zip(own, results, strict=True)
+        ]
         if seen != results and len(results) == 1:
             same[results[0]] = same.get(seen[0], seen[0])
             continue
@@ -324,13 +332,17 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal known, left
         tree: Any = args
         leaves, structure = optree.tree_flatten(tree)
-        given = [(x.shape, x.stride(), x.dtype) if isinstance(x, torch.Tensor) else None for x in leaves]
+        given: list[Any] = [(x.shape, x.stride(), x.dtype) if isinstance(x, torch.Tensor) else None for x in leaves]
+        # A tensor that is given twice has one number, and another call may give two.
+        places: dict[int, int] = {}
+        given.append([places.setdefault(id(x), len(places)) for x in leaves])
+        tensors = list({id(x): x for x in leaves}.values())
         if known is not None and known.given == given and known.structure == structure:
-            return optree.tree_unflatten(known.result, known.run(*leaves))
+            return optree.tree_unflatten(known.result, known.run(*tensors))
         if not left or None in given:
             return function(*args)
         left -= 1
-        tape = Tape(leaves)
+        tape = Tape(tensors)
         try:
             with tape:
                 result = function(*args)
@@ -342,7 +354,7 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
             left = 0
             _log.debug("A step is not recorded: %s.", error)
             return function(*args)
-        known = _Call(structure, given, _compiled(tape, len(leaves), numbers), result_structure)
+        known = _Call(structure, given, _compiled(tape, len(tensors), numbers), result_structure)
         return result
 
     return call

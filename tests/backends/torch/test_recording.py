@@ -61,6 +61,17 @@ def test_writing_to_an_argument_is_repeated_and_what_was_read_before_and_after_s
         assert x.tolist() == [6.0, 3.0]
 
 
+def test_tensors_that_are_the_same_or_share_memory_in_the_first_call_alone_stay_apart() -> None:
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    others = torch.ones(2, 2), torch.tensor([[5.0, 6.0], [7.0, 8.0]])
+    for first in ((x, x), (x, x[:])):
+        run = recorded(lambda x, y, z: (x.T.T + 1, y.T.T * 2, x[0] + z, y.detach()[0] + z))
+        for z, (a, b) in ((torch.zeros(2), first), (torch.ones(2), others), (torch.ones(2), first)):
+            found = run(a, b, z)
+            for one, other in zip(found, (a + 1, b * 2, a[0] + z, b[0] + z), strict=True):
+                assert torch.equal(one, other)
+
+
 def test_random_numbers_are_drawn_anew() -> None:
     run = recorded(lambda x: (x + torch.rand_like(x), x + torch.rand_like(x)))
     first, second = run(torch.zeros(4)), run(torch.zeros(4))
@@ -118,7 +129,7 @@ def test_a_run_is_the_same_bit_for_bit_as_without(specimen, monkeypatch) -> None
     plain, logs = run("off")
     assert not recordings
     repeated, same_logs = run("auto")
-    assert len(recordings) == 3  # before, in and after the steps on minibatches
+    assert 3 <= len(recordings) <= 4  # before, in and after steps on minibatches; the first rollout may share tensors
     np.testing.assert_equal(same_logs, logs)
     assert plain.keys() == repeated.keys()
     for name, value in plain.items():
