@@ -83,6 +83,8 @@ class Trainer:
             teacher=teacher,
             programmes=programmes,
         )
+        parts = self.actor.value_untraced, self._sum_up
+        self._valued, self._summed_up = (self.engine.recorded(part, mode) for part in parts)
         jit, consuming = self.engine.jit, functools.partial(self.engine.jit, donate=(0,))
         self._begin = programmes.compiled(self, Trainer._fresh, jit)
         self._iterate = programmes.compiled(self, Trainer._iteration, consuming)
@@ -320,9 +322,7 @@ class Trainer:
     ) -> tuple[LearnerState, EpisodeState, dict[str, Any]]:
         """Updates on a rollout, and sums up its episodes and metrics; leaves all as it is if ``halted`` is True."""
         xp, dtype = self.engine.xp, coefficients.learning_rate.dtype
-        v_last = self.engine.stop_gradient(
-            self.actor.value_untraced(learner.params, learner.variables, network_state, obs)
-        )
+        v_last = self.engine.stop_gradient(self._valued(learner.params, learner.variables, network_state, obs))
         rewards = tree_map(lambda r: xp.astype(r, dtype), transition.rewards)
         scaled, scale = transition._replace(rewards=rewards), None
         if episodes.scale is not None:
@@ -334,13 +334,18 @@ class Trainer:
             scaled = scaled._replace(rewards=rewards)
         last = (network_state, obs) if self.config.recompute_advantages else None
         learner, metrics = self.learner.update(learner, scaled, starts, v_last, key, coefficients, last, halted)
-        before, (episodes, sums) = episodes, fold_episodes(xp, episodes, transition)
-        episodes = tree_map(
-            lambda new, old: xp.where(metrics["nonfinite/any"], old, new), episodes._replace(scale=scale), before
-        )
-        metrics.update({f"episodes/{name}": value for name, value in sums.items()})
+        episodes, summed = self._summed_up(episodes, scale, transition, metrics["nonfinite/any"])
+        return learner, episodes, {**metrics, **summed, **changed}
+
+    def _sum_up(
+        self, before: EpisodeState, scale: Any, transition: Transition, failed: Any
+    ) -> tuple[EpisodeState, dict[str, Any]]:
+        """Sums of the episodes under way, and metrics of a rollout."""
+        xp, dtype = self.engine.xp, before.reward.dtype
+        episodes, sums = fold_episodes(xp, before, transition)
+        episodes = tree_map(lambda new, old: xp.where(failed, old, new), episodes._replace(scale=scale), before)
+        metrics = {f"episodes/{name}": value for name, value in sums.items()}
         metrics["steps"] = xp.sum(xp.astype(transition.valid, xp.int32))
-        metrics.update(changed)
         if transition.broken is not None:
             metrics["rollout/nonfinite_steps"] = xp.sum(xp.astype(transition.broken != 0, xp.int32))
         mean = mean_over(xp, transition.counted, dtype)
@@ -349,4 +354,4 @@ class Trainer:
         per_step |= {f"rollout/reward/{name}": reward for name, reward in named_leaves(transition.rewards) if name}
         for name, value in per_step.items():
             metrics[name] = mean(xp.astype(value, dtype))
-        return learner, episodes, metrics
+        return episodes, metrics

@@ -129,7 +129,7 @@ def test_a_run_is_the_same_bit_for_bit_as_without(specimen, monkeypatch) -> None
     plain, logs = run("off")
     assert not recordings
     repeated, same_logs = run("auto")
-    assert 3 <= len(recordings) <= 4  # before, in and after steps on minibatches; the first rollout may share tensors
+    assert len(recordings) >= 5  # parts of an iteration; again where the first rollout shares tensors and others do not
     np.testing.assert_equal(same_logs, logs)
     assert plain.keys() == repeated.keys()
     for name, value in plain.items():
