@@ -10,6 +10,7 @@ observation before its last step, whose value is there already.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -118,6 +119,8 @@ def collect_tensors(
     obs, rewards, terminated, truncated = buffers
     rows = list(zip(*(buffer.unbind(0) for buffer in tree_leaves(obs)), strict=True))
     rows_of_ends = list(zip(*(buffer.unbind(0) for buffer in tree_leaves(buffers[1:])), strict=True))
+    nothing = contextlib.nullcontext()
+    annotate = engine.annotate if engine.profiling else lambda _: nothing
     with engine.no_grad():
         # One step more, for the value of a last observation after the last step.
         state = actor.draw_ahead(params, variables, engine.snapshot(state), env_state.obs, length + 1)
@@ -140,10 +143,12 @@ def collect_tensors(
                 starts.append(carry)
             for row, leaf in zip(rows[t], tree_leaves(env_state.obs), strict=True):
                 row.copy_(leaf)
-            results = act(*carry, *noise[t], *rows[t])
+            with annotate("acting"):
+                results = act(*carry, *noise[t], *rows[t])
             acted.append(results)
             carry = results[: len(carry)]
-            env_state = env.step(env_state, actions_structure.unflatten(results[place] for place in actions))
+            with annotate("environment"):
+                env_state = env.step(env_state, actions_structure.unflatten(results[place] for place in actions))
             ends = tree_leaves((env_state.reward, env_state.terminated, env_state.truncated))
             for row, leaf in zip(rows_of_ends[t], ends, strict=True):
                 row.copy_(leaf)
