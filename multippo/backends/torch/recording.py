@@ -342,7 +342,7 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
         if not left or None in given:
             return function(*args)
         left -= 1
-        tape = Tape(tensors)
+        tape, result = Tape(tensors), None
         try:
             with tape:
                 result = function(*args)
@@ -353,7 +353,7 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
         except Unfit as error:
             left = 0
             _log.debug("A step is not recorded: %s.", error)
-            return function(*args)
+            return function(*args) if result is None else result  # a second call would write to the arguments twice
         known = _Call(structure, given, _compiled(tape, len(tensors), numbers), result_structure)
         return result
 

@@ -72,6 +72,19 @@ def test_tensors_that_are_the_same_or_share_memory_in_the_first_call_alone_stay_
                 assert torch.equal(one, other)
 
 
+def test_a_function_that_writes_to_other_tensors_is_called_as_it_is_and_once_each_time() -> None:
+    total = torch.zeros(2)
+
+    def add(x):
+        total.add_(x)
+        x.add_(1)
+        return x + total
+
+    run, x = recorded(add), torch.ones(2)
+    assert [run(x).tolist() for _ in range(3)] == [[3.0] * 2, [6.0] * 2, [10.0] * 2]
+    assert (x.tolist(), total.tolist()) == ([4.0] * 2, [6.0] * 2)
+
+
 def test_random_numbers_are_drawn_anew() -> None:
     run = recorded(lambda x: (x + torch.rand_like(x), x + torch.rand_like(x)))
     first, second = run(torch.zeros(4)), run(torch.zeros(4))
