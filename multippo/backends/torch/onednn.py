@@ -104,7 +104,8 @@ def _cut_pieces(done: torch.Tensor, hidden: int) -> list[torch.Tensor]:
         rows += columns.size
         back.append(np.where(is_own, columns, time * batch).ravel())
         groups.extend([columns, np.where(columns[0] < batch, columns[0], columns[0] % batch + batch)])
-    empty = [torch.empty(0, dtype=torch.int64)] * (2 * _num_groups(time) - len(groups))
+    # A tensor each: in a recorded call, what is one tensor stays one.
+    empty = [torch.empty(0, dtype=torch.int64) for _ in range(2 * _num_groups(time) - len(groups))]
     return [*map(torch.from_numpy, (place, np.concatenate(back), *groups)), *empty]
 
 
@@ -117,7 +118,7 @@ def _forward(tensors: list[torch.Tensor], parts: list[torch.Tensor]) -> list[tor
     saved: list[torch.Tensor] = []
     for columns, begun in zip(parts[2::2], parts[3::2], strict=True):
         if not len(columns):
-            saved.extend([columns] * 7)
+            saved.extend(torch.empty(0) for _ in range(7))
             continue
         inputs = flat.index_select(0, columns.view(-1)).view(*columns.shape, -1)
         carry = hs.index_select(0, begun), cs.index_select(0, begun)

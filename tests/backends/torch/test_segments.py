@@ -5,16 +5,17 @@ import torch
 from zoo import EPISODE_ENDS
 
 from multippo.backends.torch import onednn
+from multippo.backends.torch.recording import recorded
 from multippo.backends.torch.segments import segmented_lstm
 
 HIDDEN, FEATURES = 3, 4
 
 
-def arguments(done, dtype=torch.float64, seed=0):
+def arguments(done, dtype=torch.float64, seed=0, hidden=HIDDEN):
     torch.manual_seed(seed)
     time, batch = done.shape
-    shapes = [(time, batch, FEATURES), *[(batch, HIDDEN)] * 4]
-    shapes += [(4 * HIDDEN, FEATURES), (4 * HIDDEN, HIDDEN), (4 * HIDDEN,), (4 * HIDDEN,)]
+    shapes = [(time, batch, FEATURES), *[(batch, hidden)] * 4]
+    shapes += [(4 * hidden, FEATURES), (4 * hidden, hidden), (4 * hidden,), (4 * hidden,)]
     xs, h, c, h0, c0, *weights = (torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes)
     return xs, h, c, done, h0, c0, tuple(weights)
 
@@ -54,6 +55,21 @@ def test_pieces_of_many_lengths_by_either_kernel(dtype, share):
     args = arguments(done, dtype)
     assert onednn.takes(args[0]) == (dtype == torch.float32)
     check(segmented_lstm, stepwise, args, 1e-11 if dtype == torch.float64 else 2e-5)
+
+
+def test_a_recorded_call_has_pieces_of_other_lengths_next_time():
+    def run(xs, h, c, done, h0, c0, *weights):
+        leaf = xs.detach().requires_grad_()
+        hs, *_ = segmented_lstm(leaf, h, c, done, h0, c0, weights)
+        return hs.detach(), torch.autograd.grad(hs.square().sum(), leaf)[0]
+
+    again = recorded(run)
+    for share in (0.0, 0.1, 0.0, 0.7):  # one piece for each row first, then many
+        done = torch.rand((64, 16), generator=torch.Generator().manual_seed(1)) < share
+        *others, weights = arguments(done, torch.float32, hidden=64)
+        args = [tensor.detach() for tensor in (*others, *weights)]
+        for one, other in zip(again(*args), run(*args), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_a_number_that_is_not_finite_stays_in_its_episode():
