@@ -14,7 +14,7 @@ from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.core.random_state import RandomState
 from multippo.networks.core.unrolling import check_batch
 from multippo.networks.types import PPONetworkOutput, StatefulModuleOutput
-from multippo.trees import select, tree_map
+from multippo.trees import map_once, select, tree_map
 
 
 def replay(network: Any, network_state: Any, transition: Transition) -> PPONetworkOutput:
@@ -151,10 +151,11 @@ def cut_rollout(xp: Any, tree: Any, valid: Any, length: int, may_skip: bool) -> 
 
     if may_skip:
         # At an entry that is NaN even a gradient of 0 becomes NaN.
-        tree = select(xp, valid, tree, tree_map(xp.zeros_like, tree))
-    tree = tree_map(cut, tree)
+        tree = map_once(lambda x: select(xp, valid, x, xp.zeros_like(x)), tree)
+    tree = map_once(cut, tree)
     if may_skip and length > 1:
-        tree = gather_time(xp, tree, valid_first(xp, cut(valid)))
+        order = valid_first(xp, cut(valid))
+        tree = map_once(lambda x: gather_time(xp, x, order), tree)
     return tree
 
 
@@ -167,5 +168,5 @@ def minibatch_indices(random: Any, xp: Any, key: Any, num_sequences: int, config
 def take_sequences(xp: Any, sequences: Sequences, index: Any) -> Sequences:
     """Sequences at the positions in ``index``."""
     state = tree_map(lambda x: xp.take(x, index, axis=0), sequences.network_state)
-    rest = tree_map(lambda x: xp.take(x, index, axis=1), sequences._replace(network_state=None))
+    rest = map_once(lambda x: xp.take(x, index, axis=1), sequences._replace(network_state=None))
     return rest._replace(network_state=state)

@@ -18,6 +18,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
+import optree
 
 from multippo.algorithms.checks import check_acts
 from multippo.algorithms.straight_rollout import go_straight, make_transition, may_go_straight, note_actions
@@ -34,7 +35,7 @@ from multippo.networks.core.unrolling import check_batch, reset_where
 from multippo.networks.types import PPONetworkOutput
 from multippo.programmes import Programmes, identity, programmes_of
 from multippo.straight.acting import Straight
-from multippo.trees import select, tree_leaves, tree_map
+from multippo.trees import select, tree_leaves, tree_map, tree_structure
 
 _LOG = logging.getLogger("multippo")
 
@@ -269,8 +270,10 @@ def _scan(
     actor: Actor, params: Any, variables: Any, state: Any, env_state: EnvState, length: int, sequence: int
 ) -> Rollout:
     engine, env, xp = actor.engine, actor.env, actor.engine.xp
+    transition_structure: list[Any] = []
+    places: list[int] = []
 
-    def step(carry: tuple[Any, EnvState], _: Any) -> tuple[tuple[Any, EnvState], Transition]:
+    def step(carry: tuple[Any, EnvState], _: Any) -> tuple[tuple[Any, EnvState], list[Any]]:
         before, env_before = carry
         with engine.annotate("acting"):
             after, output, extras = actor.act_untraced(params, variables, before, env_before.obs)
@@ -289,14 +292,20 @@ def _scan(
         transition = make_transition(env_before.obs, output, extras, env_after, bootstrap)
         if transition.broken is None:  # a user's environment may leave it out
             transition = transition._replace(broken=xp.zeros(env_after.valid.shape, dtype=xp.int32))
-        return (state, env_after), transition
+        # An array in two places, such as what a normaliser has seen, is stored once.
+        leaves = tree_leaves(transition)
+        unique = {id(leaf): leaf for leaf in leaves}
+        places[:] = [list(unique).index(id(leaf)) for leaf in leaves]
+        transition_structure[:] = [tree_structure(transition)]
+        return (state, env_after), list(unique.values())
 
     def chunk(carry: tuple[Any, EnvState], _: Any) -> tuple[tuple[Any, EnvState], Any]:
         after, transition = engine.scan(step, carry, None, sequence)
         return after, (transition, carry[0])
 
-    (state, env_state), (transition, starts) = engine.scan(chunk, (state, env_state), None, length // sequence)
-    transition = tree_map(lambda x: xp.reshape(x, (length, *x.shape[2:])), transition)
+    (state, env_state), (stored, starts) = engine.scan(chunk, (state, env_state), None, length // sequence)
+    stored = [xp.reshape(x, (length, *x.shape[2:])) for x in stored]
+    transition = optree.tree_unflatten(transition_structure[0], [stored[place] for place in places])
     return state, env_state, transition, starts
 
 
@@ -346,11 +355,19 @@ def _step(
                 after = actor.settle(params, variables, state, after, done, valid)
             state = after
     zeros = tree_map(engine.xp.zeros_like, outputs[0][0].value_estimates)
-    output, extras = engine.stack_time(outputs)
-    stacked, obs = engine.stack_time(env_states), engine.stack_time(obs_t)
+    obs, (output, extras) = stack_once(engine, list(zip(obs_t, outputs, strict=True)))
+    stacked = engine.stack_time(env_states)
     bootstrap = engine.stack_time([zeros if b is None else b for b in bootstraps])
     transition = make_transition(obs, output, extras, stacked, bootstrap)
     return engine.snapshot(forget_drawn(state)), env_state, transition, engine.stack_time(starts)
+
+
+def stack_once(engine: Any, trees: list[Any]) -> Any:
+    """Stacks trees over time; arrays that stand in two places, as what a normaliser has seen does, are stacked once."""
+    columns = list(zip(*map(tree_leaves, trees), strict=True))
+    unique = {tuple(map(id, column)): column for column in columns}
+    stacked = dict(zip(unique, engine.stack_time(list(zip(*unique.values(), strict=True))), strict=True))
+    return optree.tree_unflatten(tree_structure(trees[0]), [stacked[tuple(map(id, column))] for column in columns])
 
 
 def _exchange(engine: Any, env: Env) -> tuple[Any, Any, Any]:

@@ -45,6 +45,16 @@ def test_later_calls_compute_the_same_from_new_numbers_without_the_function() ->
     assert len(calls) == 2
 
 
+def test_a_tensor_in_two_places_is_one_argument_and_two_tensors_are_recorded_anew() -> None:
+    function, calls = counted(lambda a, b, c: (a - b + c).detach())
+    run = recorded(function)
+    x, y, z = (torch.tensor([number]) for number in (1.0, 2.0, 4.0))
+    assert [run(x, x, y).item(), run(z, z, x).item()] == [2.0, 1.0]
+    assert len(calls) == 1
+    assert [run(x, y, z).item(), run(y, x, x).item()] == [3.0, 2.0]
+    assert len(calls) == 3
+
+
 def test_writing_to_an_argument_is_repeated_and_what_was_read_before_and_after_stays_apart() -> None:
     def step(x):
         before, read = x * 2, x.clone()
