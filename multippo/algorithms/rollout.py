@@ -305,7 +305,7 @@ def _scan(
 
     (state, env_state), (stored, starts) = engine.scan(chunk, (state, env_state), None, length // sequence)
     stored = [xp.reshape(x, (length, *x.shape[2:])) for x in stored]
-    transition = optree.tree_unflatten(transition_structure[0], [stored[place] for place in places])
+    transition: Any = optree.tree_unflatten(transition_structure[0], [stored[place] for place in places])
     return state, env_state, transition, starts
 
 
