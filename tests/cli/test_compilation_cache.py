@@ -1,6 +1,8 @@
 """The folder in which the command line keeps compiled programmes."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import platformdirs
@@ -52,3 +54,19 @@ def test_files_unused_for_longest_are_deleted_first(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "d"]
     prune(tmp_path, 75)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "d"]
+
+
+@pytest.mark.nightly
+def test_a_run_has_the_same_bits_without_a_cache_with_an_empty_and_with_a_full_one(tmp_path: Path):
+    pytest.importorskip("brax")
+    weights: list[bytes] = []
+    flags = "train brax/fast --backend jax --num-envs 8 --rollout-length 8 --total-steps 192 --final-eval-episodes 0"
+    for number, enabled in enumerate(("false", "true", "true")):
+        found = {DIRECTORY: str(tmp_path / "xla"), MINIMUM: "0", "JAX_ENABLE_COMPILATION_CACHE": enabled}
+        run = tmp_path / str(number)
+        line = [sys.executable, "-m", "multippo", *flags.split(), "--run-dir", str(run)]
+        subprocess.run(line, env=os.environ | found, check=True, capture_output=True)
+        (file,) = run.rglob("weights.safetensors")
+        weights.append(file.read_bytes())
+    assert any((tmp_path / "xla").iterdir())
+    assert weights[0] == weights[1] == weights[2]
