@@ -33,7 +33,7 @@ def go_straight(
     kept_t: list[np.ndarray] = []
     bootstraps = straight.no_values()
     for t in range(length):
-        for held, leaf in zip(obs_t, tree_leaves(env_state.obs), strict=True):
+        for held, leaf in zip(obs_t, _leaves(env_state.obs), strict=True):
             held[t] = leaf
         actions = straight.act(t, [held[t] for held in obs_t])
         try:
@@ -43,7 +43,7 @@ def go_straight(
             raise
         _, reward, terminated, truncated, final_obs, valid, metrics, _, broken = env_state
         # Copies, since an environment may write its next answer into the same arrays.
-        leaves = tree_leaves((reward, terminated, truncated, valid, metrics, broken))
+        leaves = [*_leaves(reward), terminated, truncated, valid, *(_leaves(metrics) if metrics else ()), broken]
         kept_t = kept_t or _empty(length, leaves)
         for held, leaf in zip(kept_t, leaves, strict=True):
             held[t] = leaf
@@ -69,6 +69,11 @@ def go_straight(
 
     state, transition, starts = tree_map(adopt, (state, transition, starts))
     return state, env_state, transition, starts
+
+
+def _leaves(tree: Any) -> list[Any]:
+    """``tree_leaves``, quicker for a lone array."""
+    return [tree] if isinstance(tree, np.ndarray) else tree_leaves(tree)
 
 
 def _empty(length: int, leaves: list[Any]) -> list[np.ndarray]:

@@ -233,15 +233,15 @@ class Straight:
         """Functions that take the carry from one step to the next."""
         rows = lambda mask, k: f"{mask}.reshape({(-1, *(1,) * (carry[k].array.ndim - 1))})"  # noqa: E731
         changed = [k for k, (own, new) in enumerate(zip(one.carry, one.after, strict=True)) if own is not new]
-        move = "copyto({}, {}, 'same_kind'{})".format
+        move = "copyto({}, {}{})".format
         self._advance = self._module.define("advance", [], [move(carry[k].name, after[k].name, "") for k in changed])
         self._hold = self._module.define(
-            "hold", ["valid"], [move(carry[k].name, after[k].name, f", {rows('valid', k)}") for k in changed]
+            "hold", ["valid"], [move(carry[k].name, after[k].name, f", where={rows('valid', k)}") for k in changed]
         )
         again = [k for k, (new, reset) in enumerate(zip(one.after, one.reset, strict=True)) if new is not reset]
         given = {node.index: place for node, place in zip(one.after, after, strict=True)}
         block = self._block(one, given, [one.reset[k] for k in again])
-        lines = [move(carry[k].name, block.place(one.reset[k]).name, f", {rows('done', k)}") for k in again]
+        lines = [move(carry[k].name, block.place(one.reset[k]).name, f", where={rows('done', k)}") for k in again]
         self._reset = self._module.define("reset", ["done"], [*block.lines, *lines])
 
     def _define_rest(self, one: _Step, waiting: list[int], later: list[Traced], left: list[Traced]) -> int:
