@@ -13,11 +13,12 @@ SOLVE: dict[str, Any] = {
     "rollout_length": 32,
     "num_epochs": 20,
     "num_minibatches": 1,
-    "learning_rate": 1e-3,
-    "gae_lambda": 0.8,
+    "learning_rate": 2e-3,
+    "gae_lambda": 0.9,
     "discounting_factor": 0.98,
+    "scale_rewards": False,
 }
-"""Settings with which multippo reaches a return of 475 in CartPole-v1 soonest."""
+"""Settings for a return of 475 in CartPole-v1: of a dozen near rl-baselines3-zoo's, those quickest in ten seeds."""
 
 
 def train(work: Work, engine: str, recorder: Recorder) -> None:
