@@ -14,7 +14,7 @@ SOLVE: dict[str, Any] = {
     "num_epochs": 20,
     "num_minibatches": 1,
     "learning_rate": 2e-3,
-    "gae_lambda": 0.9,
+    "gae_lambda": 0.95,
     "discounting_factor": 0.98,
     "scale_rewards": False,
 }
