@@ -36,7 +36,8 @@ def test_in_every_epoch_alike(engine: Any, length: int):
     options = {"num_epochs": 3, "num_minibatches": 2, "sequence_length": length, "learning_rate": 0.0}
     run = training.train(Clock(EPISODE, num_envs=2), CountNet(), iterations=4, **options)
     for metric in ("ratio/first_max_dev", "ratio/last_max_dev", "kl/approx", "ratio/clip_fraction"):
-        assert run.column(metric) == [0.0] * 4, metric
+        # A rollout's products have fewer rows than those of a replay, and round otherwise.
+        assert run.column(metric) == pytest.approx([0.0] * 4, abs=1e-6), metric
 
 
 def test_no_graph_of_an_earlier_rollout_is_kept(torch_engine: Any):
