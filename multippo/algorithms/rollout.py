@@ -144,8 +144,10 @@ class Actor:
         if not self._is_tried:
             self._is_tried = True
             seen = tree_map(self.engine.asarray, obs)
+            # Where compiling is a choice, it takes long for one call.
+            act = self.act_untraced if "compile" in self.engine.capabilities else self.act
             with self.engine.no_grad():
-                like = self.act(params, variables, state, seen)
+                like = act(params, variables, state, seen)
             try:
                 made = Straight(self.engine.merge(self.definition, params, variables), state, seen, length, like)
                 made.load(params, variables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,16 @@ def go_straight(
     obs_t = _empty(length, [engine.to_numpy(engine.asarray(leaf)) for leaf in tree_leaves(env_state.obs)])
     kept_t: list[np.ndarray] = []
     bootstraps = straight.no_values()
+    nothing = contextlib.nullcontext()
+    annotate = engine.annotate if engine.profiling else lambda _: nothing
     for t in range(length):
         for held, leaf in zip(obs_t, _leaves(env_state.obs), strict=True):
             held[t] = leaf
-        actions = straight.act(t, [held[t] for held in obs_t])
+        with annotate("acting"):
+            actions = straight.act(t, [held[t] for held in obs_t])
         try:
-            env_state = restart_broken(env, env.step(env_state, actions))
+            with annotate("environment"):
+                env_state = restart_broken(env, env.step(env_state, actions))
         except Exception as error:
             note_actions(error, actions, t)
             raise

@@ -45,7 +45,7 @@ def check(cell: str, mode: str = "on") -> None:
     before, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
     network, done, env = run(cell, mode)
     graphs = counters["stats"]["unique_graphs"] - before
-    assert graphs == 3  # acting, valuing a final observation, and the loss, while the learning rate falls
+    assert graphs == 1  # the loss, while the learning rate falls; in host environments acting is straight code
     assert sum(counters["graph_break"].values()) == breaks
     expected, reference, reference_env = eager(cell)
     # The same rollout, in the third iteration too: whoever acts has the new weights.

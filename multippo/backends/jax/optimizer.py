@@ -64,8 +64,8 @@ class JaxOptimizer(Optimizer):
 
     def _by_path(self, flat: Any) -> dict[Any, np.ndarray]:
         leaves = jax.tree_util.tree_leaves_with_path(self._like)
-        parts = np.split(np.asarray(flat), np.cumsum([leaf.size for _, leaf in leaves])[:-1])
-        pairs = zip(leaves, parts, strict=True)
+        parts = np.split(np.asarray(flat), np.cumsum([leaf.size for _, leaf in leaves]))
+        pairs = zip(leaves, parts, strict=False)  # behind the last one is a part of no entries
         return {jax.tree_util.keystr(p): part.reshape(leaf.shape).astype(leaf.dtype) for (p, leaf), part in pairs}
 
     def _flat(self, values: Mapping[Any, Any]) -> Any:
