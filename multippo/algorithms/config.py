@@ -181,6 +181,12 @@ class PPOConfig:
     there. None: 1 where the network has no memory, else the longest that still gives every minibatch the same number of
     sequences."""
 
+    remat_steps: int | None = None
+    """Steps of a training sequence whose activations are kept at a time: those of a longer one are computed once more
+    in the backward pass, from the carry before every so many steps (rematerialisation, or checkpointing: Chen et al.,
+    2016, arXiv:1604.06174; in time: Gruslys et al., 2016, arXiv:1606.03401), which takes less memory and gives the
+    same to rounding. None keeps all."""
+
     critic_loss_weight: float = 0.5
     """Weight of the value loss."""
 
@@ -199,7 +205,7 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        _positive_int(self, "total_steps", "num_epochs", "num_minibatches", "sequence_length")
+        _positive_int(self, "total_steps", "num_epochs", "num_minibatches", "sequence_length", "remat_steps")
         _positive_int(self, "rollout_length", most=_MOST_STEPS)
         _positive_int(self, "num_envs", most=_MOST_ENVS)
         _check(self, ["learning_rate_warmup"], "an integer of at least 0", lambda value: is_integer(value, 0))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from multippo.algorithms.advantages import mean_over, standardized
 from multippo.algorithms.config import PPOConfig
+from multippo.algorithms.minibatches import unroll_sequences
 from multippo.algorithms.types import Sequences
 from multippo.networks.activations import clip
 from multippo.networks.core.outputs import ACTIVATION_KEY, per_environment
@@ -57,7 +58,7 @@ def ppo_loss(
             entropies to weigh.
     """
     xp = network.xp
-    out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)
+    out = unroll_sequences(network, sequences, config.remat_steps)
     valid = sequences.valid
     weight = xp.astype(valid, tree_leaves(sequences.advantages)[0].dtype)
     mean = mean_over(xp, valid, weight.dtype)

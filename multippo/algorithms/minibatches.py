@@ -85,6 +85,35 @@ def gather_time(xp: Any, tree: Any, order: Any) -> Any:
     return tree_map(gather, tree)
 
 
+def unroll_sequences(network: Any, sequences: Sequences, remat_steps: int | None = None) -> StatefulModuleOutput:
+    """Unrolls a network over training sequences ``[L, S, ...]``, from the carries before them.
+
+    With ``remat_steps`` (see ``PPOConfig``) it goes from piece to piece of so many steps, and the last may be shorter;
+    a loss or a metric that is one number for a piece is repeated for its steps, and snapshots are left out.
+    """
+    xs: Any = sequences.obs, sequences.done, sequences.rollout_extras
+    length = sequences.done.shape[0]
+    if remat_steps is None or length <= remat_steps:
+        return network.unroll(sequences.network_state, *xs)
+    xp, engine = network.xp, network.engine
+
+    def piece(carry: Any, xs: Any) -> tuple[Any, Any]:
+        out = network.unroll(carry, *xs)
+        zeros = network.zeros(xs[1].shape)
+        numbers = out.regularization_loss, out.metrics
+        numbers = tree_map(lambda x: x if getattr(x, "ndim", 0) else zeros + x, numbers)
+        return out.next_state, (out.output, *numbers)
+
+    piece, (count, rest) = engine.checkpoint(piece), divmod(length, remat_steps)
+    whole = tree_map(lambda x: xp.reshape(x[: length - rest], (count, remat_steps, *x.shape[1:])), xs)
+    carry, made = engine.scan(piece, sequences.network_state, whole, count)
+    made = tree_map(lambda x: xp.reshape(x, (length - rest, *x.shape[2:])), made)
+    if rest:
+        carry, last = piece(carry, tree_map(lambda x: x[length - rest :], xs))
+        made = tree_map(lambda *parts: xp.concat(parts, axis=0), made, last)
+    return StatefulModuleOutput(carry, *made)
+
+
 def has_memory(network_state: Any) -> bool:
     """True if a carry holds more than random keys, so that the order of steps matters to the network."""
     leaves = optree.tree_leaves(network_state, is_leaf=lambda node: isinstance(node, RandomState))

@@ -78,8 +78,9 @@ class Learner:
         compiled = (programmes or Programmes()).compiled
         self._loss: Callable[..., Any] = engine.value_and_grad(compiled(self, Learner._evaluate, kernel=kernel))
         self._values = compiled(self, Learner._value, kernel=kernel)
-        parts = self._prepare, self._take_step, self._sum_up
-        self._prepared, self._step, self._summed_up = (engine.recorded(part, mode) for part in parts)
+        self._prepared, self._summed_up = (engine.recorded(part, mode) for part in (self._prepare, self._sum_up))
+        # A recording leaves out what is computed a second time.
+        self._step = engine.recorded(self._take_step, "off" if config.remat_steps else mode)
 
     def _value(
         self, params: Any, variables: Any, transition: Transition, starts: Any, network_state: Any, obs: Any
@@ -99,7 +100,7 @@ class Learner:
         if self._teacher is None:
             loss, out = ppo_loss(network, sequences, self.config, entropy_weight)
         else:
-            loss, out = distillation_loss(network, sequences, self._teacher.loss)
+            loss, out = distillation_loss(network, sequences, self._teacher.loss, self.config.remat_steps)
         # Inside what is compiled: else a compiled backward pass runs through the metrics too, with gradients of zero,
         # and zero times the derivative of a maximum that was computed again a little differently is NaN.
         return loss, self.engine.stop_gradient(out)

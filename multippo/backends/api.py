@@ -410,6 +410,13 @@ class Engine:
     def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
         """Evaluates one of two functions that return the same structure, by a boolean scalar array."""
 
+    def checkpoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Function of trees of arrays whose inner values are not kept for the gradient, but computed again for it.
+
+        An engine without gradients returns the function as it is.
+        """
+        return function
+
     @abc.abstractmethod
     def jit(
         self, function: Callable[..., Any], donate: tuple[int, ...] = (), static: tuple[int, ...] = ()

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import resource
 import tracemalloc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from gymnasium import spaces
 
 import multippo as mp
+from multippo.algorithms.losses import ppo_loss
 from multippo.algorithms.ppo import Run
+from multippo.algorithms.types import Sequences
 from multippo.testing import Clock, FunctionalClock, Goal
 from multippo.trees import tree_leaves
 
@@ -83,6 +86,63 @@ def test_a_compiled_iteration_needs_what_the_formula_says(jax_engine: Any):
     expected = 64 * 64 * (2 * step + (step + 8 * units) / 4)
     grown = temporary_bytes(128) - temporary_bytes(64)
     assert 0.8 * expected < grown < 1.25 * expected
+
+
+def gradient_bytes(network: Any, length: int, remat_steps: int | None) -> int:
+    """Most bytes that the gradient of PPO's loss on 8 sequences takes at a time, beside its arguments."""
+    engine, parts = network.engine, network.engine.split(network)
+    numbers = engine.asarray(np.random.default_rng(0).normal(size=(length, 8)).astype(np.float32))
+    state, xs, done = network.initialize_state(8), numbers[..., None], numbers > 1
+    with engine.no_grad():
+        out = engine.snapshot(network.unroll(state, xs, done))
+    likelihoods, values = out.output.loglikelihoods, out.output.value_estimates
+    sequences = Sequences(state, xs, done, done, out.rollout_extras, likelihoods, values, numbers, numbers)
+    config = mp.PPOConfig(remat_steps=remat_steps)
+
+    def loss(params: Any, variables: Any, sequences: Any) -> Any:
+        return ppo_loss(engine.merge(parts.definition, params, variables), sequences, config)
+
+    run, arguments = engine.value_and_grad(loss), (parts.params, parts.variables, sequences)
+    if engine.name == "torch":
+        return allocated_bytes(lambda: run(*arguments))
+    compiled = engine.jit(run).lower(*arguments).compile({"xla_backend_optimization_level": 0})
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+def allocated_bytes(function: Any) -> int:
+    """Most bytes of torch's tensors made in a call that exist at a time."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    known = weakref.WeakSet[Any]()
+    now = most = 0
+
+    def free(size: int) -> None:
+        nonlocal now
+        now -= size
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal now, most
+            result = func(*args, **(kwargs or {}))
+            for storage in (x.untyped_storage() for x in tree_leaves(result) if isinstance(x, torch.Tensor)):
+                if storage not in known:
+                    known.add(storage)
+                    weakref.finalize(storage, free, storage.nbytes())
+                    now += storage.nbytes()
+            most = max(most, now)
+            return result
+
+    with Watch():
+        function()
+    return most
+
+
+def test_activations_of_a_few_steps_are_kept_at_a_time(engine: Any):
+    network = mp.make_recurrent_actor_critic(1, 1, 32, mp.Rngs(0), cell="gru", encoder_sizes=())
+    whole, pieces = (gradient_bytes(network, 128, remat_steps) for remat_steps in (None, 8))
+    # A sixteenth, and besides the gradients of the weights and the carries before each piece.
+    assert pieces < whole / 8
 
 
 # -- no growth

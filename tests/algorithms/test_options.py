@@ -143,3 +143,26 @@ def test_with_nothing_learnt_targets_anew_are_the_old_ones(engine):
         assert min(found[0][1]) > 0.1
         if engine.name == "jax":
             break
+
+
+# -- memory for time
+
+
+def test_activations_are_computed_again_piece_by_piece(engine):
+    lengths: list[int] = []
+
+    class Watched(mp.LSTM):
+        def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> mp.StatefulModuleOutput:
+            lengths.append(xs.shape[0])
+            return super().unroll(state, xs, done, rollout_extras)
+
+    runs = {}
+    for remat_steps in (None, 3):
+        rngs = mp.Rngs(0)
+        action = mp.Sequential([Watched(1, 4, rngs), mp.Dense(4, 2, rngs), mp.NormalTanhSampler(rngs, 0.01)])
+        network = mp.PPOAdapter(action=action, value=mp.Dense(1, 1, rngs))
+        lengths.clear()
+        runs[remat_steps] = training.train(Goal(num_envs=4), network, rollout_length=8, remat_steps=remat_steps)
+    np.testing.assert_allclose(runs[3].column("losses/total"), runs[None].column("losses/total"), rtol=1e-4)
+    if engine.name == "torch":  # two epochs of two minibatches in each of three iterations, nothing of them recorded
+        assert [length for length in lengths if length < 8] == [3, 3, 2, 2, 3, 3] * 12

@@ -16,7 +16,7 @@ from multippo.algorithms.advantages import mean_over
 from multippo.algorithms.checks import run_once
 from multippo.algorithms.evaluation import evaluation_mode
 from multippo.algorithms.losses import LossOutput, mean_metrics
-from multippo.algorithms.minibatches import has_memory
+from multippo.algorithms.minibatches import has_memory, unroll_sequences
 from multippo.algorithms.types import Sequences, Transition
 from multippo.networks.core.error_paths import message_of, where_it_failed
 from multippo.networks.core.outputs import per_environment
@@ -205,7 +205,9 @@ def _carried_over(tree: Any, source: Any, target: Any) -> Any:
     return tree_map(carry, tree)
 
 
-def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[Any, LossOutput]:
+def distillation_loss(
+    network: Any, sequences: Sequences, loss: str, remat_steps: int | None = None
+) -> tuple[Any, LossOutput]:
     """The loss of one minibatch (Rusu et al., 2015, arXiv:1511.06295, equations 1 and 3).
 
     ``L = mean -log p(u_teacher | obs) + mean regularisation`` for "nll", and ``L = mean KL(p_teacher || p) + mean
@@ -217,6 +219,7 @@ def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[An
         network: The student, measured (see ``networks.recording``); evaluated by its ``unroll``.
         sequences: Training sequences ``[L, S, ...]``; ``rollout_extras`` are the teacher's.
         loss: "nll" or "kl".
+        remat_steps: See ``PPOConfig``.
 
     Returns:
         The scalar loss, and its metrics.
@@ -225,7 +228,7 @@ def distillation_loss(network: Any, sequences: Sequences, loss: str) -> tuple[An
         ValueError: If a metric or the regularisation loss is of a shape that would broadcast.
     """
     xp = network.xp
-    out = network.unroll(sequences.network_state, sequences.obs, sequences.done, sequences.rollout_extras)
+    out = unroll_sequences(network, sequences, remat_steps)
     likelihoods = tree_sum(out.output.loglikelihoods)
     weight = xp.astype(sequences.valid, likelihoods.dtype)
     zero, mean = xp.zeros_like(weight), mean_over(xp, sequences.valid, weight.dtype)

@@ -69,6 +69,9 @@ class DistillationConfig:
     sequence_length: int | None = None
     """Steps of one training sequence, a divisor of ``rollout_length``; None: see ``PPOConfig``."""
 
+    remat_steps: int | None = None
+    """Steps of a training sequence whose activations are kept at a time; None: all, see ``PPOConfig``."""
+
     nonfinite: Literal["restart", "stop"] = "restart"
     """Reaction to a value of an environment that is not finite, see ``PPOConfig``."""
 

@@ -262,6 +262,9 @@ class JaxEngine(NativeLayers):
     def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
         return jax.lax.cond(predicate, if_true, if_false)
 
+    def checkpoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.checkpoint(function)
+
     def jit(
         self, function: Callable[..., Any], donate: tuple[int, ...] = (), static: tuple[int, ...] = ()
     ) -> Callable[..., Any]:

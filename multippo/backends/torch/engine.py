@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import os
 import time
@@ -14,6 +15,7 @@ import array_api_compat.torch as torch_namespace
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from multippo.backends.api import Leaf, Optimizer, OptimizerConfig, SplitModule, check_matmul_precision, check_precision
 from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
@@ -265,12 +267,19 @@ class TorchEngine(NativeLayers):
         for t in range(length):
             carry, y = body(carry, tree_map(lambda x, t=t: x[t], xs))
             stacked.append(y)
-        return carry, tree_map(
-            lambda *leaves: torch.stack([torch.as_tensor(leaf, device=self.device) for leaf in leaves]), *stacked
-        )
+
+        def stack(*leaves: Any) -> torch.Tensor:
+            is_tensor = isinstance(leaves[0], torch.Tensor)
+            return torch.stack(leaves if is_tensor else [torch.as_tensor(leaf, device=self.device) for leaf in leaves])
+
+        return carry, tree_map(stack, *stacked)
 
     def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
         return if_true() if bool(predicate) else if_false()
+
+    def checkpoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        # Noise comes from keys among the arguments, so that the state of torch's generators matters to nothing.
+        return functools.partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)
 
     def jit(
         self, function: Callable[..., Any], donate: tuple[int, ...] = (), static: tuple[int, ...] = ()

@@ -169,7 +169,8 @@ class _Lstm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        tensors, saved = ctx.saved_tensors[: ctx.num], ctx.saved_tensors[ctx.num :]
+        held = ctx.saved_tensors  # read once: a checkpointed function gives them out only once
+        tensors, saved = held[: ctx.num], held[ctx.num :]
         found = _ops.pieces_lstm_backward(
             grads[0], list(tensors[:9]), list(tensors[9:]), list(saved), any(ctx.needs_input_grad[1:5])
         )

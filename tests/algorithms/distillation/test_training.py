@@ -261,6 +261,23 @@ def test_stop_save_and_go_on(engine, tmp_path):
 # -- what does not fit
 
 
+def test_a_student_is_replayed_piece_by_piece(torch_engine):
+    lengths: list[int] = []
+
+    class Student(CountNet):
+        def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> Any:
+            lengths.append(done.shape[0])
+            return super().unroll(state, xs, done, rollout_extras)
+
+    found = []
+    for remat_steps in (None, 3):
+        lengths.clear()
+        teacher = table("torch", TAUGHT)
+        found.append(distil(make_env("host"), teacher, Student(), iterations=2, remat_steps=remat_steps)[0])
+    np.testing.assert_allclose(*([line["losses/total"] for line in logs] for logs in found), rtol=1e-5)
+    assert lengths[-8:] == [3, 1, 1, 3] * 2
+
+
 def take_theirs(teacher_extras: Any, student_extras: Any) -> Any:
     return {**student_extras, "action": [None, teacher_extras["action"][1]]}
 
