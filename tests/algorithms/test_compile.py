@@ -38,8 +38,8 @@ def test_metrics_are_no_part_of_the_compiled_backward_pass(torch_engine, monkeyp
     # With an entropy bonus, for which replay draws noise too.
     network = mp.make_mlp_actor_critic(4, 2, (8,), (8,), mp.Rngs(0), entropy_weight=0.01)
     training.train(probing.Continuous(), network, iterations=1, config={"compile": "on"})
-    # Acting has none, the loss is one.
-    assert set(differentiable) == {0, 1}
+    # The loss is one. In host environments nothing else is compiled, since acting is straight code.
+    assert set(differentiable) == {1}
 
 
 def test_many_networks_in_one_process(torch_engine, without_code_generation):

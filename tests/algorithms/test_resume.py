@@ -45,7 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "several rewards": {"combine_advantages": "mean"},
     "rewards as they are": {"scale_rewards": False},
     "entropy": {"entropy_weight": 0.1, "entropy_schedule": "linear"},
-    "sequences": {"sequence_length": 3},
+    "sequences": {"sequence_length": 3, "remat_steps": 2},
 }
 
 
