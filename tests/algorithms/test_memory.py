@@ -79,6 +79,7 @@ def temporary_bytes(rollout_length: int) -> int:
         return lowered.compile({"xla_backend_optimization_level": 0}).memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.nightly
 def test_a_compiled_iteration_needs_what_the_formula_says(jax_engine: Any):
     # One number each of observation, sample, action (integers), likelihood, value, entropy, reward, value of a final
     # observation and a broken step, 4 bytes, and 4 flags; 256 units; 4 minibatches.

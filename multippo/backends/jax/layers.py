@@ -318,9 +318,9 @@ def _given(array: Any) -> Callable[..., Any]:
 def from_numpy(array: np.ndarray) -> jax.Array:
     """A copy of an array, which ``jnp.array`` would compile for each shape.
 
-    Without a copy JAX may alias NumPy's memory on the CPU, which an environment then overwrites.
+    On the CPU JAX may alias NumPy's memory, even with ``may_alias=False``; an environment would overwrite it.
     """
-    return jax.device_put(array, may_alias=False)
+    return jax.device_put(np.array(array))
 
 
 class NativeLayers(Engine):
