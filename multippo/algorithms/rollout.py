@@ -2,7 +2,8 @@
 
 Three drivers produce the same ``Transition``. Where the engine can trace the environment (JAX with a functional one),
 the whole rollout is one scan; another engine leaves such an environment to the network's twin, see ``twin_rollout``.
-Otherwise Python steps the environment, and the network acts in one compiled call a step, or as ``tensor_rollout`` says.
+Otherwise Python steps the environment, and the network acts by straight code (``straight_rollout``), in tensors
+(``tensor_rollout``), or on its engine, where neither is possible.
 
 The order of events in a step is the same in both: the network acts under the carry ``state_t``; the environment steps;
 where an episode was truncated, the final observation is valued under the carry from *before* the reset; where one
