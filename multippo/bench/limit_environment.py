@@ -27,7 +27,7 @@ def host_env(work: Work) -> Any:
     if work.env == "pendulum":
         import torch
 
-        from multippo.testing import TensorPendulum
+        from multippo.testing.tensor_pendulum import TensorPendulum
 
         return TensorPendulum(work.num_envs, device="cuda" if torch.cuda.is_available() else "cpu")
     if gymnasium.spec(work.env).vector_entry_point:

@@ -265,7 +265,7 @@ def _rsl_rl(work: Work, recorder: Recorder) -> None:
     from rsl_rl.runners import OnPolicyRunner
     from tensordict import TensorDict
 
-    from multippo.testing import TensorPendulum
+    from multippo.testing.tensor_pendulum import TensorPendulum
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
