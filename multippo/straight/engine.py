@@ -6,6 +6,7 @@ LSTM are one. What follows from the weights alone, such as the rearranged kernel
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,37 +14,16 @@ from typing import Any
 import numpy as np
 
 from multippo.backends.numpy.engine import NumpyEngine
+from multippo.backends.numpy.layers import activations, erf
 from multippo.backends.numpy.modules import Module, NumpyParam, NumpyVariable
 from multippo.networks.convolution import pad_sizes
 from multippo.random import Random
-from multippo.straight.tracing import Traced, xp
+from multippo.straight.tracing import Traced, recorded, xp
 from multippo.trees import select, tree_map
 
 
 def _sigmoid(x: Any) -> Any:
     return 1.0 / (1.0 + xp.exp(-x))  # where exp overflows, the quotient is 0, as it should be
-
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-
-def _gelu(x: Any) -> Any:
-    erf = _recorded("erf", _erf, x * math.sqrt(0.5))
-    return 0.5 * x * (1.0 + xp.astype(erf, x.dtype))
-
-
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": lambda x: xp.maximum(x, 0.0),
-    "tanh": xp.tanh,
-    "sigmoid": _sigmoid,
-    "swish": lambda x: x * _sigmoid(x),
-    "silu": lambda x: x * _sigmoid(x),
-    "gelu": _gelu,
-    "elu": lambda x: xp.where(x > 0, x, xp.expm1(xp.minimum(x, 0.0))),
-    "leaky_relu": lambda x: xp.maximum(x, 0.01 * x),
-    "softplus": lambda x: xp.maximum(x, 0.0) + xp.log1p(xp.exp(-xp.abs(x))),
-    "identity": lambda x: x,
-}
 
 
 class _Param(NumpyParam):
@@ -131,17 +111,13 @@ class _Conv(Module):
         pads = (self.padding,) * 2 if isinstance(self.padding, str) else self.padding
         around = [pad_sizes(*axis) for axis in zip(x.shape[1:3], kernel.shape[:2], self.stride, pads, strict=True)]
         if any(map(any, around)):
-            x = _recorded("pad", np.pad, x, ((0, 0), *around, (0, 0)))
-        windows = _recorded("windows", _windows, x, tuple(kernel.shape[:2]), tuple(self.stride))
+            x = recorded("pad", np.pad, x, ((0, 0), *around, (0, 0)))
+        windows = recorded("windows", _windows, x, tuple(kernel.shape[:2]), tuple(self.stride))
         # Rows of one product: the channels and places under a kernel.
         rows = xp.reshape(windows, (math.prod(windows.shape[:3]), math.prod(windows.shape[3:])))
         y = rows @ xp.reshape(kernel, (rows.shape[1], kernel.shape[-1]))
         y = y if self.bias is None else y + self.bias[...]
         return xp.reshape(y, (*windows.shape[:3], kernel.shape[-1]))
-
-
-def _recorded(op: str, function: Callable[..., Any], x: Any, *args: Any) -> Any:
-    return x.trace.call(op, function, x, *args) if isinstance(x, Traced) else function(x, *args)
 
 
 class TracingEngine(NumpyEngine):
@@ -153,7 +129,7 @@ class TracingEngine(NumpyEngine):
 
     name = "straight"
     xp = xp
-    activations = ACTIVATIONS
+    activations = activations(xp, _sigmoid, functools.partial(recorded, "erf", erf))
 
     def __init__(self, dtype: Any) -> None:
         super().__init__()

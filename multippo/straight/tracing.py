@@ -228,7 +228,7 @@ def _where(condition: Any, x: Any, y: Any, /) -> Any:
         # Where they are equal one is the other, so this is the second either way.
         if (a is y and b is x) or (a is x and b is y):
             return y
-    return _recorded("where", np.where, condition, x, y)
+    return recorded("where", np.where, condition, x, y)
 
 
 def _clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
@@ -247,19 +247,19 @@ def _take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Any:
     # What a tape of one step is read by.
     if isinstance(x, Traced) and x.shape[axis] == 1 and isinstance(indices, np.ndarray) and not indices.any():
         return x
-    return _recorded("take_along_axis", np.take_along_axis, x, indices, axis=axis)
+    return recorded("take_along_axis", np.take_along_axis, x, indices, axis=axis)
 
 
 def _argmax(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     if isinstance(x, Traced) and x.op == "astype" and x.args[0].dtype == np.bool_:
         x = x.args[0]  # the first True is the first 1
-    return _recorded("argmax", np.argmax, x, axis=axis, keepdims=keepdims)
+    return recorded("argmax", np.argmax, x, axis=axis, keepdims=keepdims)
 
 
 def _cumulative_sum(x: Any, /, *, axis: Any = None, **options: Any) -> Any:
     if isinstance(x, Traced) and x.dtype.kind == "f" and axis is not None and not options:
         return x.trace.call("accumulate", np.add.accumulate, x, axis)
-    return _recorded("cumulative_sum", numpy_namespace.cumulative_sum, x, axis=axis, **options)
+    return recorded("cumulative_sum", numpy_namespace.cumulative_sum, x, axis=axis, **options)
 
 
 def _shaped(name: str) -> Callable[..., Any]:
@@ -286,7 +286,8 @@ def _like(name: str) -> Callable[..., Any]:
     return call
 
 
-def _recorded(name: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def recorded(name: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """The result of a function, recorded if an argument is."""
     traced = _inputs_of(args)
     if not traced:
         with np.errstate(all="ignore"):
@@ -303,7 +304,7 @@ class Namespace:
         if isinstance(found, np.ufunc):
             found = ufunc(name)
         elif callable(found) and not isinstance(found, type):
-            found = functools.partial(_recorded, name, found)
+            found = functools.partial(recorded, name, found)
         setattr(self, name, found)
         return found
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import array_api_compat.numpy as numpy_namespace
 import numpy as np
 
 from multippo.backends.numpy.modules import Module, NumpyParam, NumpyVariable, named_variables
@@ -19,20 +20,25 @@ def _sigmoid(x: Any) -> Any:
     return np.exp(-np.logaddexp(0.0, -x))  # 1 / (1 + exp(-x)) would overflow
 
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+def activations(xp: Any, sigmoid: Callable[[Any], Any], erf: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
+    """Activations by name, of an array namespace and its two functions that have several forms."""
+    return {
+        "relu": lambda x: xp.maximum(x, 0.0),
+        "tanh": xp.tanh,
+        "sigmoid": sigmoid,
+        "swish": lambda x: x * sigmoid(x),
+        "silu": lambda x: x * sigmoid(x),
+        "gelu": lambda x: 0.5 * x * (1.0 + xp.astype(erf(x * math.sqrt(0.5)), x.dtype)),
+        "elu": lambda x: xp.where(x > 0, x, xp.expm1(xp.minimum(x, 0.0))),
+        "leaky_relu": lambda x: xp.maximum(x, 0.01 * x),
+        "softplus": lambda x: xp.maximum(x, 0.0) + xp.log1p(xp.exp(-xp.abs(x))),
+        "identity": lambda x: x,
+    }
 
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": lambda x: np.maximum(x, 0.0),
-    "tanh": np.tanh,
-    "sigmoid": _sigmoid,
-    "swish": lambda x: x * _sigmoid(x),
-    "silu": lambda x: x * _sigmoid(x),
-    "gelu": lambda x: 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0))),
-    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))),
-    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
-    "softplus": lambda x: np.logaddexp(x, 0.0),
-    "identity": lambda x: x,
-}
+
+erf = np.vectorize(math.erf, otypes=[np.float64])
+
+ACTIVATIONS = activations(numpy_namespace, _sigmoid, erf)
 
 
 class Linear(Module):

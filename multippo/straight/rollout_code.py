@@ -1,0 +1,163 @@
+"""Straight code of a recorded network for rollouts: what a step needs, and what can wait for the end.
+
+A step computes what the environment or the next step needs: actions and the next carry. All else that a rollout holds
+(values, likelihoods, entropies) is computed at the end, for many steps at once, from what the steps left.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from multippo.straight.code import Block, Module, Place, cone
+from multippo.straight.recording import Recording, Step
+from multippo.straight.tracing import Traced, UntraceableError, inputs_of
+from multippo.trees import tree_leaves
+
+_MOST_BYTES = 2**22
+"""Bound of the memory that what is computed at the end takes for a group of steps, so that it stays in a cache."""
+
+
+class RolloutCode:
+    """Functions of straight code, and the arrays they share. A function that would do nothing is None.
+
+    Args:
+        recording: Recording of the network.
+        one: Its step.
+        length: T, the number of steps of a rollout.
+        types: Types of the outputs' leaves in the rollout.
+
+    Attributes:
+        weights: Arrays by portable name.
+        carry: Arrays of the carry's leaves.
+        noise: Arrays of the noise of one step.
+        needs_noise: True if anything depends on it.
+        outputs: Leaves of actions, other outputs and snapshots.
+        num_actions: Number of the actions' leaves, which are the first.
+        estimates: Positions of the value estimates.
+        waiting: Positions of outputs that ``rest`` computes.
+        same: Places, see ``place_in``, of outputs that are elsewhere too.
+        left: Places of what ``rest`` needs, or arrays that steps leave for it alone.
+        group: Number of steps that ``rest`` takes at once.
+        prepare: Computes what depends on weights alone.
+        step: Takes step ``t``, given the leaves of the observation.
+        value: Value estimates of other observations after a step.
+        advance: Carry of the next step.
+        hold: The same where steps are ``valid``.
+        reset: Carry at the start of an episode, where ``done``.
+        rest: Computes what waited, for group ``j``.
+    """
+
+    def __init__(self, recording: Recording, one: Step, length: int, types: list[Any]) -> None:
+        self._module, self._prepare_lines = Module(), list[str]()
+        module, self.outputs = self._module, tree_leaves(one.result)
+        self.name_array = module.namespace.__setitem__
+        self._weights = {name: module.allocate(node.shape, node.dtype) for name, node in one.weights.items()}
+        carry = [module.allocate(node.shape, node.dtype) for node in one.carry]
+        noise = [module.allocate(node.shape, node.dtype) for node in one.noise]
+        names = [f"o{i}" for i in range(len(one.obs))]
+        given = {node.index: Place(name, node.value, False) for name, node in zip(names, one.obs, strict=True)}
+        given |= {node.index: place for node, place in zip(one.noise, noise, strict=True)}
+        held = {node.index: place for node, place in zip(one.carry, carry, strict=True)}
+
+        # What the environment or the next step needs, and what can wait.
+        outputs, self.num_actions = self.outputs, len(tree_leaves(one.result[0]))
+        needed_now = (*outputs[: self.num_actions], *one.after)
+        outside = {node.index for node in (*one.obs, *one.noise, *one.carry)} | one.fixed
+        needed = {node.index for node in cone(needed_now, outside)} | outside
+        waiting = [i for i, node in enumerate(outputs) if node.index not in needed]
+        later = cone((outputs[i] for i in waiting), needed)
+        above = {node.index: node for lower in later for node in inputs_of(lower) if node.index in needed - one.fixed}
+
+        # Leaves of the observation (True, k) and outputs (False, i) in which the numbers of all steps will be.
+        stored = {node.index: (True, k) for k, node in enumerate(one.obs)}
+        self.same: dict[int, tuple[bool, int]] = {}
+
+        def found(node: Traced, dtype: Any) -> tuple[bool, int] | None:
+            place = stored.get(node.index)
+            return place if place and (place[0] or types[place[1]] == dtype) else None
+
+        for i, node in enumerate(outputs):
+            if i >= self.num_actions and (place := found(node, types[i])):
+                self.same[i] = place
+            else:
+                stored.setdefault(node.index, (False, i))
+        self.waiting = [i for i in waiting if i not in self.same]
+        now = [i for i in range(len(outputs)) if i not in self.waiting and i not in self.same]
+
+        block = self._block(one, {**given, **held}, (*needed_now, *above.values(), *(outputs[i] for i in now)))
+        after = [
+            place if node is own else block.kept(node, [x.array for x in carry])
+            for node, own, place in zip(one.after, one.carry, carry, strict=True)
+        ]
+        tail = [f"y{i}[t] = {block.place(outputs[i]).name}" for i in now]
+        self.left: list[Any] = []
+        for node in above.values():
+            self.left.append(found(node, node.dtype) or np.zeros((length, *node.shape), node.dtype))
+            if isinstance(self.left[-1], np.ndarray):
+                tail.append(f"{module.hold(self.left[-1])}[t] = {block.place(node).name}")
+        self.step = module.define("step", ["t", *names], [*block.lines, *tail])
+
+        values = len(tree_leaves((one.result[0], one.result[1].loglikelihoods)))
+        self.estimates = range(values, values + len(tree_leaves(one.result[1].value_estimates)))
+        ahead = {node.index: place for node, place in zip(one.carry, after, strict=True)}
+        block = self._block(one, {**given, **ahead}, [outputs[i] for i in self.estimates])
+        result = "".join(f"{block.place(outputs[i]).name}, " for i in self.estimates)
+        self.value = module.define("value", names, block.lines, f"({result})")
+        self._define_settling(one, carry, after)
+        self.group = self._define_rest(recording, one, length, later, list(above.values()))
+        self.prepare = module.define("prepare", [], self._prepare_lines)
+        self.weights = {name: place.array for name, place in self._weights.items()}
+        self.carry, self.noise = ([place.array for place in places] for places in (carry, noise))
+        used = {node.index for node in cone((*outputs, *one.after))}
+        self.needs_noise = any(node.index in used for node in one.noise)
+
+    def _define_settling(self, one: Step, carry: list[Place], after: list[Place]) -> None:
+        """Defines the functions that take the carry from one step to the next."""
+        rows = lambda mask, k: f"{mask}.reshape({(-1, *(1,) * (carry[k].array.ndim - 1))})"  # noqa: E731
+        changed = [k for k, (own, new) in enumerate(zip(one.carry, one.after, strict=True)) if own is not new]
+        move = "copyto({}, {}{})".format
+        self.advance = self._module.define("advance", [], [move(carry[k].name, after[k].name, "") for k in changed])
+        self.hold = self._module.define(
+            "hold", ["valid"], [move(carry[k].name, after[k].name, f", where={rows('valid', k)}") for k in changed]
+        )
+        again = [k for k, (new, reset) in enumerate(zip(one.after, one.reset, strict=True)) if new is not reset]
+        given = {node.index: place for node, place in zip(one.after, after, strict=True)}
+        block = self._block(one, given, [one.reset[k] for k in again])
+        lines = [move(carry[k].name, block.place(one.reset[k]).name, f", where={rows('done', k)}") for k in again]
+        self.reset = self._module.define("reset", ["done"], [*block.lines, *lines])
+
+    def _define_rest(
+        self, recording: Recording, one: Step, length: int, later: list[Traced], left: list[Traced]
+    ) -> int:
+        """Defines the function of what waits, for a group of steps; returns the number of steps in a group."""
+        most = max(1, _MOST_BYTES // max(1, sum(node.value.nbytes for node in later)))
+        steps = next(n for n in range(min(most, length), 0, -1) if length % n == 0)
+        many = recording.record(steps) if self.waiting else one
+        if [node.op for node in many.nodes] != [node.op for node in one.nodes]:
+            raise UntraceableError("the network goes another way with another number of rows")
+        names, outputs = [f"s{k}" for k in range(len(left))], tree_leaves(many.result)
+        nodes = [many.nodes[node.index] for node in left]
+        given = {node.index: Place(name, node.value, False) for name, node in zip(names, nodes, strict=True)}
+        block = self._block(many, given, [outputs[i] for i in self.waiting])
+        tail = [f"z{i}[j] = {block.place(outputs[i]).name}" for i in self.waiting]
+        self.rest = self._module.define("rest", ["j", *names], [*block.lines, *tail])
+        return steps
+
+    def _block(self, one: Step, given: dict[int, Place], outputs: Iterable[Traced]) -> Block:
+        """A block of code for some outputs; what follows from weights alone is left to ``prepare``."""
+        outputs, places = list(outputs), dict(given)
+        known = {node.index: self._weights[name] for name, node in one.weights.items()}
+        for node in one.nodes:
+            if node.op == "constant":
+                known[node.index] = Place(self._module.hold(node.value), node.value, True)
+        prepared = Block(self._module, known)
+        inner = [node for node in cone(outputs, given) if node.index not in one.fixed]
+        for node in itertools.chain(outputs, *map(inputs_of, inner)):
+            if node.index in one.fixed and node.index not in places:
+                places[node.index] = prepared.kept(node)
+        self._prepare_lines += prepared.lines
+        return Block(self._module, places)
