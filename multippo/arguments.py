@@ -27,12 +27,32 @@ _ELSEWHERE = {
     "num_steps": "rollout_length",
     "n_epochs": "num_epochs",
     "update_epochs": "num_epochs",
+    "batch_size": "num_minibatches",
     "clip_coef": "clip_range",
     "ent_coef": "entropy_weight",
     "vf_coef": "critic_loss_weight",
     "max_grad_norm": "gradient_clipping",
+    # Brax
+    "num_timesteps": "total_steps",
+    "unroll_length": "rollout_length",
+    "num_updates_per_batch": "num_epochs",
+    "discounting": "discounting_factor",
+    "clipping_epsilon": "clip_range",
+    "entropy_cost": "entropy_weight",
+    "vf_loss_coefficient": "critic_loss_weight",
+    # rsl_rl
+    "num_steps_per_env": "rollout_length",
+    "num_learning_epochs": "num_epochs",
+    "num_mini_batches": "num_minibatches",
+    "lam": "gae_lambda",
+    "clip_param": "clip_range",
+    "entropy_coef": "entropy_weight",
+    "value_loss_coef": "critic_loss_weight",
 }
 """Names of settings in other libraries, with ours."""
+
+_CONVERSIONS = {"batch_size": "num_envs x rollout_length / batch_size"}
+"""Values of settings whose meaning differs from the other library's."""
 
 _NNX_PPO = {
     "obs_size": "observation",
@@ -213,7 +233,8 @@ def did_you_mean(wanted: str, known: Iterable[str]) -> str:
     plain = wanted.lower().removeprefix("--").replace("-", "_")
     same = _ELSEWHERE.get(plain)
     near = [same] if same in names else difflib.get_close_matches(plain, names, n=1, cutoff=0.6)
-    return f" Did you mean {names[near[0]]!r}?" if near else ""
+    value = f", which is {_CONVERSIONS[plain]}" if near == [same] and plain in _CONVERSIONS else ""
+    return f" Did you mean {names[near[0]]!r}{value}?" if near else ""
 
 
 def refuse_unknown(taker: str, given: Iterable[str], known: Iterable[str]) -> None:

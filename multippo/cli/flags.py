@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from multippo.arguments import did_you_mean
@@ -81,7 +81,10 @@ def given_flags(command: str, description: str, settings: Iterable[Setting], arg
             f"unexpected {others[len(positionals)]!r}: multippo {command} takes {expected} alone without a flag's name."
         )
     texts |= {name: [word] for name, word in zip(positionals, others, strict=False)}
-    return {name: convert(" ".join(values), known[name].hint, name) for name, values in texts.items()}
+    return {
+        name: convert(values if takes_several(known[name].hint) else values[0], known[name].hint, name)
+        for name, values in texts.items()
+    }
 
 
 def _values(setting: Setting, words: collections.deque[str]) -> list[str]:
@@ -138,6 +141,8 @@ def _metavar(hint: Any) -> str:
     only = readable(hint)
     if get_origin(only) is Literal:
         text = "|".join(get_args(only))
+    elif get_origin(only) is Mapping:
+        text = "NAME=VALUE ..."
     elif takes_several(only):
         text = f"{_metavar(get_args(only)[0])} ..."
     else:

@@ -5,7 +5,10 @@ A setting's hint, the type of a field or of an argument, decides which values it
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +16,10 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 
 import docstring_parser
 
+from multippo.algorithms.metrics import json_ready
 from multippo.arguments import did_you_mean
 from multippo.errors import UsageError
-from multippo.files import read_json, read_text
+from multippo.files import parse_json, read_json, read_text
 
 
 def name_of(path: str) -> str:
@@ -42,8 +46,9 @@ def read_settings(path: Path, known: Mapping[str, Setting]) -> dict[str, Any]:
     """Settings in a file, by name.
 
     A setting stands under its name (``learning_rate``), alone or in its section (``ppo``, ``eval``, ``train``,
-    ``network``, ``env``; ``eval: {every_steps: …}`` is ``eval_every_steps``). The ``config.json`` of a run has this
-    form as well.
+    ``network``, ``env``; ``eval: {every_steps: …}`` is ``eval_every_steps``). Names in ``env: {kwargs: …}`` that are
+    not settings of environments are arguments of the constructor, ``env_kwargs``. The ``config.json`` of a run has
+    this form as well.
 
     Raises:
         UsageError: If the file is neither JSON nor YAML, a name is unknown, or a setting can't have its value.
@@ -71,7 +76,11 @@ def read_object(path: Path, *, follow: bool = False) -> Mapping[str, Any]:
 def settings_of(found: Mapping[str, Any], known: Mapping[str, Setting], source: str) -> dict[str, Any]:
     """Settings in an object, by name; see ``read_settings``, errors included."""
     settings: dict[str, Any] = {}
-    for name, value in _flat(found):
+    constructor: dict[str, Any] = {}
+    for section, name, value in _flat(found):
+        if section.endswith("kwargs.") and (name not in known or known[name].group != "environment"):
+            constructor[name] = value
+            continue
         if name in _RUN_ONLY:
             continue
         if name in SECTIONS and name not in known:
@@ -85,24 +94,32 @@ def settings_of(found: Mapping[str, Any], known: Mapping[str, Setting], source: 
             settings[name] = convert(value, known[name].hint, name)
         except UsageError as error:
             raise UsageError(f"{source}: {error}") from error
+    if constructor:
+        settings["env_kwargs"] = {**constructor, **settings.get("env_kwargs", {})}
     return settings
 
 
-def _flat(found: Mapping[Any, Any], section: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields names with values out of all sections."""
+def _flat(found: Mapping[Any, Any], section: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yields the path of the section, the name and the value of everything in any section."""
     for key, value in found.items():
         path = f"{section}{key}"
-        if isinstance(value, dict) and path.rpartition(".")[2] in SECTIONS:
+        if isinstance(value, dict) and path.rpartition(".")[2] in SECTIONS and not section.endswith("kwargs."):
             yield from _flat(value, f"{path}.")
         else:
-            yield name_of(path), value
+            yield section, name_of(path), value
 
 
 def _read_yaml(path: Path, follow: bool) -> Any:
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """YAML 1.1, in which 1e5 would be text, with the floats of YAML 1.2."""
+
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), [*"-+0123456789"]
+    )
     try:
-        return yaml.safe_load(read_text(path, follow=follow))
+        return yaml.load(read_text(path, follow=follow), Loader)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
 
@@ -160,7 +177,7 @@ def convert(value: Any, hint: Any, name: str) -> Any:
 
     Args:
         value: Text from a command line, or a value from JSON or YAML.
-        hint: bool, int, float, str, a Literal of strings, a sequence of these, or a union with None.
+        hint: bool, int, float, str, a Literal of strings, a sequence of these, a mapping, or a union with None.
         name: The setting's name, for the error.
 
     Raises:
@@ -174,6 +191,9 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     if origin in (Union, types.UnionType):
         none = type(None) in args and text.lower() in _NONE
         return None if none else convert(value, readable(hint), name)
+    if origin is Mapping:
+        words = value if isinstance(value, list | tuple) else [text]
+        return dict(value) if isinstance(value, Mapping) else dict(_named(word, name) for word in words)
     if takes_several(hint):
         words = [] if text.lower() in _NONE else text.strip("[]()").replace(",", " ").split()
         return tuple(convert(word, args[0], name) for word in words)
@@ -192,10 +212,25 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     raise UsageError(f"{name}={value!r} is not {expected}.")
 
 
+def _named(word: str, name: str) -> tuple[str, Any]:
+    """Name and value of ``NAME=VALUE``, in which the value is a JSON or Python literal, or else text.
+
+    Raises:
+        UsageError: If ``word`` has no equals sign.
+    """
+    key, equals, text = word.partition("=")
+    if not equals:
+        raise UsageError(f"{name}: {word!r} is not NAME=VALUE, such as g=3.0.")
+    for read in (parse_json, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError):
+            return key, json_ready(read(text))  # as config.json gives it back
+    return key, text
+
+
 def takes_several(hint: Any) -> bool:
-    """Returns True for a type of sequences."""
-    origin = get_origin(hint)
-    return isinstance(origin, type) and issubclass(origin, Sequence)
+    """Returns True for a type of sequences or mappings."""
+    origin = get_origin(readable(hint))
+    return isinstance(origin, type) and issubclass(origin, Sequence | Mapping)
 
 
 def readable(hint: Any) -> Any:

@@ -128,6 +128,9 @@ class EnvironmentOptions:
     vectorization: Literal["auto", "native", "sync", "threads", "async"] | None = None
     """gymnasium: how environments run side by side; sync for one after another, async for one process each."""
 
+    env_kwargs: Mapping[str, Any] | None = None
+    """Arguments of the environment's constructor, such as g=3.0; literals of Python or JSON, anything else is text."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
@@ -195,6 +198,8 @@ class RunSettings:
                 "one of the two out."
             )
 
+        values["env_kwargs"] = _env_kwargs(values["env"], values)
+
         def fields(of: type, prefix: str = "") -> dict[str, Any]:
             names = (field.name for field in dataclasses.fields(of))
             return {name: values[prefix + name] for name in names if prefix + name in values}
@@ -205,7 +210,6 @@ class RunSettings:
             raise UsageError(f"eval_{error}") from error  # the error begins with the field's name
         return cls(
             env_id=values["env"],
-            env_kwargs=_env_kwargs(values["env"], values),
             network_options=_network_options(values["network"], given),
             train=TrainConfig(ppo=PPOConfig(**fields(PPOConfig)), eval=evaluation, **fields(TrainConfig)),
             **fields(cls),
@@ -270,10 +274,16 @@ class RunSettings:
 
 
 def overlaid(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by name, each from the last layer that has it. Layers are a preset, a file, the flags."""
+    """Settings by name, each from the last layer that has it. Layers are a preset, a file, the flags.
+
+    Arguments of the environment's constructor are overlaid one by one.
+    """
     given: dict[str, Any] = {}
     for layer in layers:
+        kwargs = {**(given.get("env_kwargs") or {}), **(layer.get("env_kwargs") or {})}
         given |= _implied(layer) | dict(layer)
+        if kwargs:
+            given["env_kwargs"] = kwargs
     return given
 
 
@@ -295,7 +305,12 @@ def _env_kwargs(env_id: str, values: Mapping[str, Any]) -> dict[str, Any]:
     kwargs: dict[str, Any] = {}
     for setting in fields_of(EnvironmentOptions, "environment"):
         name, value = setting.name, values[setting.name]
-        if value is None or value == setting.default or (name, value) == ("vectorization", "auto"):
+        if (
+            name == "env_kwargs"
+            or value is None
+            or value == setting.default
+            or (name, value) == ("vectorization", "auto")
+        ):
             continue
         if isinstance(value, int):
             check_size("", name, value)
@@ -305,7 +320,7 @@ def _env_kwargs(env_id: str, values: Mapping[str, Any]) -> dict[str, Any]:
                 f"{setting.flag} is for {fitting} environments, and {env_id!r} is of {family}: leave it out."
             )
         kwargs["backend" if name == "env_backend" else name] = value
-    return kwargs
+    return {**kwargs, **(values["env_kwargs"] or {})}
 
 
 def _network_options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,11 @@ def flags(*arguments: str) -> dict[str, Any]:
         ("--actor-hidden-sizes", {"actor_hidden_sizes": ()}),
         ("--actor-hidden-sizes 32 --actor-hidden-sizes 16", {"actor_hidden_sizes": (32, 16)}),
         ("--target-kl none", {"target_kl": None}),
+        ("--env-kwargs g=3.0 m=2 --env-kwargs=g=-1", {"env_kwargs": {"g": -1, "m": 2}}),
+        (
+            "--env-kwargs a=(1,(2,3)) b=true c=None d=x=y",
+            {"env_kwargs": {"a": [1, [2, 3]], "b": True, "c": None, "d": "x=y"}},
+        ),
         ("--actor-hidden-sizes 32 -- CartPole-v1", {"actor_hidden_sizes": (32,), "env": "CartPole-v1"}),
     ],
 )
@@ -47,6 +52,8 @@ def test_spellings(line: str, expected: dict[str, Any]):
     [
         ("--totl-steps 5", "unknown flag --totl-steps. Did you mean '--total-steps'"),
         ("--n_envs 4", "unknown flag --n_envs. Did you mean '--num-envs'"),
+        ("--batch-size 64", "Did you mean '--num-minibatches', which is num_envs x rollout_length / batch_size"),
+        ("--env-kwargs g", "env_kwargs: 'g' is not NAME=VALUE"),
         ("CartPole-v1 -- --seed 3", "unexpected '--seed'"),
         ("--seed --total-steps 5", "--seed lacks its value"),
     ],

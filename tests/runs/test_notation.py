@@ -42,6 +42,12 @@ def test_the_same_settings_in_every_arrangement(text: str, tmp_path: Path):
     }
 
 
+def test_what_environments_constructors_take_needs_no_setting_of_that_name(tmp_path: Path):
+    text = "env: {id: Pendulum-v1, kwargs: {g: 1e1, seed: x, options: {a: 1}, max_episode_steps: 5}}\nseed: 2"
+    expected = {"g": 10.0, "seed": "x", "options": {"a": 1}}
+    assert read(tmp_path, text) == {"env": "Pendulum-v1", "env_kwargs": expected, "max_episode_steps": 5, "seed": 2}
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -60,6 +60,7 @@ def test_a_later_layer_overrides_an_earlier_one():
     assert (settings.train.seed, settings.train.ppo.num_envs, settings.train.ppo.rollout_length) == (3, 2, 128)
     assert settings.train.eval == mp.EvalConfig(enabled=True, every_steps=5)  # the file says how, after the preset
     assert overlaid(file, {"eval_enabled": False})["eval_enabled"] is False
+    assert overlaid({"env_kwargs": {"g": 1, "m": 2}}, {"env_kwargs": {"g": 3}}) == {"env_kwargs": {"g": 3, "m": 2}}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,7 @@ def test_a_later_layer_overrides_an_earlier_one():
     [
         GIVEN,
         {"env": "CartPole-v1", "max_episode_steps": 10, "activation": None},
+        {"env": "Pendulum-v1", "env_kwargs": {"g": 3.0, "seed": [1, None]}, "max_episode_steps": 10},
         {"env": "brax/fast", "action_repeat": 2, "reward_scale": 0.5, "observation_keys": ("a", "b.c")},
     ],
 )
