@@ -1,18 +1,17 @@
 """Rollouts: acting in the environments, and storing all that replay needs.
 
-Three drivers produce the same ``Transition``. Where the engine can trace the environment (JAX with a functional one),
-the whole rollout is one scan; another engine leaves such an environment to the network's twin, see ``twin_rollout``.
-Otherwise Python steps the environment, and the network acts by straight code (``straight_rollout``), in tensors
-(``tensor_rollout``), or on its engine, where neither is possible.
+Where the engine can trace the environment (JAX with a functional one), the whole rollout is one scan (``_scan``);
+another engine leaves such an environment to the network's twin (``twin_rollout``). Otherwise Python steps the
+environment (``stepped_rollout``), and the network acts by straight code or, without any, on its engine. In environments
+of tensors nothing leaves the device (``tensor_rollout``). All produce the same ``Transition``.
 
-The order of events in a step is the same in both: the network acts under the carry ``state_t``; the environment steps;
-where an episode was truncated, the final observation is valued under the carry from *before* the reset; where one
-ended, the carry is reset; where the step was not valid, the carry stays as before.
+The order of events in a step is the same everywhere: the network acts under the carry ``state_t``; the environment
+steps; where an episode was truncated, the final observation is valued under the carry from *before* the reset; where
+one ended, the carry is reset; where the step was not valid, the carry stays as before.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 from collections.abc import Hashable
@@ -22,16 +21,15 @@ import numpy as np
 import optree
 
 from multippo.algorithms.checks import check_acts
-from multippo.algorithms.straight_rollout import go_straight, make_transition, may_go_straight, note_actions
+from multippo.algorithms.stepped_rollout import EngineActing, make_transition, may_go_straight, step_through
 from multippo.algorithms.tensor_rollout import collect_tensors, refuse_other_arrays
 from multippo.algorithms.twin_rollout import TwinRollouts
 from multippo.algorithms.types import Transition
 from multippo.arguments import check_size
 from multippo.envs.api import Env, EnvState
-from multippo.envs.nonfinite import restart_broken
 from multippo.envs.structure import stepped_structure, structure
 from multippo.networks.core.error_paths import refuse_other_module
-from multippo.networks.core.random_state import forget_drawn, reseed
+from multippo.networks.core.random_state import reseed
 from multippo.networks.core.unrolling import check_batch, reset_where
 from multippo.networks.types import PPONetworkOutput
 from multippo.programmes import Programmes, identity, programmes_of
@@ -120,13 +118,15 @@ class Actor:
         programmes = programmes or Programmes()
         self.notes, compiled = programmes.notes, programmes.compiled
         kernel = functools.partial(engine.kernel, mode=mode)
-        self.act = compiled(self, Actor.act_untraced, engine.jit, kernel)
-        self.settle = compiled(self, Actor.settle_untraced, engine.jit)
+        self._act = compiled(self, Actor.act_untraced, engine.jit, kernel)
+        self._settle = compiled(self, Actor.settle_untraced, engine.jit)
+        self._step = compiled(self, Actor._step_untraced, engine.jit)
         self.value = compiled(self, Actor.value_untraced, engine.jit, kernel)
         self._example_extras: Any = None
         self._twins: dict[tuple[int, int], TwinRollouts | None] = {}
         self._straight: Straight | None = None
         self._is_tried = not may_go_straight(engine, env)
+        self._nowhere = np.zeros(env.num_envs, np.bool_), np.ones(env.num_envs, np.bool_)
 
     def fresh_untraced(self, params: Any, variables: Any, key: Any) -> Any:
         """Carry of every environment before the first step, its noise from ``key``."""
@@ -140,15 +140,48 @@ class Actor:
             check_acts(out.output, "acting in an environment")
         return out.next_state, out.output, out.rollout_extras
 
+    def received(self, tree: Any) -> Any:
+        """NumPy's arrays as ``step`` and ``value`` take them."""
+        return tree if self.engine.whole_steps else tree_map(self.engine.asarray, tree)
+
+    def step(self, params: Any, variables: Any, before: Any, after: Any, ends: Any, obs: Any) -> tuple[Any, ...]:
+        """Settles the carry of the step before and acts, in one call where the engine compiles whole programmes.
+
+        Args:
+            params: The network's parameters.
+            variables: Its variables.
+            before: Carry before the step before.
+            after: Carry after it.
+            ends: NumPy masks of the environments whose episodes it ended, and of those where it was valid; None if it
+                ended none and was valid everywhere.
+            obs: Observation, from ``received``.
+
+        Returns:
+            The settled carry, and the next carry, output and snapshots.
+        """
+        if self.engine.whole_steps:
+            return self._step(params, variables, before, after, self._nowhere if ends is None else ends, obs)
+        state = self.settled(params, variables, before, after, ends)
+        return state, *self._act(params, variables, state, obs)
+
+    def settled(self, params: Any, variables: Any, before: Any, after: Any, ends: Any) -> Any:
+        """The carry after a step as ``step`` settles it."""
+        return after if ends is None else self._settle(params, variables, before, after, *self.received(ends))
+
+    def _step_untraced(self, params: Any, variables: Any, before: Any, after: Any, ends: Any, obs: Any) -> Any:
+        state = self.settle_untraced(params, variables, before, after, *ends)
+        return state, *self.act_untraced(params, variables, state, obs)
+
     def straight(self, params: Any, variables: Any, state: Any, obs: Any, length: int) -> Straight | None:
-        """The network as straight code, made and compared with the network at the first call; None without any."""
+        """The network as straight code with these weights, compared with the network once; None without any."""
         if not self._is_tried:
             self._is_tried = True
             seen = tree_map(self.engine.asarray, obs)
-            # Where compiling is a choice, it takes long for one call.
-            act = self.act_untraced if "compile" in self.engine.capabilities else self.act
             with self.engine.no_grad():
-                like = act(params, variables, state, seen)
+                if self.engine.whole_steps:
+                    _, *like = self.step(params, variables, state, state, None, obs)
+                else:  # where compiling is a choice, it takes long for one call
+                    like = self.act_untraced(params, variables, state, seen)
             try:
                 made = Straight(self.engine.merge(self.definition, params, variables), state, seen, length, like)
                 made.load(params, variables)
@@ -159,6 +192,8 @@ class Actor:
                 _LOG.debug(
                     "Acting runs on the engine %s, since straight code is not possible: %s", self.engine.name, error
                 )
+        if self._straight is not None:
+            self._straight.load(params, variables)
         return self._straight
 
     def draw_ahead(self, params: Any, variables: Any, state: Any, obs: Any, num_steps: int) -> Any:
@@ -253,20 +288,20 @@ def collect(
     The caller refreshes the environment's starts: drawn in here they would have the reset compiled again, which takes
     as long as the step.
     """
-    driver = _scan if is_traced(actor.engine, actor.env) else _step
-    driver = driver if actor.env.arrays == "numpy" else collect_tensors
+    engine, env, weights = actor.engine, actor.env, (params, variables)
     # A carry made of parameters (a trained initial state) is constant to the loss, as all later carries are.
-    network_state = actor.engine.stop_gradient(network_state)
-    if actor.env.functional and driver is _step:
-        start = (params, variables), network_state, env_state
-        twins = actor.twin_rollouts(*start, length, sequence_length)
+    network_state = engine.stop_gradient(network_state)
+    if is_traced(engine, env):
+        return _scan(actor, *weights, network_state, env_state, length, sequence_length)
+    if env.arrays != "numpy":
+        return collect_tensors(actor, *weights, network_state, env_state, length, sequence_length)
+    if env.functional:
+        twins = actor.twin_rollouts(weights, network_state, env_state, length, sequence_length)
         if twins is not None:
-            return twins.play(*start)
-    straight = actor.straight(params, variables, network_state, env_state.obs, length) if driver is _step else None
-    if straight is not None:
-        straight.load(params, variables)
-        return go_straight(straight, actor.engine, actor.env, network_state, env_state, length, sequence_length)
-    return driver(actor, params, variables, network_state, env_state, length, sequence_length)
+            return twins.play(weights, network_state, env_state)
+    straight = actor.straight(*weights, network_state, env_state.obs, length)
+    acting = straight or EngineActing(actor, weights, env_state.obs, length)
+    return step_through(acting, engine, env, network_state, env_state, length, sequence_length)
 
 
 def _scan(
@@ -310,76 +345,3 @@ def _scan(
     stored = [xp.reshape(x, (length, *x.shape[2:])) for x in stored]
     transition: Any = optree.tree_unflatten(transition_structure[0], [stored[place] for place in places])
     return state, env_state, transition, starts
-
-
-def _step(
-    actor: Actor, params: Any, variables: Any, state: Any, env_state: EnvState, length: int, sequence: int
-) -> Rollout:
-    engine, env = actor.engine, actor.env
-    receive, keep, send = _exchange(engine, env)
-    nothing = contextlib.nullcontext()
-    annotate = engine.annotate if engine.profiling else lambda _: nothing
-    obs_t: list[Any] = []
-    outputs: list[Any] = []
-    env_states: list[Any] = []
-    starts: list[Any] = []
-    bootstraps: list[Any] = []
-    with engine.no_grad():
-        for t in range(length):
-            if t % sequence == 0:
-                starts.append(forget_drawn(state))
-            obs = receive(env_state.obs)
-            if t == 0 and engine.draws_ahead:
-                # A copy, so that the first step's carry is of the same kind as the others', made inside ``no_grad``.
-                # One step more, for the value of a final observation after the last.
-                state = actor.draw_ahead(params, variables, engine.snapshot(state), obs, length + 1)
-            with annotate("acting"):
-                after, output, extras = actor.act(params, variables, state, obs)
-            obs_t.append(obs)
-            outputs.append((output, extras))
-            actions = send(output.actions)
-            try:
-                with annotate("environment"):
-                    env_state = restart_broken(env, env.step(env_state, actions))
-            except Exception as error:
-                note_actions(error, actions, t)
-                raise
-            # Copies, since an environment may write its next answer into the same arrays. The simulator's own state is
-            # the latest one only; keeping T of them would hold on to their memory.
-            env_states.append(keep(env_state._replace(obs=(), final_obs=(), internal=())))
-            ended = bool((env_state.terminated | env_state.truncated).any())
-            bootstraps.append(None)
-            if bool(env_state.truncated.any()):
-                value = actor.value(params, variables, after, receive(env_state.final_obs))
-                truncated = receive(env_state.truncated)
-                bootstraps[-1] = select(engine.xp, truncated, value, tree_map(engine.xp.zeros_like, value))
-            if ended or not bool(env_state.valid.all()):
-                done, valid = receive((env_state.terminated | env_state.truncated, env_state.valid))
-                after = actor.settle(params, variables, state, after, done, valid)
-            state = after
-    zeros = tree_map(engine.xp.zeros_like, outputs[0][0].value_estimates)
-    obs, (output, extras) = stack_once(engine, list(zip(obs_t, outputs, strict=True)))
-    stacked = engine.stack_time(env_states)
-    bootstrap = engine.stack_time([zeros if b is None else b for b in bootstraps])
-    transition = make_transition(obs, output, extras, stacked, bootstrap)
-    return engine.snapshot(forget_drawn(state)), env_state, transition, engine.stack_time(starts)
-
-
-def stack_once(engine: Any, trees: list[Any]) -> Any:
-    """Stacks trees over time; arrays that stand in two places, as what a normaliser has seen does, are stacked once."""
-    columns = list(zip(*map(tree_leaves, trees), strict=True))
-    unique = {tuple(map(id, column)): column for column in columns}
-    stacked = dict(zip(unique, engine.stack_time(list(zip(*unique.values(), strict=True))), strict=True))
-    return optree.tree_unflatten(tree_structure(trees[0]), [stacked[tuple(map(id, column))] for column in columns])
-
-
-def _exchange(engine: Any, env: Env) -> tuple[Any, Any, Any]:
-    """Functions that bring arrays to the network, keep them for later, and bring them back to the environment."""
-    if env.functional:
-        return engine.from_jax, engine.from_jax, engine.to_jax
-    return (
-        functools.partial(tree_map, engine.asarray),
-        # Kept on the host: arrays that the network does not read now go to its device at the end, in one copy.
-        functools.partial(tree_map, np.array),
-        functools.partial(tree_map, engine.to_numpy),
-    )

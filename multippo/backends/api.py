@@ -153,6 +153,7 @@ class Engine:
             environments into the rollout), "compile" (has a compiler to switch on and off).
         activations: Activation functions by name; every engine has the same names.
         draws_ahead: True if a rollout should draw its noise in one call ahead of time rather than step by step.
+        whole_steps: True if a step of acting should be one compiled call, which takes NumPy's arrays as they are.
     """
 
     name: str
@@ -161,6 +162,7 @@ class Engine:
     capabilities: frozenset[str]
     activations: Mapping[str, Callable[[Any], Any]]
     draws_ahead: bool = False
+    whole_steps: bool = False
 
     # -- modules ---------------------------------------------------------------------------------------------------
 

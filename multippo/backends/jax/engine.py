@@ -38,6 +38,7 @@ class JaxEngine(NativeLayers):
     name = "jax"
     xp = jnp
     capabilities = frozenset({"train", "float64", "functional"})
+    whole_steps = True
 
     def __init__(self, device: Any = None) -> None:
         self.device = device  # None: JAX's default, to which nothing is bound

@@ -1,0 +1,202 @@
+"""Rollouts in environments that Python steps: one loop, for a network that acts by straight code or on its engine."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any, Protocol
+
+import numpy as np
+
+from multippo.algorithms.types import Transition
+from multippo.envs.api import Env, EnvState
+from multippo.envs.nonfinite import restart_broken
+from multippo.networks.core.random_state import forget_drawn
+from multippo.trees import map_once, tree_leaves, tree_map, tree_structure, tree_unflatten
+
+
+class Acting(Protocol):
+    """A network's part in a rollout, whose observations, masks and values are NumPy's.
+
+    ``straight.acting.Straight`` and ``EngineActing`` implement it.
+    """
+
+    def begin(self, state: Any, may_skip: bool, sequence: int) -> None:
+        """Starts a rollout from a carry; the carry before every ``sequence``-th step is kept."""
+
+    def act(self, t: int, obs: list[np.ndarray]) -> Any:
+        """Takes step ``t`` by the leaves of its observation; returns the actions."""
+
+    def value(self, t: int, obs: list[np.ndarray]) -> Any:
+        """Leaves of the value estimates of another observation, under the carry after step ``t``; to be read at once.
+
+        It comes before ``settle``.
+        """
+
+    def settle(self, done: np.ndarray | None, valid: np.ndarray | None) -> None:
+        """Resets the carry where an episode ended, and takes it back where the step was not valid; None for nowhere."""
+
+    def finish(self, obs: list[np.ndarray]) -> tuple[Any, Any, Any, Any]:
+        """Output and snapshots ``[T, B, ...]``, the carry after the last step, and the carries kept.
+
+        Args:
+            obs: Leaves of all observations, ``[T, B, ...]``, which the results may contain.
+        """
+        ...
+
+
+def step_through(
+    acting: Acting, engine: Any, env: Env, state: Any, env_state: EnvState, length: int, sequence: int
+) -> tuple[Any, EnvState, Transition, Any]:
+    """Acts for ``length`` steps; arguments and result as of ``rollout.collect``."""
+    acting.begin(state, env.may_skip, sequence)
+    obs_t = _empty(length, [engine.to_numpy(engine.asarray(leaf)) for leaf in tree_leaves(env_state.obs)])
+    answers, kept_t = env_state, list[np.ndarray]()
+    finals: list[tuple[int, list[np.ndarray]]] = []
+    annotate = engine.annotate if engine.profiling else contextlib.nullcontext
+    for t in range(length):
+        rows: list[np.ndarray] = []
+        for held, leaf in zip(obs_t, tree_leaves(env_state.obs), strict=True):
+            held[t] = leaf
+            rows.append(held[t])
+        with annotate("acting"):
+            actions = acting.act(t, rows)
+        try:
+            with annotate("environment"):
+                env_state = restart_broken(env, env.step(env_state, actions))
+        except Exception as error:
+            note_actions(error, actions, t)
+            raise
+        # Copies, since an environment may write its next answer into the same arrays. The simulator's own state is the
+        # latest one only; keeping T of them would hold on to their memory.
+        answers = env_state._replace(obs=None, final_obs=None, internal=None)
+        leaves = tree_leaves(answers)
+        kept_t = kept_t or _empty(length, leaves)
+        for held, leaf in zip(kept_t, leaves, strict=True):
+            held[t] = leaf
+        done, valid = env_state.terminated | env_state.truncated, env_state.valid
+        ended = np.count_nonzero(done) > 0
+        if ended and np.count_nonzero(env_state.truncated):
+            final = zip(obs_t, tree_leaves(env_state.final_obs), strict=True)
+            values = acting.value(t, [np.asarray(leaf, held.dtype) for held, leaf in final])
+            finals.append((t, [value[np.asarray(env_state.truncated)] for value in values]))
+        acting.settle(done if ended else None, valid if env.may_skip and not valid.all() else None)
+    adopt = functools.partial(map_once, lambda leaf: engine.adopt(leaf) if isinstance(leaf, np.ndarray) else leaf)
+    kept: Any = tree_unflatten(tree_structure(answers), kept_t)
+    obs = tree_unflatten(tree_structure(env_state.obs), obs_t)
+    obs, (output, extras, state, starts) = adopt((obs, acting.finish(obs_t)))
+    bootstraps = tree_map(lambda value: np.zeros_like(engine.to_numpy(value)), output.value_estimates)
+    for t, values in finals:
+        for held, value in zip(tree_leaves(bootstraps), values, strict=True):
+            held[t][kept.truncated[t]] = value
+    kept, bootstraps = adopt((kept, bootstraps))
+    return state, env_state, make_transition(obs, output, extras, kept, bootstraps), starts
+
+
+class EngineActing:
+    """A network's acting on its engine, for networks without straight code.
+
+    Args:
+        actor: The ``rollout.Actor`` of the network.
+        weights: The network's parameters and variables.
+        obs: The first observation, a tree.
+        length: T.
+    """
+
+    def __init__(self, actor: Any, weights: tuple[Any, Any], obs: Any, length: int) -> None:
+        self._actor, self._engine, self._weights = actor, actor.engine, weights
+        self._first, self._structure, self._length = obs, tree_structure(obs), length
+
+    def begin(self, state: Any, may_skip: bool, sequence: int) -> None:
+        """See ``Acting.begin``."""
+        del may_skip
+        if self._engine.draws_ahead:
+            with self._engine.no_grad():
+                # A copy, so that the first step's carry is of the same kind as the others', made inside ``no_grad``.
+                # One step more, for the value of a final observation after the last.
+                first = tree_map(self._engine.asarray, self._first)
+                state = self._actor.draw_ahead(*self._weights, self._engine.snapshot(state), first, self._length + 1)
+        self._before, self._after, self._ends, self._sequence = state, state, None, sequence
+        self._starts: list[Any] = []
+        self._outputs: list[tuple[list[Any], Any]] = []
+
+    def act(self, t: int, obs: list[np.ndarray]) -> Any:
+        """See ``Acting.act``."""
+        engine, seen = self._engine, self._actor.received(tree_unflatten(self._structure, obs))
+        with engine.no_grad():
+            self._before, self._after, output, extras = self._actor.step(
+                *self._weights, self._before, self._after, self._ends, seen
+            )
+        if t % self._sequence == 0:
+            self._starts.append(forget_drawn(self._before))
+        self._outputs.append((tree_leaves(seen), (output, extras)))
+        return (
+            engine.to_jax(output.actions) if self._actor.env.functional else tree_map(engine.to_numpy, output.actions)
+        )
+
+    def value(self, t: int, obs: list[np.ndarray]) -> Any:
+        """See ``Acting.value``."""
+        del t
+        seen = self._actor.received(tree_unflatten(self._structure, obs))
+        with self._engine.no_grad():
+            values = self._actor.value(*self._weights, self._after, seen)
+        return map(self._engine.to_numpy, tree_leaves(values))
+
+    def settle(self, done: np.ndarray | None, valid: np.ndarray | None) -> None:
+        """See ``Acting.settle``; the next step does it."""
+        self._ends = None
+        if done is not None or valid is not None:
+            nowhere = np.zeros(self._actor.env.num_envs, np.bool_)
+            self._ends = nowhere if done is None else done, ~nowhere if valid is None else valid
+
+    def finish(self, obs: list[np.ndarray]) -> tuple[Any, Any, Any, Any]:
+        """See ``Acting.finish``."""
+        engine = self._engine
+        with engine.no_grad():
+            state = self._actor.settled(*self._weights, self._before, self._after, self._ends)
+        seen, outputs = zip(*self._outputs, strict=True)
+        # An array that stands in two places, as what a normaliser has seen does, is stacked once.
+        stacked = {tuple(map(id, column)): leaf for column, leaf in zip(zip(*seen, strict=True), obs, strict=True)}
+        columns = list(zip(*map(tree_leaves, outputs), strict=True))
+        for column in columns:
+            if (key := tuple(map(id, column))) not in stacked:
+                stacked[key] = engine.stack_time(list(column))
+        output, extras = tree_unflatten(tree_structure(outputs[0]), [stacked[tuple(map(id, c))] for c in columns])
+        return output, extras, engine.snapshot(forget_drawn(state)), engine.stack_time(self._starts)
+
+
+def may_go_straight(engine: Any, env: Env) -> bool:
+    """True if a network may act by straight code, on the processor and between steps of Python."""
+    return not env.functional and engine.device_name().startswith("cpu") and engine.name != "numpy"
+
+
+def _empty(length: int, leaves: list[Any]) -> list[np.ndarray]:
+    """Arrays for all steps of a rollout, of leaves ``[B, ...]``."""
+    return [np.empty((length, *np.shape(leaf)), np.asarray(leaf).dtype) for leaf in leaves]
+
+
+def note_actions(error: Exception, actions: Any, t: int) -> None:
+    """Adds a note to an environment's error if the actions it was given are not finite."""
+    wrong = [not np.isfinite(leaf).all() for leaf in tree_leaves(actions) if np.asarray(leaf).dtype.kind == "f"]
+    if any(wrong):
+        error.add_note(
+            f"Actions of step {t} of the rollout are not finite. An observation before it was not, and the environment "
+            "could not be reset again, or the network makes them of finite ones."
+        )
+
+
+def make_transition(obs: Any, output: Any, extras: Any, env_state: EnvState, bootstrap: Any) -> Transition:
+    """A transition of observations, the network's outputs and snapshots, environments' answers and final values."""
+    return Transition(
+        obs=obs,
+        network_output=output,
+        rewards=env_state.reward,
+        terminated=env_state.terminated,
+        truncated=env_state.truncated,
+        done=env_state.terminated | env_state.truncated,
+        valid=env_state.valid,
+        metrics=env_state.metrics,
+        rollout_extras=extras,
+        bootstrap_values=bootstrap,
+        broken=env_state.broken,
+    )
