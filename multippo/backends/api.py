@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import abc
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -482,8 +482,18 @@ class Engine:
     profiling = False
     """True inside ``profile``."""
 
-    def profile(self, directory: Path) -> AbstractContextManager[Any]:
+    @contextmanager
+    def profile(self, directory: Path) -> Generator[None]:
         """Context whose work is traced to files in a directory, which TensorBoard or Perfetto opens."""
+        with self.trace(directory):
+            self.profiling = True
+            try:
+                yield
+            finally:
+                self.profiling = False
+
+    def trace(self, directory: Path) -> AbstractContextManager[Any]:
+        """The framework's own context of ``profile``."""
         raise NotImplementedError(f"The {self.name} engine writes no traces.")
 
     def annotate(self, name: str) -> AbstractContextManager[Any]:

@@ -91,11 +91,6 @@ class Straight:
         for noise, tape in zip(self._code.noise, self._tapes, strict=False):
             noise[...] = tape[t + ahead] if self._taken is None else tape[self._taken + ahead, self._rows]
 
-    def no_values(self) -> list[np.ndarray]:
-        """Zeros for the leaves of all value estimates, ``[T, B]``."""
-        code = self._code
-        return [np.zeros((self._length, *code.outputs[i].shape), self._output_types[i]) for i in code.estimates]
-
     def act(self, t: int, obs: list[np.ndarray]) -> Any:
         """Takes step ``t``; returns the actions."""
         if t % self._sequence == 0:

@@ -37,7 +37,6 @@ class RolloutCode:
         needs_noise: True if anything depends on it.
         outputs: Leaves of actions, other outputs and snapshots.
         num_actions: Number of the actions' leaves, which are the first.
-        estimates: Positions of the value estimates.
         waiting: Positions of outputs that ``rest`` computes.
         same: Places, see ``place_in``, of outputs that are elsewhere too.
         left: Places of what ``rest`` needs, or arrays that steps leave for it alone.
@@ -102,10 +101,10 @@ class RolloutCode:
         self.step = module.define("step", ["t", *names], [*block.lines, *tail])
 
         values = len(tree_leaves((one.result[0], one.result[1].loglikelihoods)))
-        self.estimates = range(values, values + len(tree_leaves(one.result[1].value_estimates)))
+        estimates = range(values, values + len(tree_leaves(one.result[1].value_estimates)))
         ahead = {node.index: place for node, place in zip(one.carry, after, strict=True)}
-        block = self._block(one, {**given, **ahead}, [outputs[i] for i in self.estimates])
-        result = "".join(f"{block.place(outputs[i]).name}, " for i in self.estimates)
+        block = self._block(one, {**given, **ahead}, [outputs[i] for i in estimates])
+        result = "".join(f"{block.place(outputs[i]).name}, " for i in estimates)
         self.value = module.define("value", names, block.lines, f"({result})")
         self._define_settling(one, carry, after)
         self.group = self._define_rest(recording, one, length, later, list(above.values()))

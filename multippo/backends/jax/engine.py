@@ -278,14 +278,8 @@ class JaxEngine(NativeLayers):
         del mode  # everything is inside a jit already
         return function
 
-    @contextlib.contextmanager
-    def profile(self, directory: Path) -> Generator[None]:
-        with jax.profiler.trace(str(directory)):
-            self.profiling = True
-            try:
-                yield
-            finally:
-                self.profiling = False
+    def trace(self, directory: Path) -> contextlib.AbstractContextManager[Any]:
+        return jax.profiler.trace(str(directory))
 
     def annotate(self, name: str) -> contextlib.AbstractContextManager[Any]:
         # In compiled code a phase is a part of its operations' names, given while it is traced.

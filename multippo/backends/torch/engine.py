@@ -311,15 +311,9 @@ class TorchEngine(NativeLayers):
             found.append((name, type(module), module.training, *tensors, *own))
         return tuple(found)
 
-    @contextlib.contextmanager
-    def profile(self, directory: Path) -> Generator[None]:
+    def trace(self, directory: Path) -> contextlib.AbstractContextManager[Any]:
         written = torch.profiler.tensorboard_trace_handler(str(directory), use_gzip=True)
-        with torch.profiler.profile(on_trace_ready=written):
-            self.profiling = True
-            try:
-                yield
-            finally:
-                self.profiling = False
+        return torch.profiler.profile(on_trace_ready=written)
 
     def annotate(self, name: str) -> contextlib.AbstractContextManager[Any]:
         return torch.profiler.record_function(name) if self.profiling else contextlib.nullcontext()
