@@ -19,9 +19,10 @@ NETWORKS ?= $(if $(PART),100,500)
 NETWORKS_SEED ?= $(if $(PART),$$(( ($(PART) - 1) * 100 )),0)
 # Which fifth of the nightly tests to run, 1 to 5; all by default.
 PART ?=
-# Most of the time of all these tests is compiling, and much of that optimising. The nightly conformance suite is
-# compiled as users compile.
-UNOPTIMISED ?= --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1
+# Most of the time of all these tests is compiling: little is optimised, and fused loops are emitted in XLA's older and
+# quicker way. The nightly conformance suite is compiled as users compile.
+UNOPTIMISED ?= --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 \
+	--xla_cpu_use_fusion_emitters=false
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check

@@ -1,5 +1,6 @@
 """Fixtures for every test: an engine, a precision."""
 
+import gc
 import os
 import shutil
 import signal
@@ -32,6 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
         if any(parameters & set(mark.args) for mark in item.iter_markers("nightly_if")):
             item.add_marker("nightly")
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what imports have made, which stays and is most of all objects."""
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.fixture(params=["jax", "torch"])

@@ -129,7 +129,7 @@ class Slow(Clock):
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_a_slow_rollout_is_given_up(torch_engine, presses, monkeypatch):
-    monkeypatch.setattr(DeferredInterrupt.__init__, "__defaults__", (None, 0.2))
+    monkeypatch.setattr("multippo.signals._PATIENCE_S", 0.2)
     network, start = TableNet([0.0] * 4), time.monotonic()
     run = training.train(Slow(presses), network, iterations=5, lr_schedule="constant", catch=(KeyboardInterrupt,))
     assert isinstance(run.error, KeyboardInterrupt)

@@ -134,8 +134,12 @@ def allocated_bytes(function: Any) -> int:
             most = max(most, now)
             return result
 
-    with Watch():
-        function()
+    gc.disable()  # what only it frees counts
+    try:
+        with Watch():
+            function()
+    finally:
+        gc.enable()
     return most
 
 

@@ -15,7 +15,7 @@ import array_api_compat.torch as torch_namespace
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from multippo.backends.api import Leaf, Optimizer, OptimizerConfig, SplitModule, check_matmul_precision, check_precision
 from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
@@ -279,7 +279,9 @@ class TorchEngine(NativeLayers):
 
     def checkpoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
         # Noise comes from keys among the arguments, so that the state of torch's generators matters to nothing.
-        return functools.partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False)
+        # The exception by which torch ends a computation early holds all activations until garbage is collected.
+        whole = set_checkpoint_early_stop(False)
+        return whole(functools.partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False))
 
     def jit(
         self, function: Callable[..., Any], donate: tuple[int, ...] = (), static: tuple[int, ...] = ()

@@ -290,12 +290,15 @@ class Writer:
 def lines(operations: list[Operation], writer: Writer, kept: set[int]) -> list[str]:
     """Lines of code of operations; tensors that are not used again, and not ``kept``, are freed."""
     last = {n: place for place, op in enumerate(operations) for n in (*numbers_in([op.args, op.kwargs]), *op.results)}
+    done: dict[int, list[str]] = {}
+    for number, place in last.items():
+        if number not in kept:
+            done.setdefault(place, []).append(f"v{number} = ")
     found = list[str]()
     for place, operation in enumerate(operations):
         found.append(writer.line(operation))
         # What is not used again is freed, and its memory, warm as it is, taken for the next.
-        done = [f"v{n}" for n, use in last.items() if use == place and n not in kept]
-        found.extend([f"{' = '.join(done)} = None"] if done else [])
+        found.extend([f"{''.join(done[place])}None"] if place in done else [])
     return found
 
 
