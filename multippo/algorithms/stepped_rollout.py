@@ -49,11 +49,12 @@ def step_through(
     acting: Acting, engine: Any, env: Env, state: Any, env_state: EnvState, length: int, sequence: int
 ) -> tuple[Any, EnvState, Transition, Any]:
     """Acts for ``length`` steps; arguments and result as of ``rollout.collect``."""
-    acting.begin(state, env.may_skip, sequence)
+    annotate = engine.annotate if engine.profiling else contextlib.nullcontext
+    with annotate("acting"):
+        acting.begin(state, env.may_skip, sequence)
     obs_t = _empty(length, [engine.to_numpy(engine.asarray(leaf)) for leaf in tree_leaves(env_state.obs)])
     answers, kept_t = env_state, list[np.ndarray]()
     finals: list[tuple[int, list[np.ndarray]]] = []
-    annotate = engine.annotate if engine.profiling else contextlib.nullcontext
     for t in range(length):
         rows: list[np.ndarray] = []
         for held, leaf in zip(obs_t, tree_leaves(env_state.obs), strict=True):
@@ -84,7 +85,9 @@ def step_through(
     adopt = functools.partial(map_once, lambda leaf: engine.adopt(leaf) if isinstance(leaf, np.ndarray) else leaf)
     kept: Any = tree_unflatten(tree_structure(answers), kept_t)
     obs = tree_unflatten(tree_structure(env_state.obs), obs_t)
-    obs, (output, extras, state, starts) = adopt((obs, acting.finish(obs_t)))
+    with annotate("acting"):
+        found = acting.finish(obs_t)
+    obs, (output, extras, state, starts) = adopt((obs, found))
     bootstraps = tree_map(lambda value: np.zeros_like(engine.to_numpy(value)), output.value_estimates)
     for t, values in finals:
         for held, value in zip(tree_leaves(bootstraps), values, strict=True):

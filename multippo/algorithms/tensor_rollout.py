@@ -159,7 +159,8 @@ def collect_tensors(
         valued: list[Any] = []
         if code.values is not None:
             values = code.values.prepare(functions[1], weights)
-            valued = values(*carry, *noise[0], *tree_leaves(fold_time(xp, obs)))
+            with annotate("acting"):
+                valued = values(*carry, *noise[0], *tree_leaves(fold_time(xp, obs)))
     found = {
         place: xp.stack([results[j] for results in acted]) for j, place in enumerate(code.computed) if j >= len(carry)
     }

@@ -281,9 +281,10 @@ class Trainer:
             learner, episodes, metrics = self._finish_call(
                 learner, state.episodes, transition, starts, network_state, obs, update_key, coefficients
             )
-        if self._statistics_apart:
-            learner = self.learner.with_statistics(learner, transition, metrics["nonfinite/any"])
-        if bool(metrics["nonfinite/any"]):
+            if self._statistics_apart:
+                learner = self.learner.with_statistics(learner, transition, metrics["nonfinite/any"])
+            failed = bool(metrics["nonfinite/any"])
+        if failed:
             return state._replace(learner=learner), metrics
         return RunState(learner, network_state, env_state, episodes, teacher), metrics
 

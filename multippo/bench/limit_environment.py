@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
-
+import multippo as mp
 from multippo.bench.recorder import Recorder
 from multippo.bench.works import Work
 
@@ -23,17 +21,14 @@ def brax_env(work: Work) -> Any:
 
 
 def host_env(work: Work) -> Any:
-    """A vector environment: in tensors, or of gymnasium in its own vector form or else one after another."""
-    if work.env == "pendulum":
-        import torch
+    """The vector environment that multippo steps: in tensors, or of gymnasium in the quickest form."""
+    if work.env != "pendulum":
+        return mp.make_env(work.env, num_envs=work.num_envs).vector_env  # pyright: ignore[reportAttributeAccessIssue]
+    import torch
 
-        from multippo.testing.tensor_pendulum import TensorPendulum
+    from multippo.testing.tensor_pendulum import TensorPendulum
 
-        return TensorPendulum(work.num_envs, device="cuda" if torch.cuda.is_available() else "cpu")
-    if gymnasium.spec(work.env).vector_entry_point:
-        return gymnasium.make_vec(work.env, work.num_envs, vectorization_mode="vector_entry_point")
-    options: Any = {"vector_kwargs": {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}}
-    return gymnasium.make_vec(work.env, work.num_envs, vectorization_mode="sync", **options)
+    return TensorPendulum(work.num_envs, device="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def run(work: Work, recorder: Recorder) -> None:
@@ -50,18 +45,24 @@ def _brax_rollout(work: Work) -> Callable[[], None]:
     import jax
 
     env = brax_env(work)
-    actions = jax.random.uniform(jax.random.key(0), (work.num_envs, env.action_size), minval=-1, maxval=1)
     state = env.reset(jax.random.split(jax.random.PRNGKey(0), work.num_envs))
-
-    @jax.jit
-    def unroll(state: Any) -> Any:
-        return jax.lax.scan(lambda state, _: (env.step(state, actions), None), state, length=work.rollout_length)[0]
+    unroll = unroll_brax(env, work)
 
     def rollout() -> None:
         nonlocal state
         state = jax.block_until_ready(unroll(state))
 
     return rollout
+
+
+def unroll_brax(env: Any, work: Work) -> Callable[[Any], Any]:
+    """A compiled function of a state that steps as many times as a rollout has steps."""
+    import jax
+
+    actions = jax.random.uniform(jax.random.key(0), (work.num_envs, env.action_size), minval=-1, maxval=1)
+    return jax.jit(
+        lambda state: jax.lax.scan(lambda now, _: (env.step(now, actions), None), state, length=work.rollout_length)[0]
+    )
 
 
 def _host_rollout(work: Work) -> Callable[[], None]:
@@ -80,14 +81,3 @@ def _host_rollout(work: Work) -> Callable[[], None]:
             env.step(actions)
 
     return rollout
-
-
-def seconds(function: Callable[[], Any], repeats: int = 5) -> float:
-    """Shortest time of several calls, after a first one that compiles."""
-    function()
-    times: list[float] = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Generator
 from typing import Any
 
 import multippo as mp
+from multippo.algorithms.rollout import Rollouts
+from multippo.bench.limit_host import arithmetic, task_of
 from multippo.bench.recorder import Recorder
 from multippo.bench.works import NUM_EPOCHS, NUM_MINIBATCHES, Work
 
@@ -36,10 +40,53 @@ def train(work: Work, engine: str, recorder: Recorder) -> None:
             learning_rate=3e-4,
             scale_rewards=False,
         )
-        if not env.functional:
-            env.step = recorder.timed(env.step)
+        if env.functional and engine == "jax":
+            recorder.alone = _alone(work, env, network)
+            watched = contextlib.nullcontext()
+        else:
+            watched = _watched(work, env, active, recorder)
         config = mp.TrainConfig(ppo=ppo, log_every_steps=work.chunk * work.steps)
-        mp.train_ppo(env, network, config, log_fn=lambda metrics: recorder.iteration(int(metrics["step"])))
+        with watched:
+            mp.train_ppo(env, network, config, log_fn=lambda metrics: recorder.iteration(int(metrics["step"])))
+
+
+def _alone(work: Work, env: Any, network: Any) -> dict[str, Callable[[], Any]]:
+    """The environment, and a rollout, each as one compiled programme."""
+    import jax
+
+    start = env.reset(0)
+    carry, actions = (
+        network.initialize_state(work.num_envs),
+        jax.numpy.zeros((work.num_envs, env.action_space.shape[0])),
+    )
+    definition, *weights = network.engine.split(network)
+    rollouts = Rollouts(network.engine, env, definition, work.rollout_length, "off")
+
+    @jax.jit
+    def environment(state: Any) -> Any:
+        return jax.lax.scan(lambda now, _: (env.step(now, actions), None), state, length=work.rollout_length)[0]
+
+    return {
+        "environment": lambda: jax.block_until_ready(environment(start)),
+        "rollout": lambda: jax.block_until_ready(rollouts.play(*weights, carry, start)),
+    }
+
+
+@contextlib.contextmanager
+def _watched(work: Work, env: Any, engine: Any, recorder: Recorder) -> Generator[None]:
+    """Times phases as they run: those that the engine would name in a profile, and the environment's own steps."""
+    if not env.functional:
+        env.vector_env.step = recorder.timed(env.vector_env.step)
+        task = task_of(work, env.vector_env)
+        if task.discrete and not work.lstm:
+            recorder.alone = {"arithmetic": arithmetic(task)}
+    engine.profiling = True
+    # A step of the environment with what multippo does to its numbers.
+    engine.annotate = lambda name: recorder.phases["stepping" if name == "environment" else name]
+    try:
+        yield
+    finally:
+        del engine.profiling, engine.annotate
 
 
 def make_env(work: Work, device: str) -> Any:
@@ -70,7 +117,7 @@ def solve(work: Work, engine: str, seed: int, recorder: Recorder) -> None:
             if metrics["step"] < due:
                 return
             due += 2000
-            with recorder.evaluation():
+            with recorder.off_the_clock():
                 found = mp.eval_rollout(test, network, num_episodes=20, key=seed)
             if found["eval/episode_reward/mean"] >= 475:
                 recorder.reached(int(metrics["step"]))

@@ -39,7 +39,7 @@ def _brax(work: Work, recorder: Recorder) -> None:
         return networks.make_ppo_networks(*args, **kwargs, **sizes, activation=linen.tanh)
 
     dispatches = 100_000
-    chunk = 1 if recorder.only_start else work.chunk
+    chunk = 1 if work.measure == "start" else work.chunk
     train.train(
         environment=_brax_env(work),
         num_timesteps=dispatches * chunk * work.steps,
@@ -172,7 +172,7 @@ def _solve_sb3(work: Work, seed: int, recorder: Recorder) -> None:
     class Look(BaseCallback):
         def _on_step(self) -> bool:
             if self.num_timesteps % 2000 == 0:
-                with recorder.evaluation():
+                with recorder.off_the_clock():
                     found: Any = evaluate_policy(self.model, test, 20, deterministic=True)
                 if found[0] >= 475:
                     recorder.reached(self.num_timesteps)
@@ -206,7 +206,7 @@ def _skrl(work: Work, recorder: Recorder) -> None:
     from skrl.trainers.torch import SequentialTrainer
 
     vector = gymnasium.make_vec(work.env, work.num_envs, vectorization_mode="sync")
-    vector.step = recorder.timed(vector.step, work)
+    vector.step = recorder.timed(vector.step, ends=True)
     env: Any = wrap_env(vector)
     spaces = {
         "observation_space": env.observation_space,
@@ -276,7 +276,7 @@ def _rsl_rl(work: Work, recorder: Recorder) -> None:
             self.inner = TensorPendulum(work.num_envs, device=device)
             self.num_envs, self.num_actions, self.max_episode_length = work.num_envs, 1, self.inner.max_episode_steps
             self.device, self.cfg = device, {}
-            self.step = recorder.timed(self.step, work)
+            self.step = recorder.timed(self.step, ends=True)
             self.obs = self.inner.reset(seed=0)[0]
             self.episode_length_buf = torch.zeros(work.num_envs, dtype=torch.int64, device=device)
 

@@ -15,7 +15,6 @@ from multippo.bench.works import GOALS, LIMITS, OURS, WORKS, Work
 Record = Mapping[str, Any]
 
 _OF_MEASURE = {"rate": "steps_per_s", "start": "first_iteration_s", "return": "seconds_to_return"}
-_PIECES = ("environment", "acting", "replay", "update")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "numpy", "gymnasium", "mujoco", "multippo")
 
 
@@ -65,11 +64,11 @@ def _median(work: str, records: Sequence[Record]) -> dict[str, Any]:
         return {"error": records[-1]["error"]}
     names = [name for name, value in good[0].items() if isinstance(value, int | float) and name != "round"]
     found: dict[str, Any] = {name: statistics.median(r[name] for r in good if name in r) for name in names}
-    if "pieces_s" in good[0]:
-        pieces = good[0]["pieces_s"]
-        found["pieces_s"] = {name: statistics.median(record["pieces_s"][name] for record in good) for name in pieces}
     main = _OF_MEASURE[WORKS[work].measure]
     values = [record[main] for record in good if main in record]
+    if "arithmetic_s" in found:
+        found["needed_s"] = found["environment_s"] + found["arithmetic_s"]
+        found["rollout_overhead_s"] = found["rollout_s"] - found["needed_s"]
     return found | {"rounds": len(good), "least": min(values), "most": max(values)}
 
 
@@ -77,19 +76,22 @@ def ratios(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[dict[
     """Rows of the goals whose numbers are there: ours, the best of the others, the ratio, whether it is reached."""
     rows: list[dict[str, Any]] = []
     for goal in GOALS:
-        work = WORKS[goal.work]
-        name, faster = _OF_MEASURE[work.measure], max if work.measure == "rate" else min
-        ours = {who: found[name] for who in goal.ours if name in (found := _of(summary, goal.work, who))}
+        main = _OF_MEASURE[WORKS[goal.work].measure]
+        number, their_number = goal.number or main, goal.their_number or goal.number or main
+        is_rate = number == "steps_per_s"
+        ours = {who: found[number] for who in goal.ours if number in (found := _of(summary, goal.work, who))}
         place = goal.theirs or goal.work
-        theirs = {who: found[name] for who in goal.against if name in (found := _of(summary, place, who))}
+        theirs = {
+            who: found[their_number] for who in goal.against if their_number in (found := _of(summary, place, who))
+        }
         if not ours or not theirs:
             continue
-        us, them = faster(ours, key=ours.__getitem__), faster(theirs, key=theirs.__getitem__)
+        us, them = ((max if is_rate else min)(values, key=values.__getitem__) for values in (ours, theirs))
         ratio = ours[us] / theirs[them]
-        reached = ratio >= goal.ratio if work.measure == "rate" else ratio <= goal.ratio
         rows.append(
-            {"work": goal.work, "ours": us, "against": them, "ratio": ratio, "goal": goal.ratio}
-            | {"reached": reached, "ours_value": ours[us], "their_value": theirs[them]}
+            {"work": goal.work, "number": number, "ours": us, "against": them, "ratio": ratio, "goal": goal.ratio}
+            | {"reached": ratio >= goal.ratio if is_rate else ratio <= goal.ratio}
+            | {"their_number": their_number, "ours_value": ours[us], "their_value": theirs[them]}
         )
     return rows
 
@@ -98,25 +100,24 @@ def _of(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], work: str, who: 
     return summary.get(work, {}).get(who, {})
 
 
-def where_time_goes(work: Work, found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Seconds of an iteration of each engine of ours: environment, acting, replay, update, and overhead.
+def where_time_goes(values: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of an iteration by part.
 
-    The first four are those of the hand-written limit of the same engine, the overhead is the rest. Of an environment
-    stepped from Python, the environment's share is measured in our own run.
+    Where Python stands between the parts they are measured in the same iterations as the whole, and the rest is
+    overhead. Of one compiled programme the environment alone and a rollout alone were measured in between.
     """
-    split: dict[str, dict[str, float]] = {}
-    for engine in OURS:
-        ours, limit = found.get(engine, {}), found.get(f"limit-{engine}", {})
-        if "steps_per_s" not in ours or "pieces_s" not in limit:
-            continue
-        whole, pieces = work.steps / ours["steps_per_s"], dict(limit["pieces_s"])
-        if "environment_share" in limit:
-            by_hand = work.steps / limit["steps_per_s"]
-            pieces["environment"] = whole * ours.get("environment_share", 0.0) or by_hand * limit["environment_share"]
-            pieces["acting"] = by_hand * limit["acting_share"]
-        split[engine] = {piece: pieces.get(piece, 0.0) for piece in _PIECES}
-        split[engine]["overhead"] = whole - sum(split[engine].values())
-    return split
+    spent = {
+        name: values[f"{name}_s"] for name in ("rollout", "environment", "acting", "update") if f"{name}_s" in values
+    }
+    if "iteration_s" not in values or len(spent) < 2:
+        return {}
+    if "update" not in spent:
+        spent["acting"] = spent["rollout"] - spent["environment"]
+        spent["update and the rest"] = values["iteration_s"] - spent.pop("rollout")
+        return spent
+    if "environment" in spent:
+        spent.pop("rollout", None)
+    return {**spent, "overhead": values["iteration_s"] - sum(spent.values())}
 
 
 def lines(records: Sequence[Record], about: Mapping[str, Any]) -> list[str]:
@@ -131,16 +132,21 @@ def lines(records: Sequence[Record], about: Mapping[str, Any]) -> list[str]:
     for name, found in summary.items():
         work = WORKS[name]
         out += [f"## {name}: {_described(work)}", "", *_table(work, found), ""]
-        for engine, pieces in where_time_goes(work, found).items():
-            parts = ", ".join(f"{piece} {1e3 * seconds:.1f}" for piece, seconds in pieces.items())
-            out += [f"Milliseconds of an iteration, {engine}: {parts}.", ""]
+        for who, values in found.items():
+            if spent := where_time_goes(values):
+                parts = ", ".join(f"{part} {1e3 * seconds:.2f}" for part, seconds in spent.items())
+                out += [f"Milliseconds of an iteration, {who}: {parts}.", ""]
     rows = ratios(summary)
     if rows:
-        out += ["## Ratios", "", "| work | ours | against | ratio | goal | |", "|---|---|---|---|---|---|"]
+        out += ["## Ratios", "", "| work | number | ours | against | ratio | goal | |", "|---|---|---|---|---|---|---|"]
         for row in rows:
-            sign = "≥" if WORKS[row["work"]].measure == "rate" else "≤"
-            ours, theirs = f"{row['ours']} {row['ours_value']:,.4g}", f"{row['against']} {row['their_value']:,.4g}"
-            cells = [row["work"], ours, theirs, f"{row['ratio']:.2f}", f"{sign} {row['goal']:g}"]
+            sign = "≥" if row["number"] == "steps_per_s" else "≤"
+            other = "" if row["their_number"] == row["number"] else f" {row['their_number']}"
+            ours, theirs = (
+                f"{row['ours']} {row['ours_value']:,.4g}",
+                f"{row['against']}{other} {row['their_value']:,.4g}",
+            )
+            cells = [row["work"], row["number"], ours, theirs, f"{row['ratio']:.2f}", f"{sign} {row['goal']:g}"]
             out.append("| " + " | ".join([*cells, "reached" if row["reached"] else "missed"]) + " |")
     return out
 

@@ -28,7 +28,7 @@ def measure(work: str, who: str, seconds: float, began: float, seed: int = 0) ->
         RuntimeError: If the contestant ended before enough was measured.
     """
     task = WORKS[work]
-    recorder = Recorder(began, seconds, task.measure == "start")
+    recorder = Recorder(task, began, seconds)
     try:
         if who in LIMITS:
             importlib.import_module(f"multippo.bench.{LIMITS[who]}").run(task, recorder)

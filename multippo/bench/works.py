@@ -52,7 +52,7 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """A ratio to reach: of rates ours to theirs, at least; of seconds ours to theirs, at most.
+    """A ratio to reach, ours to theirs: of rates at least, of seconds at most.
 
     Attributes:
         work: Name of the work.
@@ -60,6 +60,8 @@ class Goal:
         against: Those compared with; the best of them counts.
         ratio: The goal.
         theirs: Name of another work whose numbers of ``against`` count; by default the same.
+        number: What is compared; by default the main number of the work.
+        their_number: What it is compared with, if not the same of theirs.
     """
 
     work: str
@@ -67,6 +69,8 @@ class Goal:
     against: tuple[str, ...]
     ratio: float
     theirs: str = ""
+    number: str = ""
+    their_number: str = ""
 
 
 _TRACED = ("jax", "brax", "nnx-ppo", "limit-jax", "environment")
@@ -101,7 +105,13 @@ WORKS: dict[str, Work] = {
         Work(name="cheetah-8", env="HalfCheetah-v5", **_HOST, who=_SB),
         Work(name="pendulum-mlp", **_TENSORS, who=("torch", "rsl-rl", "limit-torch", "environment")),
         # rsl_rl has a dense layer behind the recurrent one, always.
-        Work(name="pendulum-lstm", **_TENSORS, hidden=(64,), lstm=64, who=("torch", "rsl-rl", "environment")),
+        Work(
+            name="pendulum-lstm",
+            **_TENSORS,
+            hidden=(64,),
+            lstm=64,
+            who=("torch", "rsl-rl", "limit-torch", "environment"),
+        ),
         Work(
             name="cartpole-475",
             env="CartPole-v1",
@@ -155,5 +165,13 @@ GOALS: tuple[Goal, ...] = (
     Goal("invpend-mlp", ("torch",), ("jax",), 0.6),
     Goal("invpend-4096", ("jax",), ("brax",), 1.0),
     Goal("pendulum-4096", ("torch",), ("rsl-rl",), 1.0),
+    # What a rollout takes beside the environment and the arithmetic in plain NumPy.
+    *(
+        Goal(work, (engine,), (engine,), 0.5, number="rollout_overhead_s", their_number="needed_s")
+        for work in ("cartpole-8", "cartpole-64")
+        for engine in OURS
+    ),
+    # 16 gradient steps of 256 rows.
+    Goal("cartpole-8", ("torch",), ("limit-torch",), 1.5, number="update_s"),
     Goal("cartpole-475", ("jax", "torch"), ("sb3",), 0.7),
 )

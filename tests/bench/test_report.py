@@ -59,17 +59,21 @@ def test_of_seconds_the_fewest_count_and_a_full_cache_is_compared_with_an_empty_
     ]
 
 
-def test_overhead_is_what_the_limit_does_not_need():
-    # 1,024 steps an iteration: ours takes 1 s, the limit 0.5 s.
-    pieces = {"replay": 0.05, "update": 0.15}
-    found = summarise(
-        [
-            *records("cartpole-8", "torch", [1024.0], environment_share=0.2),
-            *records("cartpole-8", "limit-torch", [2048.0], environment_share=0.3, acting_share=0.2, pieces_s=pieces),
-        ]
-    )["cartpole-8"]
-    split = where_time_goes(WORKS["cartpole-8"], found)["torch"]
-    assert split == pytest.approx({"environment": 0.2, "acting": 0.1, "replay": 0.05, "update": 0.15, "overhead": 0.5})
+def test_the_parts_of_an_iteration_and_its_overhead():
+    spent = {"iteration_s": 1.0, "rollout_s": 0.5, "environment_s": 0.2, "acting_s": 0.1, "update_s": 0.4}
+    expected = {"environment": 0.2, "acting": 0.1, "update": 0.4, "overhead": 0.3}
+    assert where_time_goes(spent) == pytest.approx(expected)
+
+
+def test_of_one_programme_the_update_is_what_a_rollout_alone_leaves():
+    found = where_time_goes({"iteration_s": 1.0, "rollout_s": 0.5, "environment_s": 0.2})
+    assert found == pytest.approx({"environment": 0.2, "acting": 0.3, "update and the rest": 0.5})
+
+
+def test_overhead_of_a_rollout_is_compared_with_environment_and_arithmetic():
+    spent = {"rollout_s": 0.5, "environment_s": 0.2, "arithmetic_s": 0.2}
+    (row,) = ratios(summarise(records("cartpole-8", "jax", [1.0], **spent)))
+    assert row["ratio"] == pytest.approx(0.25) and row["reached"]
 
 
 def test_the_report_names_who_failed_and_draws_a_plot(tmp_path):
@@ -81,7 +85,7 @@ def test_the_report_names_who_failed_and_draws_a_plot(tmp_path):
     text = "\n".join(lines(taken, ABOUT))
     assert "| jax | 200,000 |" in text and "| 0.80 | 9.0 | 100 |" in text
     assert "| brax | failed: KeyError: 'x' |" in text
-    assert "| fast-mlp | jax 2e+05 | limit-jax 2.5e+05 | 0.80 | ≥ 0.9 | missed |" in text
+    assert "| fast-mlp | steps_per_s | jax 2e+05 | limit-jax 2.5e+05 | 0.80 | ≥ 0.9 | missed |" in text
     plot(taken, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes()[1:4] == b"PNG"
 
