@@ -139,7 +139,7 @@ for engine in $ENGINES; do
 done
 # Beside brax's PPO and rsl_rl, those of them that are installed.
 if on_gpu jax || on_gpu torch; then
-    part bench 130 "$PYTHON" -m multippo bench --works invpend-4096 pendulum-4096 --rounds 1 --seconds 4 --output "$OUT/bench"
+    part bench 130 "$PYTHON" -m multippo bench --works invpend-4096 pendulum-4096 --peers jax brax torch rsl-rl --rounds 1 --seconds 4 --output "$OUT/bench"
 fi
 
 {
