@@ -159,8 +159,8 @@ class Trainer:
                 known = initial.episodes.scale
                 zeroed = tree_map(lambda new, old: old if old.ndim == 0 else new, episodes.scale, known)
                 episodes = episodes._replace(scale=engine.snapshot(zeroed))
-        state = RunState(learner, engine.snapshot(network_state), env_state, episodes, teacher)
-        return self.copied(state) if self.traced else state
+        state = RunState(learner, network_state, env_state, episodes, teacher)
+        return self.copied(state) if self.traced else state._replace(network_state=engine.snapshot(network_state))
 
     def copied(self, state: RunState) -> RunState:
         """Copy of a state that a call will consume, but for what no call changes: host environments' states."""

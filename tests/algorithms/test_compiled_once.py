@@ -38,8 +38,8 @@ def test_nothing_is_compiled_after_the_first_iteration(compiled: list[str], kind
     assert counts == counts[:1] * 6, compiled[counts[0] :]
     names = compiled[: counts[0]]
     if kind == "functional":
-        # Copies of the network's weights, twice as a run has them, and of the state; the rest is a name each. They may
-        # have been compiled for another test.
-        own = collections.Counter(["_copies"] * 3 + ["_trace_draw", "_trace_begin", "_fresh", "_iteration"])
+        # Copies of the network's weights and of the state; the rest is a name each. They may have been compiled for
+        # another test.
+        own = collections.Counter(["_copies"] * 2 + ["_draw_apart", "_trace_begin", "_fresh", "_iteration"])
         assert collections.Counter(names) <= collections.Counter({f"jit({name})": n for name, n in own.items()})
         assert "jit(_iteration)" in names

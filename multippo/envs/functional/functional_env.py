@@ -179,7 +179,8 @@ class FunctionalEnv(Env):
         programmes = programmes_of(self._bound_to)
         self._single_shapes: list[tuple[int, ...]] = programmes.notes.setdefault("single_shapes", [])
         # Inside a compiled function the programmes are inlined.
-        self._draw_compiled = programmes.compiled(self, FunctionalEnv._trace_draw, _quickly_compiled)
+        self._draw_traced = programmes.compiled(self, FunctionalEnv._trace_draw, jax.jit)
+        self._draw_compiled = programmes.compiled(self, FunctionalEnv._draw_apart, _quickly_compiled)
         self._begin = programmes.compiled(self, FunctionalEnv._trace_begin, jax.jit)
         self._step = programmes.compiled(self, FunctionalEnv._trace_step, jax.jit)
 
@@ -192,8 +193,11 @@ class FunctionalEnv(Env):
         return self._begin(self._draw(start_key), self._draw(pool_key))
 
     def _draw(self, key: Any) -> Any:
-        # JAX takes a compiler's options at the top alone.
-        return self._trace_draw(key) if isinstance(key, Tracer) else self._draw_compiled(key)
+        # JAX takes a compiler's options at the top alone; the trace is one for both.
+        return self._draw_traced(key) if isinstance(key, Tracer) else self._draw_compiled(key)
+
+    def _draw_apart(self, key: jax.Array) -> Any:
+        return self._draw_traced(key)
 
     @in_own_precision
     def draw_starts(self, key: Any) -> Any:
