@@ -44,6 +44,9 @@ _DIRECT: dict[Any, Callable[..., Any]] = {
 _LARGEST_CONSTANT = 2**16
 """Numbers in a result that is kept rather than computed again, as zeros in the shape of a rollout's images are not."""
 
+_LARGE_LAYER = 2**14
+"""Numbers in the result of a layer from which oneDNN's product and tanh in one are the quicker ones."""
+
 _MOST = 4
 """Recordings of a function; one whose arguments keep changing their shapes is called as it is from then on."""
 
@@ -201,8 +204,35 @@ def simplified(tape: Tape, num_given: int, outputs: set[int]) -> tuple[list[Oper
             same.update(zip(results, made[key], strict=True))
             continue
         made[key] = results
-        kept.append(operation)
+        kept.append(_with_layer(operation, kept, tape))
     return kept, same
+
+
+def _with_layer(operation: Operation, before: list[Operation], tape: Tape) -> Operation:
+    """A tanh as one kernel of oneDNN with the dense layer right before it, where that is large; else as it is.
+
+    The layer's own operation stays, and is left out later if nothing else uses it.
+    """
+    result = tape.tensors[operation.results[0]]
+    fits = result.dtype == torch.float32 and result.device.type == "cpu" and result.numel() >= _LARGE_LAYER
+    if operation.function is not _aten.tanh.default or not fits or not torch.backends.mkldnn.is_available():
+        return operation
+    layer = before[-1] if before else operation
+    if layer.results != numbers_in(operation.args) or layer.kwargs or None in layer.args:
+        return operation
+    if layer.function is _aten.linear.default:
+        x, weight, bias = layer.args
+    elif layer.function is _aten.addmm.default:
+        bias, x, turned = layer.args
+        weight = next(
+            (op.args[0] for op in before if op.function is _aten.t.default and turned.number in op.results), None
+        )
+    else:
+        return operation
+    if weight is None or tape.tensors[bias.number].shape != result.shape[-1:]:
+        return operation
+    args = [x, weight, bias, "tanh", [], ""]
+    return operation._replace(function=torch.ops.mkldnn._linear_pointwise.default, args=args)
 
 
 def _is_zero(operation: Operation, tape: Tape) -> bool:

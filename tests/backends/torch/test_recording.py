@@ -95,6 +95,21 @@ def test_a_function_that_writes_to_other_tensors_is_called_as_it_is_and_once_eac
     assert (x.tolist(), total.tolist()) == ([4.0] * 2, [6.0] * 2)
 
 
+@pytest.mark.parametrize("bias_shape", [(64,), (256, 64)])
+def test_a_large_layer_and_its_tanh_in_one_kernel_have_the_values_and_gradients_of_both(bias_shape) -> None:
+    def layer(x, weight, bias):
+        leaves = [tensor.detach().requires_grad_() for tensor in (x, weight, bias)]
+        before = torch.addmm(leaves[2], leaves[0], leaves[1].T)
+        y = torch.tanh(before)
+        return y.detach(), torch.relu(before.detach()), *torch.autograd.grad(torch.sum(y**2), leaves)
+
+    run, generator = recorded(layer), torch.Generator().manual_seed(0)
+    for _ in range(2):
+        args = [torch.randn(shape, generator=generator) for shape in ((256, 5), (64, 5), bias_shape)]
+        for ours, expected in zip(run(*args), layer(*args), strict=True):
+            torch.testing.assert_close(ours, expected, rtol=1e-5, atol=2e-5)
+
+
 def test_random_numbers_are_drawn_anew() -> None:
     run = recorded(lambda x: (x + torch.rand_like(x), x + torch.rand_like(x)))
     first, second = run(torch.zeros(4)), run(torch.zeros(4))
