@@ -14,7 +14,7 @@ import support
 import training
 
 import multippo as mp
-from multippo.algorithms import ppo as run_module
+from multippo.algorithms import iterations
 from multippo.algorithms.trainer import Trainer
 from multippo.errors import Terminated
 from multippo.signals import Deadline, DeferredInterrupt, save_what_is_finished
@@ -260,7 +260,7 @@ def test_a_long_call_is_saved_from_before_it(engine, kind, monkeypatch):
         return result
 
     monkeypatch.setattr(Trainer, "run", run_and_rescue)
-    monkeypatch.setattr(run_module, "_LONG_CALL_S", -1.0)
+    monkeypatch.setattr(iterations, "_LONG_CALL_S", -1.0)
     # Before the first iteration there is nothing to save; the third is saved as the last.
     got = saved_by(env())
     assert [saved[0] for saved in got] == [1, 2, 3]

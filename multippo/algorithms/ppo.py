@@ -6,16 +6,14 @@ import contextlib
 import dataclasses
 import logging
 import math
-import time
 from collections.abc import Callable, Generator
 from typing import Any
-
-import numpy as np
 
 from multippo.algorithms.checks import check_call, check_initial_state, finished, without_effect
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.distillation.teacher import Teacher
 from multippo.algorithms.evaluation import evaluator, made_env, training_mode, widest_layer
+from multippo.algorithms.iterations import Finished, Iterations, Place
 from multippo.algorithms.metrics import EVAL_RETURN
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.profiling import Profile
@@ -29,7 +27,6 @@ from multippo.algorithms.reports import (
     zero_gradient_warning,
 )
 from multippo.algorithms.rollout import is_traced
-from multippo.algorithms.schedules import Coefficients, coefficients_at, iterations_left, planned_steps
 from multippo.algorithms.trainer import RunState, Trainer
 from multippo.algorithms.twin_rollout import tracing_engine
 from multippo.algorithms.types import TrainingState, TrainResult
@@ -44,15 +41,6 @@ from multippo.signals import DeferredInterrupt
 _LOG = logging.getLogger("multippo")
 # Far above what rounding does in float32, far below what drawing afresh does.
 _REPLAY_TOLERANCE = 1e-2
-# Calls that take longer are worth a copy of the state before them, from which to save if the process must end in one.
-_LONG_CALL_S = 1.0
-# Seconds of work that a device is given at a time, where nobody needs to see the state in between.
-_DISPATCH_S = 0.5
-# Bytes of weights that may wait for ``log_fn``.
-_WAITING_BYTES = 2**28
-
-Logged = tuple[dict[str, float], tuple[Any, Any]]
-"""Metrics of an iteration, and the parameters and variables after it."""
 
 CheckpointFn = Callable[[TrainingState, int], None]
 """``checkpoint_fn(training_state, step)``."""
@@ -115,14 +103,18 @@ class Run:
         self.evaluator = evaluator(network, self.env, eval_env, self.config, made) if evaluates else None
         self._begin(initial_state)
         # Keys are derived on the host, where nothing is compiled for it.
-        *roots, self._iteration_root = host.split(key_words(self.key), 3)
+        *roots, root = host.split(key_words(self.key), 3)
         self._eval_root = roots[1]
-        self.state = self.trainer.start(initial_state, roots)
+        state = self.trainer.start(initial_state, roots)
+        self.iterations = Iterations(self.trainer, state, root, initial_state, self._compile_seconds)
+        # Iterations before this call, at the last update of the network's weights, and at the last save.
+        self._began_at, self._shown_at, self._saved_at = self.place.iteration, self.place.iteration, -1
+        self._set_next_checkpoint()
         self._replaced_starts = self._count_unsound_starts(initial_state)
 
     def _begin(self, initial: TrainingState | None) -> None:
         """Sets all but the arrays to the state before the first iteration."""
-        self.key, self.iteration, self.step = self.engine.random.key(self.config.seed), 0, 0
+        self.key = self.engine.random.key(self.config.seed)
         # Return of the evaluation after the last finished iteration, and whether that evaluation is still to be made.
         self._eval_return: float | None = None
         self._eval_due = False
@@ -133,32 +125,27 @@ class Run:
                     "seed=%d has no effect on a run that goes on with the random numbers it began with; leave it out.",
                     self.config.seed,
                 )
-            self.key, self.iteration, self.step = initial.key, initial.iteration, initial.step
-            self._eval_return = initial.eval_return
+            self.key, self._eval_return = initial.key, initial.eval_return
             self._eval_due = initial.eval_due and self.evaluator is not None
-        self.planned_steps = planned_steps(self.ppo, initial)
-        self._set_next_checkpoint()
-        # Iterations before this call, at the last update of the network's weights, and at the last save.
-        self._began_at, self._shown_at, self._saved_at = self.iteration, self.iteration, -1
-        # True while a call consumes the state, by donated buffers or in place; and a copy of the state before a call of
-        # several iterations, or one that may be long.
-        self._consumed = False
-        self._kept: RunState | None = None
-        self._call_seconds, self._iterations_called = 0.0, 1
         self._replay_warned = False
         self.eval_history: list[dict[str, float]] = []
         self.final_metrics: dict[str, float] = {}
 
+    @property
+    def place(self) -> Place:
+        """Place of the last finished iteration."""
+        return self.iterations.place
+
     def go(self) -> TrainResult:
         """Runs all iterations: rollout and update, log, evaluate, save."""
-        if not self._iterations_left and not self._eval_due:
-            _LOG.warning(finished(self.step, self.iteration, self.ppo))
+        if not self.iterations.left and not self._eval_due:
+            _LOG.warning(finished(self.place.step, self.place.iteration, self.ppo))
         with self._saving_whatever_comes() as interrupt:
-            while self._iterations_left or self._eval_due:
+            while self.iterations.left or self._eval_due:
                 owed = self._eval_due  # left over by the run that this one continues
                 if not owed:
-                    metrics, failed = self._roll_out_and_update(interrupt)
-                    self._log_iterations(metrics)
+                    ended, failed = self._roll_out_and_update(interrupt)
+                    self._log_iterations(ended)
                     if failed is not None:
                         raise self._not_finite(failed)
                 evaluating = self._eval_due and not interrupt.requested
@@ -166,11 +153,11 @@ class Run:
                     with interrupt.abandonable():
                         self._log(self._evaluate())
                 asked_for = evaluating and (self.config.checkpoint_at_evals or owed)
-                if asked_for or self.step >= self._next_checkpoint or interrupt.requested:
+                if asked_for or self.place.step >= self._next_checkpoint or interrupt.requested:
                     self._save(self.snapshot())
                 interrupt.raise_if_requested()
             state = self.snapshot()
-            if self._saved_at != self.iteration:
+            if self._saved_at != self.place.iteration:
                 self._save(state)
             self._show_weights()
             interrupt.raise_if_requested()
@@ -178,93 +165,24 @@ class Run:
             training_state=state,
             final_metrics=self.final_metrics,
             eval_history=self.eval_history,
-            total_steps=self.step,
-            total_iterations=self.iteration,
+            total_steps=self.place.step,
+            total_iterations=self.place.iteration,
         )
-
-    @property
-    def _iterations_left(self) -> int:
-        return iterations_left(self.ppo, self.planned_steps)
 
     # -- rollout and update
 
-    def _roll_out_and_update(self, interrupt: DeferredInterrupt) -> tuple[list[Logged], dict[str, Any] | None]:
-        """Runs as many iterations as one call takes.
-
-        Returns:
-            What is to be logged of each that went well; and the report of the one after them that met a value that is
-            not finite and left the state as it was, or None.
-        """
-        next_eval = _next_multiple(self.step, self.config.eval.every_steps)
-        count = self._iterations_to_call(next_eval)
-        reports, weights, seconds = self._call(count, interrupt)
-        steps = sum(int(report["steps"]) for report in reports)
-        logged: list[Logged] = []
-        failed = next((report for report in reports if bool(report["nonfinite/any"])), None)
-        for i, report in enumerate(reports if failed is None else reports[: reports.index(failed)]):
-            self.iteration += 1
-            self._eval_return = None
-            self.step += int(report["steps"])
-            self.planned_steps += self.ppo.steps_per_iteration
-            metrics = readable(report)
-            if self._replaced_starts:
-                metrics["rollout/nonfinite_steps"] = metrics.get("rollout/nonfinite_steps", 0.0) + self._replaced_starts
-                self._replaced_starts = 0
-            metrics |= {"step": self.step, "iteration": self.iteration, "throughput/train_sps": steps / seconds}
-            metrics["time/compile_s"] = self._compile_seconds() - self._compiled_before
-            logged.append((metrics, weights[i]))
-        # The state is the one after the last of them, so nothing is logged of the first before all are counted.
-        self._consumed = False
-        ended = failed is None and not self._iterations_left
-        self._eval_due = self.evaluator is not None and (self.step >= next_eval or ended)
-        return logged, failed
-
-    def _iterations_to_call(self, next_eval: int) -> int:
-        """Number of iterations of the next call: until somebody needs to see the state, or for some time.
-
-        A clock may choose it, since every number gives the same run.
-        """
+    def _roll_out_and_update(self, interrupt: DeferredInterrupt) -> tuple[list[Finished], dict[str, Any] | None]:
+        """Runs as many iterations as one call takes; see ``Iterations.run``."""
+        next_eval = _next_multiple(self.place.step, self.config.eval.every_steps)
         traced = self._profile is not None and self._profile.before(self.engine)
-        if traced or not self.trainer.traced:
-            return 1
-        per_iteration = self.ppo.steps_per_iteration
-        most = self.config.log_every_steps // per_iteration
-        if not self.config.log_every_steps:
-            most = int(_DISPATCH_S * self._iterations_called / self._call_seconds) if self._call_seconds else 1
-        if self.log_fn is not None:
-            params = self.engine.named_params(self.state.learner.params)
-            most = min(most, _WAITING_BYTES // (1 + sum(leaf.nbytes for _, leaf in params)))
-        seen = min(self._next_checkpoint, next_eval if self.evaluator is not None else math.inf)
-        until = self._iterations_left if seen == math.inf else math.ceil((seen - self.step) / per_iteration)
-        return min(max(most, 1), until, self._iterations_left)
-
-    def _call(
-        self, count: int, interrupt: DeferredInterrupt
-    ) -> tuple[list[dict[str, Any]], list[tuple[Any, Any]], float]:
-        """Calls the trainer; returns its reports, the weights after each, and its seconds without compilation."""
-
-        @contextlib.contextmanager
-        def rollout() -> Generator[None]:
-            """Surrounds a rollout stepped from Python, which leaves the state as it is and may be given up."""
-            with interrupt.abandonable():
-                self._consumed = False
-                yield
-            self._consumed = True
-
-        compiled, start = self._compile_seconds(), time.perf_counter()
-        is_long = count > 1 or self._call_seconds > _LONG_CALL_S
-        self._kept = self.trainer.copied(self.state) if is_long else None
-        self._consumed = True
-        self.state, reports, weights = self.trainer.run(self.state, *self._inputs(count), rollout)
-        self._call_seconds = time.perf_counter() - start - (self._compile_seconds() - compiled)
-        self._call_seconds, self._iterations_called = max(self._call_seconds, 1e-9), count
-        return reports, weights, self._call_seconds
-
-    def _inputs(self, count: int) -> tuple[Any, list[Coefficients]]:
-        """Keys and values of the schedules of the next iterations."""
-        keys = host.fold_in(self._iteration_root, np.arange(self.iteration, self.iteration + count))
-        place = self.planned_steps / self.ppo.steps_per_iteration
-        return keys, [coefficients_at(self.ppo, place + i) for i in range(count)]
+        seen_at = min(self._next_checkpoint, next_eval if self.evaluator is not None else math.inf)
+        is_logged = self.log_fn is not None
+        count = self.iterations.number(self.config.log_every_steps, seen_at, are_logged=is_logged)
+        ended, failed = self.iterations.run(1 if traced else count, interrupt)
+        self._eval_return = None if ended else self._eval_return
+        is_last = failed is None and not self.iterations.left
+        self._eval_due = self.evaluator is not None and (self.place.step >= next_eval or is_last)
+        return ended, failed
 
     def _compile_seconds(self) -> float:
         """Seconds that the network's engine, and the one that traces the environment, have spent compiling so far."""
@@ -272,27 +190,23 @@ class Run:
 
     # -- log and evaluate
 
-    def _log_iterations(self, logged: list[Logged]) -> None:
+    def _log_iterations(self, ended: list[Finished]) -> None:
         """Logs each iteration with the weights after it; where that ends the run, the state is the one after it."""
-        for done, (metrics, weights) in enumerate(logged, 1):
+        pace, compiled = self.iterations.steps_per_second, self._compile_seconds() - self._compiled_before
+        for report, weights, place in ended:
+            metrics = readable(report)
+            if self._replaced_starts:
+                metrics["rollout/nonfinite_steps"] = metrics.get("rollout/nonfinite_steps", 0.0) + self._replaced_starts
+                self._replaced_starts = 0
+            metrics |= {"step": place.step, "iteration": place.iteration}
+            metrics |= {"throughput/train_sps": pace, "time/compile_s": compiled}
             try:
                 self._log(metrics, weights)
             except BaseException:
-                if (beyond := len(logged) - done) > 0:
-                    self._go_back(done, beyond)
+                if place != self.place:
+                    self._eval_due = False
+                    self.iterations.go_back(place)
                 raise
-
-    def _go_back(self, count: int, beyond: int) -> None:
-        """Computes the first iterations of the last call again, and gives up those beyond them."""
-        assert self._kept is not None
-        self.iteration -= count + beyond
-        self.planned_steps -= (count + beyond) * self.ppo.steps_per_iteration
-        self.step -= beyond * self.ppo.steps_per_iteration
-        self._consumed, self._eval_due = True, False
-        self.state, *_ = self.trainer.run(self._kept, *self._inputs(count))
-        self.iteration += count
-        self.planned_steps += count * self.ppo.steps_per_iteration
-        self._consumed = False
 
     def _log(self, metrics: dict[str, float], weights: tuple[Any, Any] | None = None) -> None:
         if weights is not None:  # of an iteration
@@ -309,11 +223,11 @@ class Run:
 
     def _evaluate(self) -> dict[str, float]:
         assert self.evaluator is not None
-        learner = self.state.learner
-        key = host.fold_in(self._eval_root, 2**31 + self.iteration)
+        learner = self.iterations.state.learner
+        key = host.fold_in(self._eval_root, 2**31 + self.place.iteration)
         with self.engine.annotate("evaluation"):
             found = self.evaluator.play(learner.params, learner.variables, key)
-        metrics = {"step": float(self.step), **found}
+        metrics = {"step": float(self.place.step), **found}
         self.eval_history.append(metrics)
         self.final_metrics = {**self.final_metrics, **found}
         self._eval_return, self._eval_due = found[EVAL_RETURN], False
@@ -321,7 +235,7 @@ class Run:
 
     def _show_weights(self, weights: tuple[Any, Any] | None = None, iteration: float | None = None) -> None:
         """Gives the user's network weights, by default those after the last finished iteration."""
-        learner, iteration = self.state.learner, iteration or self.iteration
+        learner, iteration = self.iterations.state.learner, iteration or self.place.iteration
         if self._shown_at != iteration:
             self.engine.update_module(self.network, *(weights or (learner.params, learner.variables)))
             self._shown_at = iteration
@@ -330,31 +244,29 @@ class Run:
 
     def snapshot(self) -> TrainingState:
         """The state after the last finished iteration, as copies."""
-        return self._training_state(self.state, self.engine.snapshot)
+        return self._training_state(self.iterations.state, self.engine.snapshot)
 
     def _training_state(self, state: RunState, copied: Callable[[Any], Any]) -> TrainingState:
         return TrainingState(
             **self.trainer.export(state, copied),
             key=copied(self.key),
-            iteration=self.iteration,
-            step=self.step,
-            planned_steps=self.planned_steps,
+            **self.place._asdict(),
             eval_return=self._eval_return,
             eval_due=self._eval_due,
         )
 
     def _save(self, state: TrainingState) -> None:
         """Calls ``checkpoint_fn`` with a state."""
-        self._saved_at = self.iteration
+        self._saved_at = self.place.iteration
         self._set_next_checkpoint()
         if self.checkpoint_fn is not None:
             self._show_weights()
             with self.engine.annotate("checkpoint"):
-                self.checkpoint_fn(state, self.step)
+                self.checkpoint_fn(state, self.place.step)
 
     def _set_next_checkpoint(self) -> None:
         every = self.config.checkpoint_every_steps
-        self._next_checkpoint = _next_multiple(self.step, every) if every else math.inf
+        self._next_checkpoint = _next_multiple(self.place.step, every) if every else math.inf
 
     @contextlib.contextmanager
     def _saving_whatever_comes(self) -> Generator[DeferredInterrupt]:
@@ -363,19 +275,19 @@ class Run:
             try:
                 yield interrupt
             except BaseException as error:
-                if not self._consumed and self.iteration > self._began_at:
+                if not self.iterations.consumed and self.place.iteration > self._began_at:
                     try:
                         self._show_weights()
-                        if self._saved_at != self.iteration:
+                        if self._saved_at != self.place.iteration:
                             self._save(self.snapshot())
                     except Exception as second:
-                        error.add_note(f"The state after {self.step} steps could not be saved: {second!r}.")
+                        error.add_note(f"The state after {self.place.step} steps could not be saved: {second!r}.")
                 raise
 
     def _rescue(self) -> None:
         """Saves the last finished iteration while another thread is at work."""
-        arrays = self._kept if self._consumed else self.state
-        if arrays is not None and self.iteration > 0 and self.checkpoint_fn is not None:
+        arrays = self.iterations.intact
+        if arrays is not None and self.place.iteration > 0 and self.checkpoint_fn is not None:
             state = self._training_state(arrays, lambda tree: tree)
             self.checkpoint_fn(state, state.step)
 
@@ -389,7 +301,7 @@ class Run:
         """
         if initial is not None and self.env.functional:
             return 0
-        count, leaf, env = unsound_starts(self.state.env_state)
+        count, leaf, env = unsound_starts(self.iterations.state.env_state)
         if count and self.ppo.nonfinite == "stop":
             raise NonFiniteError(
                 f"The {leaf} is not finite at the start of environment {env}; {remedy(leaf, self.ppo.nonfinite)}",
@@ -400,13 +312,13 @@ class Run:
 
     def _not_finite(self, report: dict[str, Any]) -> NonFiniteError:
         """Saves the state from before the iteration, and returns an error that names the value that is not finite."""
-        params = self.engine.named_params(self.state.learner.params)
+        params = self.engine.named_params(self.iterations.state.learner.params)
         leaf, where = first_not_finite(report, self.env.num_envs, params, self.engine.xp)
         state = self.snapshot()
         self._show_weights()
         self._save(state)
         return NonFiniteError(
-            f"The {leaf} is not finite{where}, in iteration {self.iteration + 1}, after {self.step} steps. "
+            f"The {leaf} is not finite{where}, in iteration {self.place.iteration + 1}, after {self.place.step} steps. "
             f"The weights are those from before; {remedy(leaf, self.ppo.nonfinite)}",
             leaf=leaf,
             training_state=state,

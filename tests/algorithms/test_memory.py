@@ -70,9 +70,9 @@ def temporary_bytes(rollout_length: int) -> int:
     config = mp.TrainConfig(ppo=mp.PPOConfig(rollout_length=rollout_length, num_minibatches=4, total_steps=10_000))
     with contextlib.ExitStack() as made:
         run = Run(env, network, config, None, None, None, None, made)
-        trainer, learner = run.trainer, run.state.learner
-        rest = run.state._replace(learner=learner._replace(params=None, variables=None))
-        keys, (coefficients,) = run._inputs(1)
+        trainer, learner = run.trainer, run.iterations.state.learner
+        rest = run.iterations.state._replace(learner=learner._replace(params=None, variables=None))
+        keys, (coefficients,) = run.iterations._inputs(1)
         arguments = (rest, learner.params, learner.variables, trainer.env.draw_starts(keys[0]), keys[0])
         coefficients = type(coefficients)(*map(np.float32, coefficients))
         lowered = jax.jit(trainer._iteration).lower(*arguments, coefficients, False)
