@@ -36,6 +36,7 @@ from multippo.backends.registry import use_backend as use_backend
 from multippo.envs import list_envs as list_envs
 from multippo.envs import make_env as make_env
 from multippo.errors import NonFiniteError as NonFiniteError
+from multippo.errors import StopTraining as StopTraining
 from multippo.networks.adapter import PPOAdapter as PPOAdapter
 from multippo.networks.containers import Concat as Concat
 from multippo.networks.containers import Filter as Filter

@@ -8,6 +8,8 @@
   - ``UsageError``: a mistake in a request; exit code 2 of the command line
   - ``RunError``: something outside the program failed, such as a full disk; exit code 1
 
+  - ``StopTraining``: raised by a callback to end a run with its result
+
 - ``Terminated``, a ``SystemExit``: SIGTERM, with the last finished iteration saved
 """
 
@@ -60,6 +62,10 @@ class UsageError(MultippoError):
 
 class RunError(MultippoError):
     """Something outside the program failed, such as a disk that is full."""
+
+
+class StopTraining(MultippoError):  # noqa: N818 (a request, as StopIteration is)
+    """Raised by ``log_fn`` or ``checkpoint_fn``: the run ends after that iteration, and returns its result."""
 
 
 class Terminated(SystemExit):

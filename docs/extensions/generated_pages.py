@@ -1,5 +1,5 @@
 """Pages that are made while the site is built: one for each module, from the table of modules and its docstring; the
-API's, from the lists of public names; and the list of decisions.
+API's, from the lists of public names; the list of decisions; and the tables of metrics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 _ADR = Path(__file__).parents[1] / "adr"
-_MODULES = "reference/modules.md"
+_MODULES, _METRICS = "reference/modules.md", "reference/metrics.md"
 
 _PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "networks": ("Networks", ("multippo.networks",)),
@@ -64,11 +64,19 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links the table of modules to their pages."""
+    """Links the table of modules to their pages, and appends the tables of metrics to theirs."""
     del config, files
+    if page.file.src_uri == _METRICS:
+        return "\n".join([markdown, *_metric_tables()])
     if page.file.src_uri != _MODULES:
         return markdown
     return re.sub(r"^\| (`(\w+)`) \|", r"| [\1](modules/\2.md) |", markdown, flags=re.MULTILINE)
+
+
+def _metric_tables() -> Iterable[str]:
+    for heading, metrics in importlib.import_module("multippo.algorithms.metric_names").METRICS.items():
+        yield f"\n## {heading}\n\n| metric | unit | |\n|---|---|---|"
+        yield from (f"| `{name}` | {metric.unit} | {metric.meaning} |" for name, metric in metrics.items())
 
 
 class Module(NamedTuple):

@@ -58,7 +58,7 @@ def eval_rollout(
             fewer episodes are counted.
 
     Returns:
-        ``eval/episode_reward/mean``, ``/std``, ``/min``, ``/max``, ``eval/lifespan/mean`` (steps an episode lasted),
+        ``eval/episode_reward/mean``, ``/std``, ``/min``, ``/max``, the same of ``eval/episode_length``,
         ``eval/episodes``, and ``eval/nonfinite_episodes`` (those cut because the environment gave a value that is not
         finite; their returns until then count).
 
@@ -245,10 +245,14 @@ class _Tally:
             self._reward[over], self._length[over] = 0.0, 0
 
     def summary(self) -> dict[str, float]:
-        returns, names = np.asarray(self._returns), ("mean", "std", "min", "max")
+        kinds = {"reward": np.asarray(self._returns), "length": np.asarray(self._lengths)}
         return {
-            **{f"eval/episode_reward/{name}": float(getattr(returns, name)()) for name in names},
-            "eval/lifespan/mean": float(np.mean(self._lengths)),
+            **{
+                f"eval/episode_{kind}/{name}": float(getattr(numbers, name)())
+                for kind, numbers in kinds.items()
+                for name in ("mean", "std", "min", "max")
+            },
+            "eval/lifespan/mean": float(kinds["length"].mean()),
             "eval/episodes": float(len(self._returns)),
             "eval/nonfinite_episodes": float(self._nonfinite),
         }

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multippo.algorithms.reports import last_episodes
 from multippo.algorithms.schedules import Coefficients, coefficients_at, iterations_left, planned_steps
 from multippo.algorithms.trainer import RunState, Trainer
-from multippo.algorithms.types import TrainingState
+from multippo.algorithms.types import Episodes, TrainingState
 from multippo.random import host
 from multippo.signals import DeferredInterrupt
 
@@ -31,6 +32,7 @@ class Place(NamedTuple):
     iteration: int
     step: int
     planned_steps: int
+    recent_episodes: Episodes
 
 
 class Finished(NamedTuple):
@@ -68,8 +70,10 @@ class Iterations:
     ) -> None:
         self._trainer, self._root, self._compile_seconds = trainer, root, compile_seconds
         self.state, self.consumed, self.steps_per_second = state, False, 0.0
-        place = (0, 0) if initial is None else (initial.iteration, initial.step)
-        self.place = Place(*place, planned_steps(trainer.config, initial))
+        place, recent = (0, 0), ()
+        if initial is not None:
+            place, recent = (initial.iteration, initial.step), initial.recent_episodes
+        self.place = Place(*place, planned_steps(trainer.config, initial), recent)
         # Place before the last call, and a copy of the state there if the call was of several iterations or a long one.
         self._before, self._kept = self.place, None
         self._seconds_each = 0.0
@@ -136,7 +140,8 @@ class Iterations:
             lambda one: not one[0]["nonfinite/any"], zip(reports, weights, strict=True)
         ):
             planned = place.planned_steps + self._trainer.config.steps_per_iteration
-            place = Place(place.iteration + 1, place.step + int(report["steps"]), planned)
+            recent = last_episodes(report, place.recent_episodes)
+            place = Place(place.iteration + 1, place.step + int(report["steps"]), planned, recent)
             finished.append(Finished(report, after, place))
         # The state is the one after the last of them, so all are counted at once.
         self.place, self.consumed = place, False

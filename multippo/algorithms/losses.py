@@ -12,7 +12,7 @@ from multippo.algorithms.minibatches import unroll_sequences
 from multippo.algorithms.types import Sequences
 from multippo.networks.activations import clip
 from multippo.networks.core.outputs import ACTIVATION_KEY, per_environment
-from multippo.trees import tree_leaves, tree_map, tree_sum
+from multippo.trees import named_leaves, tree_leaves, tree_map, tree_sum
 
 _MAX_LOG_RATIO = 20.0
 
@@ -70,6 +70,7 @@ def ppo_loss(
     metrics: dict[str, Any] = {}
     if out.output.entropies is not None:
         metrics["entropy/mean"] = mean(tree_sum(out.output.entropies))
+        metrics |= {f"entropy/mean/{name}": mean(leaf) for name, leaf in named_leaves(out.output.entropies) if name}
     if config.entropy_weight is not None:
         check_entropies(out.output.entropies, config.entropy_weight)
         entropy_weight = config.entropy_weight if entropy_weight is None else entropy_weight

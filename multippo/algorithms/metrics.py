@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from multippo.algorithms.metric_names import EVAL_RETURN, RETURN, metric_of
 from multippo.files import checked, create, open_to_append, parse_json, read_text, write_bytes, write_text
 
 _LIMIT = 2**30  # bytes of metrics.jsonl: half a million iterations
-RETURN, EVAL_RETURN = "rollout/episode_reward/mean", "eval/episode_reward/mean"
 
 
 def json_ready(value: Any) -> Any:
@@ -137,13 +139,7 @@ def plot_learning_curve(records: Sequence[Mapping[str, Any]], path: Path, title:
     training, evaluations = _curve(records, RETURN), _curve(records, EVAL_RETURN)
     if not (training[0] or evaluations[0]):
         return False
-    # pyplot would choose a window system and keep every figure.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = _figure()
     axes.plot(*training, linewidth=1, label="training")
     if evaluations[0]:
         axes.plot(*evaluations, "o-", label="evaluation")
@@ -154,6 +150,44 @@ def plot_learning_curve(records: Sequence[Mapping[str, Any]], path: Path, title:
     figure.savefig(picture, format="png", dpi=120)
     write_bytes(path, picture.getvalue())
     return True
+
+
+def plot_metric(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], metric: str) -> Any:
+    """Figure of a metric over environment steps.
+
+    Args:
+        runs: Metrics of runs by label, those with different seeds together: a line for one run, of several the mean and
+            a band of one standard deviation, to where the shortest ends.
+        metric: Name of the metric.
+    """
+    figure, axes = _figure()
+    for label, group in runs.items():
+        curves = [curve for records in group if (curve := _curve(records, metric))[0]]
+        if not curves:
+            continue
+        end = min(steps[-1] for steps, _ in curves)
+        steps = [step for step in curves[0][0] if step <= end]
+        values = np.stack([np.interp(steps, *curve) for curve in curves])
+        mean, spread = values.mean(axis=0), values.std(axis=0)
+        (line,) = axes.plot(steps, mean, linewidth=1, label=label)
+        if len(curves) > 1:
+            axes.fill_between(steps, mean - spread, mean + spread, alpha=0.2, color=line.get_color(), linewidth=0)
+    about = metric_of(metric)
+    axes.set(xlabel="environment steps", ylabel=f"{metric} ({about.unit})" if about and about.unit else metric)
+    if len(runs) > 1:
+        axes.legend()
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def _figure() -> tuple[Any, Any]:
+    # pyplot would choose a window system and keep every figure.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots()
 
 
 def _curve(records: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:

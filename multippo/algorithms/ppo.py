@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import time
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -14,9 +15,10 @@ from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.distillation.teacher import Teacher
 from multippo.algorithms.evaluation import evaluator, made_env, training_mode, widest_layer
 from multippo.algorithms.iterations import Finished, Iterations, Place
-from multippo.algorithms.metrics import EVAL_RETURN
+from multippo.algorithms.metric_names import EVAL_RETURN
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.profiling import Profile
+from multippo.algorithms.progress import Progress, progress_where_seen
 from multippo.algorithms.reports import (
     LogFn,
     callback,
@@ -34,7 +36,7 @@ from multippo.arguments import known_keywords
 from multippo.envs.api import Env
 from multippo.envs.keys import key_words
 from multippo.envs.nonfinite import unsound_starts
-from multippo.errors import NonFiniteError
+from multippo.errors import NonFiniteError, StopTraining
 from multippo.random import host
 from multippo.signals import DeferredInterrupt
 
@@ -79,7 +81,7 @@ class Run:
         self.log_fn = callback("log_fn", log_fn, "the metrics, or of the metrics and the step", (1, 2))
         self.checkpoint_fn = callback("checkpoint_fn", checkpoint_fn, "the training state and the step", (2,))
         self.engine, self.network, self._profile = network.engine, network, profile
-        self._compiled_before = self.engine.compile_seconds()
+        self._started, self._compiled_before = time.perf_counter(), self.engine.compile_seconds()
         made.enter_context(self.engine.activated())
         self.env = made.enter_context(made_env(env, config.ppo.num_envs))
         self._compilers = [self.engine]
@@ -88,6 +90,7 @@ class Run:
             self._compiled_before += tracing.compile_seconds()
         self.ppo = dataclasses.replace(config.ppo, num_envs=self.env.num_envs)
         self.config = dataclasses.replace(config, ppo=self.ppo)
+        self.progress = Progress(self.ppo.total_steps, self.ppo.num_iterations)
         # After the environment is made, whose constructor may set modes of the framework.
         rows = self.ppo.steps_per_iteration // self.ppo.num_minibatches
         widest = widest_layer(self.engine, self.engine.split(network).params)
@@ -129,6 +132,7 @@ class Run:
             self._eval_due = initial.eval_due and self.evaluator is not None
         self._replay_warned = False
         self.eval_history: list[dict[str, float]] = []
+        self._history: list[dict[str, float]] = []
         self.final_metrics: dict[str, float] = {}
 
     @property
@@ -140,22 +144,25 @@ class Run:
         """Runs all iterations: rollout and update, log, evaluate, save."""
         if not self.iterations.left and not self._eval_due:
             _LOG.warning(finished(self.place.step, self.place.iteration, self.ppo))
+        if "functional" in self.engine.capabilities or self.config.compile not in ("auto", "off"):
+            self.progress.stage("Compiling")
         with self._saving_whatever_comes() as interrupt:
-            while self.iterations.left or self._eval_due:
-                owed = self._eval_due  # left over by the run that this one continues
-                if not owed:
-                    ended, failed = self._roll_out_and_update(interrupt)
-                    self._log_iterations(ended)
-                    if failed is not None:
-                        raise self._not_finite(failed)
-                evaluating = self._eval_due and not interrupt.requested
-                if evaluating:
-                    with interrupt.abandonable():
-                        self._log(self._evaluate())
-                asked_for = evaluating and (self.config.checkpoint_at_evals or owed)
-                if asked_for or self.place.step >= self._next_checkpoint or interrupt.requested:
-                    self._save(self.snapshot())
-                interrupt.raise_if_requested()
+            with contextlib.suppress(StopTraining):
+                while self.iterations.left or self._eval_due:
+                    owed = self._eval_due  # left over by the run that this one continues
+                    if not owed:
+                        ended, failed = self._roll_out_and_update(interrupt)
+                        self._log_iterations(ended)
+                        if failed is not None:
+                            raise self._not_finite(failed)
+                    evaluating = self._eval_due and not interrupt.requested
+                    if evaluating:
+                        with interrupt.abandonable():
+                            self._log(self._evaluate())
+                    asked_for = evaluating and (self.config.checkpoint_at_evals or owed)
+                    if asked_for or self.place.step >= self._next_checkpoint or interrupt.requested:
+                        self._save(self.snapshot())
+                    interrupt.raise_if_requested()
             state = self.snapshot()
             if self._saved_at != self.place.iteration:
                 self._save(state)
@@ -167,6 +174,7 @@ class Run:
             eval_history=self.eval_history,
             total_steps=self.place.step,
             total_iterations=self.place.iteration,
+            history=self._history,
         )
 
     # -- rollout and update
@@ -193,13 +201,14 @@ class Run:
     def _log_iterations(self, ended: list[Finished]) -> None:
         """Logs each iteration with the weights after it; where that ends the run, the state is the one after it."""
         pace, compiled = self.iterations.steps_per_second, self._compile_seconds() - self._compiled_before
+        elapsed = time.perf_counter() - self._started
         for report, weights, place in ended:
-            metrics = readable(report)
+            metrics = readable(report, place.recent_episodes)
             if self._replaced_starts:
                 metrics["rollout/nonfinite_steps"] = metrics.get("rollout/nonfinite_steps", 0.0) + self._replaced_starts
                 self._replaced_starts = 0
             metrics |= {"step": place.step, "iteration": place.iteration}
-            metrics |= {"throughput/train_sps": pace, "time/compile_s": compiled}
+            metrics |= {"throughput/train_sps": pace, "time/compile_s": compiled, "time/elapsed_s": elapsed}
             try:
                 self._log(metrics, weights)
             except BaseException:
@@ -217,9 +226,12 @@ class Run:
                 _LOG.warning(replay_warning(deviation, int(metrics["iteration"])))
             if metrics["iteration"] == self._began_at + 1 and (text := zero_gradient_warning(metrics)) is not None:
                 _LOG.warning(text)
+        self._history.append(metrics)
+        self.progress.update(metrics)
         if self.log_fn is not None:
             self._show_weights(weights, metrics.get("iteration"))
-            self.log_fn(metrics, int(metrics["step"]))
+            if self.log_fn(metrics, int(metrics["step"])) is False:
+                raise StopTraining
 
     def _evaluate(self) -> dict[str, float]:
         assert self.evaluator is not None
@@ -339,6 +351,7 @@ def train_ppo(
     checkpoint_fn: CheckpointFn | None = None,
     eval_env: Any = None,
     initial_state: TrainingState | None = None,
+    progress: bool = True,
 ) -> TrainResult:
     """Trains a network by PPO, on the engine the network was made on.
 
@@ -350,13 +363,15 @@ def train_ppo(
         log_fn: Receiver of a dict of metrics (floats by name, ``step`` among them) after iterations, and after an
             evaluation of ``step`` and ``eval/…`` alone. ``network`` then holds the weights after the iteration: read it
             as you like, evaluate it, don't write to it. An exception ends the run after that iteration and is raised
-            again, once its state has been given to ``checkpoint_fn`` and to ``network``.
+            again, once its state has been given to ``checkpoint_fn`` and to ``network``; but ``mp.StopTraining``, or
+            returning False, ends the run as its last iteration does, with a result.
         checkpoint_fn: Receiver of the training state and the step count every ``checkpoint_every_steps``, and after the
             last iteration, an interrupt, or a value that is not finite.
         eval_env: Environment to evaluate in; by default another of the training environment's kind.
         initial_state: State to continue from: the ``training_state`` of an earlier run of the same network and config.
             With more ``total_steps`` than that run had, schedules go on as if planned so from the start. A host
             environment, whose state can't be saved, starts new episodes.
+        progress: True for a bar on a terminal or in a notebook; elsewhere nothing is shown.
 
     Returns:
         The last state and metrics.
@@ -374,4 +389,5 @@ def train_ppo(
     """
     with contextlib.ExitStack() as made:
         run = Run(env, network, config or TrainConfig(), log_fn, checkpoint_fn, eval_env, initial_state, made)
+        run.progress = made.enter_context(progress_where_seen(progress, run.ppo.total_steps, run.ppo.num_iterations))
         return run.go()

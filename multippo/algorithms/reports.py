@@ -7,6 +7,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from multippo.algorithms.types import Episodes
+
 # Leaves that the network computes of an observation.
 VALUE, LIKELIHOOD, NEXT_VALUE = "value estimate", "log-likelihood", "value of the next observation"
 _PARAMETER = "parameter"
@@ -15,20 +19,38 @@ LogFn = Callable[..., None]
 """``log_fn(metrics)`` or ``log_fn(metrics, step)``."""
 
 
-def readable(report: dict[str, Any]) -> dict[str, float]:
-    """Metrics of an iteration as floats, sums turned into means."""
+_RECENT = 100  # episodes
+
+
+def last_episodes(report: dict[str, Any], before: Episodes = ()) -> Episodes:
+    """The last episodes after an iteration, of which the report is, and of which ``before`` are those before it."""
+    ended = report["episodes/length"] > 0
+    new = np.stack([report["episodes/reward"][ended], report["episodes/length"][ended]], axis=1, dtype=np.float64)
+    return [*before, *new[-_RECENT:].tolist()][-_RECENT:]
+
+
+def readable(report: dict[str, Any], recent: Episodes) -> dict[str, float]:
+    """Metrics of an iteration as floats.
+
+    Args:
+        report: The iteration's metrics as arrays.
+        recent: The last episodes after it.
+    """
     metrics = {
         name: float(value)
         for name, value in report.items()
         if not name.startswith(("nonfinite/", "episodes/")) and name != "steps"
     }
-    count = float(report["episodes/count"])
-    metrics["rollout/episodes"] = count
     if "kl/stop" in metrics:
         metrics["kl/stop"] = metrics["kl/stop"] or math.nan  # no stop
-    for name in ("reward", "length"):
-        total = float(report[f"episodes/{name}"])
-        metrics[f"rollout/episode_{name}/mean"] = total / count if count else math.nan
+    ended = report["episodes/length"] > 0
+    metrics["rollout/episodes"] = float(ended.sum())
+    for place, kind in enumerate(("reward", "length")):
+        of_all = report[f"episodes/{kind}"][ended]
+        of_recent = np.asarray([episode[place] for episode in recent] or [np.nan], np.float64)
+        metrics[f"rollout/episode_{kind}/mean"] = float(of_all.mean(dtype=np.float64)) if len(of_all) else math.nan
+        metrics[f"rollout/episode_{kind}_100/mean"] = float(of_recent.mean())
+        metrics[f"rollout/episode_{kind}_100/std"] = float(of_recent.std())
     return metrics
 
 

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from multippo.algorithms.metric_names import RETURN
+from multippo.algorithms.metrics import plot_metric
 from multippo.backends.registry import engine_of_array
 
 _PARTS = ("definition", "params", "variables")
 """Fields of a ``TrainingState`` that an engine's ``split`` makes of a network."""
+
+
+Episodes = Sequence[Sequence[float | None]]
+"""Return and length of each of some episodes, in the order of their ends; None for what overflowed before a save."""
 
 
 class Transition(NamedTuple):
@@ -116,6 +123,7 @@ class TrainingState:
             of the continued run takes in as many iterations.
         eval_return: Mean return of the evaluation made after the last iteration; None if there was none.
         eval_due: True if a signal prevented the evaluation after the last iteration.
+        recent_episodes: Return and length of each of the last 100 episodes that ended in training.
     """
 
     definition: Any = dataclasses.field(repr=False)
@@ -133,6 +141,7 @@ class TrainingState:
     planned_steps: int | None = None
     eval_return: float | None = None
     eval_due: bool = False
+    recent_episodes: Episodes = dataclasses.field(default=(), repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields, with a network in place of its parts, not all of which pickle and copy find."""
@@ -161,6 +170,7 @@ class TrainResult:
             ``PPOConfig.total_steps``: iterations are whole, so the last may go beyond it, and steps in which an
             environment only reset itself are not counted.
         total_iterations: Iterations finished, those before the run was continued included.
+        history: Everything that ``log_fn`` gets, in order.
     """
 
     training_state: TrainingState = dataclasses.field(repr=False)
@@ -168,3 +178,8 @@ class TrainResult:
     eval_history: list[dict[str, float]]
     total_steps: int
     total_iterations: int
+    history: list[dict[str, float]] = dataclasses.field(default_factory=list, repr=False)
+
+    def plot(self, metric: str = RETURN) -> Any:
+        """Matplotlib's figure of a metric over environment steps, which a notebook shows; ``savefig`` writes it."""
+        return plot_metric({"": [self.history]}, metric)

@@ -136,7 +136,7 @@ class Learner:
         rate = coefficients.learning_rate
         if state.learning_rate is not None:
             rate = state.learning_rate * coefficients.learning_rate
-        sequences, index, bad = self._prepared(state.params, state.variables, transition, starts, v_last, key)
+        sequences, index, bad, critic = self._prepared(state.params, state.variables, transition, starts, v_last, key)
 
         def of_epoch(params: Any) -> Sequences:
             if not config.recompute_advantages:
@@ -160,7 +160,7 @@ class Learner:
             # A warm-up holds the rate down, so the policy's small moves are no reason to raise it.
             stays = failed | (rate < next_rate)
             next_rate = xp.where(stays, next_rate, adapt_learning_rate(xp, config, next_rate, kl))
-        metrics = {**metrics, **bad, "nonfinite/any": failed, "learning_rate": rate}
+        metrics = {**metrics, **bad, **critic, "nonfinite/any": failed, "learning_rate": rate}
         if config.entropy_weight is not None:
             metrics["entropy/weight"] = coefficients.entropy_weight
         new = LearnerState(params, state.variables, optimizer_state, next_rate)
@@ -174,13 +174,16 @@ class Learner:
 
     def _prepare(
         self, params: Any, variables: Any, transition: Transition, starts: Any, v_last: Any, key: Any
-    ) -> tuple[Sequences, Any, dict[str, Any]]:
-        """Training sequences, the sequences of each minibatch, and the places of values that are not finite."""
+    ) -> tuple[Sequences, Any, dict[str, Any], dict[str, Any]]:
+        """Training sequences, those of each minibatch, places of values that are not finite, metrics of the critic."""
         xp, config = self.engine.xp, self.config
-        advantages, returns = None, None
+        advantages, returns, critic = None, None, {}
         if self._teacher is None:
             values = transition.network_output.value_estimates
             advantages, returns = estimate_targets(xp, config, transition, values, v_last)
+            for (name, target), value in zip(named_leaves(returns), tree_leaves(values), strict=True):
+                share = explained_variance(xp, value, target, mean_over(xp, transition.counted, value.dtype))
+                critic[f"value/explained_variance{f'/{name}' if name else ''}"] = share
         sequences = make_sequences(xp, transition, starts, advantages, returns, self.sequence_length, self.may_skip)
         if self.engine.draws_ahead or config.entropy_weight:
             network = self.engine.merge(self.definition, params, variables)
@@ -194,7 +197,8 @@ class Learner:
         bad = self._not_finite(transition, v_last)
         for name, place in self._broken(transition).items():
             bad[name] = xp.maximum(bad[name], place) if name in bad else place
-        return sequences, minibatch_indices(self.engine.random, xp, key, sequences.valid.shape[1], config), bad
+        index = minibatch_indices(self.engine.random, xp, key, sequences.valid.shape[1], config)
+        return sequences, index, bad, critic
 
     def _descend(
         self,
@@ -327,8 +331,20 @@ class Learner:
         }
 
 
+def explained_variance(xp: Any, values: Any, targets: Any, mean: Callable[[Any], Any]) -> Any:
+    """``1 - Var[G - V] / Var[G]`` of value estimates V and their targets G; 0 where all targets are equal."""
+
+    def variance(x: Any) -> Any:
+        return mean((x - mean(x)) ** 2)
+
+    spread = variance(targets)
+    # A NaN in here would be taken for a fault by jax_debug_nans.
+    divisor = xp.where(spread > 0, spread, xp.ones_like(spread))
+    return xp.where(spread > 0, 1.0 - variance(targets - values) / divisor, xp.zeros_like(spread))
+
+
 def fold_episodes(xp: Any, episodes: EpisodeState, transition: Transition) -> tuple[EpisodeState, dict[str, Any]]:
-    """Returns and lengths of the episodes that ended in a rollout, and the sums of those under way."""
+    """Sums of the episodes under way after a rollout, and at their last steps returns and lengths, 0 elsewhere."""
     dtype = episodes.reward.dtype
     valid = transition.counted
     leaves = [
@@ -343,8 +359,10 @@ def fold_episodes(xp: Any, episodes: EpisodeState, transition: Transition) -> tu
         for x, first in ((reward, episodes.reward), (length, episodes.length))
     )
     ended = xp.astype(transition.done & valid, dtype)
-    sums = {"count": xp.sum(ended), "reward": xp.sum(ended * reward), "length": xp.sum(ended * length)}
-    return EpisodeState(reward[-1] * going[-1], length[-1] * going[-1]), sums
+    return EpisodeState(reward[-1] * going[-1], length[-1] * going[-1]), {
+        "reward": ended * reward,
+        "length": ended * length,
+    }
 
 
 def first_true(xp: Any, flags: Any) -> Any:

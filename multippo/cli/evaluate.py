@@ -16,7 +16,7 @@ from multippo.arguments import check_size
 from multippo.backends.registry import VARIABLE, available_backends, get_backend
 from multippo.cli.flags import parse
 from multippo.errors import UsageError
-from multippo.runs.directory import RunDirectory
+from multippo.runs.directory import RunDirectory, runs_in
 from multippo.runs.loading import load_run, read_checkpoint
 from multippo.runs.settings import RunSettings
 from multippo.signals import Deadline
@@ -71,15 +71,19 @@ def run(argv: Sequence[str]) -> int:
     for name, least in (("episodes", 1), ("num_envs", 1), ("seed", 0)):
         if getattr(flags, name) is not None:
             check_size("", name, getattr(flags, name), least)
+    path = Path(flags.run_dir)
     with Deadline():
-        found, about = _play(flags, RunDirectory(Path(flags.run_dir)))
-    if flags.json:
-        report = {name: found[metric] for name, metric in _REPORTED.items()}
-        report = {**report, "episodes": int(found["eval/episodes"]), **about}
-        print(json.dumps(json_ready(report), allow_nan=False))
-    else:
-        print(f"Evaluation: {summary(found)}")
-        print(f"{about['env']} on {about['backend']}, checkpoint of step {about['step']:,}: {about['checkpoint']}")
+        for directory in runs_in(path) or [RunDirectory(path)]:
+            found, about = _play(flags, directory)
+            if flags.json:
+                report = {name: found[metric] for name, metric in _REPORTED.items()}
+                report = {**report, "episodes": int(found["eval/episodes"]), **about}
+                print(json.dumps(json_ready(report), allow_nan=False))
+            else:
+                print(f"Evaluation: {summary(found)}")
+                print(
+                    f"{about['env']} on {about['backend']}, checkpoint of step {about['step']:,}: {about['checkpoint']}"
+                )
     return 0
 
 
@@ -122,7 +126,7 @@ _REPORTED = {
     "episode_reward_std": "eval/episode_reward/std",
     "episode_reward_min": "eval/episode_reward/min",
     "episode_reward_max": "eval/episode_reward/max",
-    "episode_length_mean": "eval/lifespan/mean",
+    "episode_length_mean": "eval/episode_length/mean",
 }
 """Names of the metrics in the output of ``--json``."""
 

@@ -75,6 +75,9 @@ def given_flags(command: str, description: str, settings: Iterable[Setting], arg
         else:
             hint = did_you_mean(flag, [setting.flag for setting in flags.values()])
             raise UsageError(f"unknown flag {flag}.{hint} `multippo {command} --help` lists the flags.")
+    if positionals and takes_several(known[positionals[-1]].hint):
+        texts[positionals[-1]] = others[len(positionals) - 1 :]
+        others = others[: len(positionals) - 1]
     if len(others) > len(positionals):
         expected = " and ".join(f"one {name.upper()}" for name in positionals) or "flags"
         raise UsageError(

@@ -16,15 +16,17 @@ from multippo.algorithms.checkpointing.manifest import step_entries
 from multippo.algorithms.checks import check_trains, finished
 from multippo.algorithms.metrics import plot_learning_curve, read_metrics
 from multippo.algorithms.profiling import Profile
+from multippo.algorithms.progress import make_progress
 from multippo.algorithms.schedules import iterations_left, planned_steps
 from multippo.algorithms.types import TrainingState
+from multippo.arguments import check_size
 from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, summary
 from multippo.cli.flags import given_flags
 from multippo.errors import NonFiniteError, RunError, Terminated, UsageError, one_line
-from multippo.runs.directory import RunDirectory, default_run_directory
+from multippo.runs.directory import RunDirectory, default_run_directory, runs_in
 from multippo.runs.loading import check_num_envs, mend, restore_last_good
 from multippo.runs.notation import fields_of, read_settings, shown
-from multippo.runs.progress import RunRecord, make_progress
+from multippo.runs.record import RunRecord
 from multippo.runs.settings import RunSettings, overlaid, run_settings
 from multippo.signals import Deadline, save_what_is_finished
 
@@ -51,6 +53,10 @@ class _Flags:
 
     resume: bool = False
     """Go on with the run in --run-dir from its latest whole checkpoint."""
+
+    seeds: int | None = None
+    """Runs with the seeds S, S + 1, …, S = --seed, one after another, each in a directory seedS of --run-dir; with
+    --resume they go on, and those that are missing begin."""
 
     progress: Literal["auto", "bar", "plain", "off"] = "auto"
     """Display of progress."""
@@ -82,6 +88,17 @@ def run(argv: Sequence[str]) -> int:
         given = overlaid(read_settings(Path(given["config"]), in_files), given)
     flags = _Flags(**{name: value for name, value in given.items() if name in own})
     directory = RunDirectory(Path(flags.run_dir)) if flags.run_dir else None
+    if flags.seeds is not None:
+        return _run_seeds(check_size("", "seeds", flags.seeds), flags, RunSettings.of(given), argv)
+    if (
+        flags.resume
+        and directory is not None
+        and directory.path not in (runs := [one.path for one in runs_in(directory.path)])
+    ):
+        for path in runs:
+            run([*argv, "--run-dir", str(path)])
+        if runs:
+            return 0
     if flags.resume and directory is None:
         raise UsageError("--resume needs --run-dir DIR, the directory of the run to go on with.")
     with Deadline() as deadline, contextlib.ExitStack() as stack:
@@ -104,6 +121,23 @@ def run(argv: Sequence[str]) -> int:
         network = settings.make_network(env)
         profile = Profile(Path(flags.profile)) if flags.profile else None
         _Training(settings, directory, env, network, flags.progress, flags.resume, profile).go(deadline)
+    return 0
+
+
+def _run_seeds(count: int, flags: _Flags, settings: RunSettings, argv: Sequence[str]) -> int:
+    """Runs the command once for each seed."""
+    parent = Path(flags.run_dir) if flags.run_dir else None
+    if parent is None:
+        one = default_run_directory(settings, choose_backend(flags.backend)).path
+        parent = one.with_name(f"{one.name}-{count}seeds")
+    for seed in range(settings.train.seed, settings.train.seed + count):
+        path = parent / f"seed{seed}"
+        there = RunDirectory(path).config.is_file()
+        if there and not flags.resume:
+            RunDirectory(path).refuse_used()
+        resume = "--resume" if there else "--no-resume"
+        run([*argv, "--seeds", "none", "--seed", str(seed), "--run-dir", str(path), resume])
+    print(f"Draw them with: {command('plot', parent)}")
     return 0
 
 
@@ -206,8 +240,9 @@ class _Training:
             settings = self._settings.train
             run = None
             if not self._is_finished:
-                callbacks = self._log, self._save
+                callbacks = self._record.write, self._save
                 run = Run(self._env, self._network, settings, *callbacks, None, initial, stack, profile=self._profile)
+                run.progress = self._progress
             self._begin(stack, initial, damaged)
             stack.enter_context(self._progress)
             self._introduce(initial)
@@ -271,10 +306,6 @@ class _Training:
             f"{self._directory.path}"
         )
 
-    def _log(self, metrics: Mapping[str, float]) -> None:
-        self._record.write(metrics)
-        self._progress.update(metrics)
-
     def _save(self, state: TrainingState, step: int) -> None:
         if self._mark(state) != self._saved or self._folder.error is not None:
             self._folder.save(state, step)
@@ -304,7 +335,7 @@ class _Training:
         saved = self._folder.saved
         if episodes == 0 or saved is None:
             return {}
-        self._progress.note(f"Evaluating over {episodes:,} episodes")
+        self._progress.stage(f"Evaluating over {episodes:,} episodes")
         env = self._settings.make_env(evaluation_envs(self._settings, episodes))
         try:
             found = evaluate(self._settings, env, self._network, episodes)

@@ -162,7 +162,9 @@ def _compared(sampler: Any, x: Any, extras: Any, run: Run) -> StatefulModuleOutp
             "Let target_fn put the teacher's entry in its place, or use loss='nll'."
         )
     out = run(extras.raw_action)
-    return out._replace(output={**out.output, "entropy": sampler.kl_divergence(extras.distribution[kind], own)})
+    divergence = sampler.kl_divergence(extras.distribution[kind], own)
+    metrics = {**out.metrics, "entropy": out.output["entropy"]}
+    return out._replace(output={**out.output, "entropy": divergence}, metrics=metrics)
 
 
 def _imitating(sampler: Any, x: Any, extras: Any, run: Run) -> StatefulModuleOutput:

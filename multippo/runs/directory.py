@@ -218,6 +218,13 @@ class RunDirectory:
         return UsageError(f"{self.path} is not a run's directory: {why}. `multippo train ENV --run-dir DIR` makes one.")
 
 
+def runs_in(path: Path) -> list[RunDirectory]:
+    """The run in a directory; or those of several seeds, in directories below it, in the order of their seeds."""
+    places = [path] if (path / "config.json").is_file() else path.glob("seed*")
+    found = [RunDirectory(place) for place in places if (place / "config.json").is_file()]
+    return sorted(found, key=lambda directory: (len(directory.path.name), directory.path.name))
+
+
 def default_run_directory(settings: RunSettings, backend: str, root: Path = Path("runs")) -> RunDirectory:
     """Directory ``runs/ENV/TIME-BACKEND-seedN``, with a number added where the name is taken."""
     env = settings.env_id.removeprefix("gymnasium/")

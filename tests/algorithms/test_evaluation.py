@@ -30,6 +30,10 @@ def test_one_episode_in_each_environment_by_hand(engine):
         "eval/episode_reward/std": pytest.approx(np.sqrt(2 / 3)),
         "eval/episode_reward/min": 1.0,
         "eval/episode_reward/max": 3.0,
+        "eval/episode_length/mean": 2.0,
+        "eval/episode_length/std": pytest.approx(np.sqrt(2 / 3)),
+        "eval/episode_length/min": 1.0,
+        "eval/episode_length/max": 3.0,
         "eval/lifespan/mean": 2.0,
         "eval/episodes": 3.0,
         "eval/nonfinite_episodes": 0.0,
@@ -43,13 +47,13 @@ def test_every_environment_plays_its_share(torch_engine, end, autoreset):
     found = play(Clock([1, 2, 3], end, 3, autoreset), TableNet([0.0] * 4), num_episodes=5)
     assert found["eval/episodes"] == 5
     assert found["eval/episode_reward/mean"] == pytest.approx(9 / 5)
-    assert found["eval/lifespan/mean"] == pytest.approx(9 / 5)
+    assert found["eval/episode_length/mean"] == pytest.approx(9 / 5)
 
 
 @pytest.mark.parametrize("length", [63, 64, 65, 200])
 def test_episodes_of_any_length(torch_engine, length):
     found = play(Clock(length), TableNet([0.0] * (length + 1)))
-    assert found["eval/lifespan/mean"] == found["eval/episode_reward/mean"] == length
+    assert found["eval/episode_length/mean"] == found["eval/episode_reward/mean"] == length
 
 
 def test_an_episode_is_given_up_at_the_limit(torch_engine):
@@ -57,7 +61,7 @@ def test_an_episode_is_given_up_at_the_limit(torch_engine):
     # The first plays 2 episodes of 2 steps, the second 2 that are given up after 7: the rest of each, 43 steps, is left
     # out, and neither is a new episode nor costs the environment its share.
     assert found["eval/episodes"] == 4
-    assert found["eval/episode_reward/mean"] == found["eval/lifespan/mean"] == (2 + 2 + 7 + 7) / 4
+    assert found["eval/episode_reward/mean"] == found["eval/episode_length/mean"] == (2 + 2 + 7 + 7) / 4
     assert found["eval/episode_reward/max"] == 7
 
 
@@ -71,7 +75,7 @@ def test_the_environments_own_limit_is_the_default(torch_engine):
     class Endless(Clock):
         max_episode_steps = 5
 
-    assert play(Endless(1000), TableNet([0.0] * 1001))["eval/lifespan/mean"] == 5.0
+    assert play(Endless(1000), TableNet([0.0] * 1001))["eval/episode_length/mean"] == 5.0
 
 
 def test_functional_environments(engine):
@@ -147,7 +151,7 @@ def test_when_it_is_due(torch_engine):
     assert [line["step"] for line in run.result.eval_history] == [24, 40, 48]
     assert all(line["eval/episode_reward/mean"] == 5.0 for line in run.result.eval_history)
     assert all(line["eval/episodes"] == 3.0 for line in run.result.eval_history)
-    assert run.result.final_metrics["eval/lifespan/mean"] == 5.0
+    assert run.result.final_metrics["eval/episode_length/mean"] == 5.0
     # Also logged, each with its step.
     assert [line["step"] for line in run.logs if "eval/episodes" in line] == [24, 40, 48]
 

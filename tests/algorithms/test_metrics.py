@@ -13,6 +13,7 @@ from multippo.algorithms.metrics import (
     TensorBoardWriter,
     drop_after,
     plot_learning_curve,
+    plot_metric,
     read_metrics,
 )
 
@@ -106,3 +107,14 @@ def test_a_picture_of_the_learning_curve(tmp_path: Path):
     for nothing in ([], records[:1]):
         assert not plot_learning_curve(nothing, tmp_path / "nothing.png", "a title")
     assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
+
+
+def test_seeds_are_drawn_as_a_band_to_where_the_shortest_ends():
+    seeds = [[{"step": s, "x": k * s} for s in steps] for k, steps in ((1.0, (0, 2, 4)), (3.0, (0, 1, 3)))]
+    (axes,) = plot_metric({"a": seeds, "b": seeds[:1]}, "x").axes
+    mean, alone = axes.lines
+    # At steps 0 and 2 of the first, where the second has 0 and, between 3 and 9, 6.
+    np.testing.assert_allclose(mean.get_xydata(), [[0, 0], [2, 4]])
+    np.testing.assert_allclose(alone.get_xydata(), [[0, 0], [2, 2], [4, 4]])
+    (band,) = axes.collections
+    assert band.get_datalim(axes.transData).y1 == 6.0

@@ -153,7 +153,7 @@ def test_runs_are_evaluated_saved_and_continued(tmp_path):
     )
     assert len(result.eval_history) == 2
     assert saved
-    assert result.eval_history[-1]["eval/lifespan/mean"] <= 4
+    assert result.eval_history[-1]["eval/episode_length/mean"] <= 4
     mp.save_checkpoint(tmp_path / "state", result.training_state, network)
     state = mp.load_checkpoint(tmp_path / "state", make("shared"))
     again = mp.train_ppo(pendulum(), make("shared"), config(total_steps=72), initial_state=state)

@@ -5,8 +5,9 @@ import pytest
 import training
 
 import multippo as mp
+from multippo.algorithms.advantages import mean_over
 from multippo.algorithms.types import EpisodeState
-from multippo.algorithms.update import fold_episodes
+from multippo.algorithms.update import explained_variance, fold_episodes
 from multippo.testing import Clock, Spy, TableNet
 
 # Conformance and the cases have JAX by day.
@@ -38,8 +39,11 @@ def test_returns_and_lengths_of_episodes_across_rollouts(engine):
         valid=column([True] * 4, bool),
     )
     before = EpisodeState(put(np.asarray([10.0], np.float32)), put(np.asarray([5.0], np.float32)))
-    after, sums = fold_episodes(engine.xp, before, transition)
-    assert {name: float(value) for name, value in sums.items()} == {"count": 1.0, "reward": 13.0, "length": 7.0}
+    after, ended = fold_episodes(engine.xp, before, transition)
+    assert {name: value[:, 0].tolist() for name, value in ended.items()} == {
+        "reward": [0, 13, 0, 0],
+        "length": [0, 7, 0, 0],
+    }
     assert (float(after.reward[0]), float(after.length[0])) == (7.0, 2.0)
     # With the second step none, whatever it holds, and the third an end: 10 + 1 + 3, 5 + 2 steps.
     transition = transition._replace(
@@ -47,6 +51,23 @@ def test_returns_and_lengths_of_episodes_across_rollouts(engine):
         done=column([False, False, True, False], bool),
         valid=column([True, False, True, True], bool),
     )
-    after, sums = fold_episodes(engine.xp, before, transition)
-    assert {name: float(value) for name, value in sums.items()} == {"count": 1.0, "reward": 14.0, "length": 7.0}
+    after, ended = fold_episodes(engine.xp, before, transition)
+    assert {name: value[:, 0].tolist() for name, value in ended.items()} == {
+        "reward": [0, 0, 14, 0],
+        "length": [0, 0, 7, 0],
+    }
     assert (float(after.reward[0]), float(after.length[0])) == (4.0, 1.0)
+
+
+def test_explained_variance_by_hand(torch_engine):
+    # Targets 1, 2, 3, and one that does not count: variance 2/3; errors 0, 0, 1 of variance 2/9.
+    values, targets, constant = (
+        torch_engine.asarray(x) for x in ([1.0, 2.0, 2.0, 9.0], [1.0, 2.0, 3.0, -9.0], [2.0] * 4)
+    )
+    xp, counted = torch_engine.xp, torch_engine.asarray([True, True, True, False])
+    mean = mean_over(xp, counted, values.dtype)
+    found = [
+        float(explained_variance(xp, *pair, mean))
+        for pair in ((values, targets), (constant, targets), (values, constant))
+    ]
+    assert found == pytest.approx([2 / 3, 0, 0], abs=1e-6)

@@ -123,3 +123,25 @@ def test_what_can_not_be_called_is_refused_before_the_first_step(torch_engine: A
     with pytest.raises(TypeError, match=r"checkpoint_fn='runs/a' is not possible: expected a function of the training"):
         mp.train_ppo(env, table_net(), checkpoint_fn="runs/a")
     assert env.steps == 0
+
+
+@pytest.mark.parametrize("how", ["False", "StopTraining"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_is_stopped_returns_what_one_of_so_many_iterations_would(torch_engine: Any, kind: str, how: str):
+    nets, saved = (table_net(), table_net()), list[int]()
+    sizes = {"rollout_length": 4, "num_minibatches": 1, "lr_schedule": "constant", "total_steps": 64}
+    config = mp.TrainConfig(ppo=mp.PPOConfig(**sizes))
+
+    def stop(metrics: dict[str, float]) -> bool | None:
+        if metrics["iteration"] == 2 and how == "StopTraining":
+            raise mp.StopTraining
+        return metrics["iteration"] < 2
+
+    stopped = mp.train_ppo(
+        make_env(kind), nets[0], config, log_fn=stop, checkpoint_fn=lambda state, step: saved.append(step)
+    )
+    short = mp.TrainConfig(ppo=mp.PPOConfig(**{**sizes, "total_steps": 32}))
+    whole = mp.train_ppo(make_env(kind), nets[1], short)
+    assert (stopped.total_iterations, stopped.total_steps, saved) == (2, 32, [32])
+    assert stopped.training_state.recent_episodes == whole.training_state.recent_episodes
+    np.testing.assert_array_equal(weights(nets[0]), weights(nets[1]))

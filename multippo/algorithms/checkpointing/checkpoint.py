@@ -92,6 +92,7 @@ def save_checkpoint(
         teacher_leaves=None if training_state.teacher_carry is None else len(training_state.teacher_carry),
         eval_return=json_ready(training_state.eval_return),
         eval_due=training_state.eval_due,
+        recent_episodes=json_ready(training_state.recent_episodes),
         **{name: getattr(training_state, name) for name in _SHARED},
     )
     write_manifest(manifest)  # raises before anything is written, if JSON can't hold config or extra
@@ -207,6 +208,7 @@ class Checkpoint:
             teacher_carry=teacher_carry,
             eval_return=manifest.eval_return,
             eval_due=bool(manifest.eval_due),
+            recent_episodes=manifest.recent_episodes or (),
             **{name: getattr(manifest, name) for name in _SHARED},
         )
 

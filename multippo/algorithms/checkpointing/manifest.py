@@ -24,6 +24,7 @@ FORMAT, FORMAT_VERSION = "multippo.checkpoint", 1
 _Count = Annotated[int, Limit(range(2**63).__contains__, "an integer in [0, 2**63)")]
 _EngineCount = Annotated[int, Limit(range(2**31).__contains__, "an integer in [0, 2**31)")]  # engines have 32 bits
 _Leaves = Annotated[int, Limit(range(100_001).__contains__, "an integer in [0, 100000]")]
+_Episode = Annotated[list[float | None], Limit(lambda episode: len(episode) == 2, "a return and a length")]
 _Rate = Annotated[float, Limit(lambda rate: 0 <= rate < 2**63, "a number in [0, 2**63)")]
 _Sha256 = Annotated[str, Limit(re.compile("[0-9a-f]{64}").fullmatch, "64 hexadecimal digits")]
 _STEP = re.compile(r"step_(\d{1,19})")
@@ -48,6 +49,7 @@ class Manifest:
         planned_steps: See ``TrainingState``.
         eval_return: See ``TrainingState``.
         eval_due: See ``TrainingState``; None in checkpoints without.
+        recent_episodes: See ``TrainingState``; None in checkpoints without.
         sha256: SHA-256 of each file of arrays by its name, in hexadecimal digits; None in checkpoints without.
     """
 
@@ -65,6 +67,7 @@ class Manifest:
     planned_steps: _Count | None = None
     eval_return: float | None = None
     eval_due: bool | None = None
+    recent_episodes: list[_Episode] | None = None
     sha256: dict[str, _Sha256] | None = None
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig, check_types
 from multippo.algorithms.distillation.teacher import TargetFn, Teacher
 from multippo.algorithms.ppo import CheckpointFn, Run
+from multippo.algorithms.progress import progress_where_seen
 from multippo.algorithms.reports import LogFn
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.arguments import known_keywords
@@ -140,6 +141,7 @@ def train_distillation(
     eval_env: Any = None,
     initial_state: TrainingState | None = None,
     target_fn: TargetFn | None = None,
+    progress: bool = True,
 ) -> TrainResult:
     """Trains a student to act as a frozen teacher does (Rusu et al., 2015, arXiv:1511.06295).
 
@@ -183,6 +185,7 @@ def train_distillation(
             arrays. With ``loss="kl"`` the teacher's samplers emit a ``Lesson`` instead of an array, which is to be
             moved as a whole. A target in a wrong place of the right shape goes unnoticed: let the function check
             its assumptions.
+        progress: See ``train_ppo``.
 
     Returns:
         The last state and metrics.
@@ -203,6 +206,7 @@ def train_distillation(
 
     with contextlib.ExitStack() as made:
         run = Run(env, student, config.as_train(), log_fn, checkpoint_fn, eval_env, initial_state, made, make_teacher)
+        run.progress = made.enter_context(progress_where_seen(progress, run.ppo.total_steps, run.ppo.num_iterations))
         return run.go()
 
 

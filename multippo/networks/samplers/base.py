@@ -126,7 +126,6 @@ class ActionSampler(Drawing):
             next_state=self._advanced(state, done),
             output={"action": action, "log_likelihood": log_likelihood, "entropy": entropy},
             regularization_loss=-self.entropy_weight * entropy,
-            metrics={"entropy": entropy},
             rollout_extras=raw_action,
         )
 

@@ -85,7 +85,7 @@ def test_divergence_and_entropy_are_means_over_samples(engine, make, features):
     assert abs(log_ratio.mean() - divergence[0]) < 4 * log_ratio.std() / n**0.5
     np.testing.assert_allclose(none, 0.0, atol=1e-12)
 
-    entropy, surprise = out.metrics["entropy"], -out.output["log_likelihood"]
+    entropy, surprise = out.output["entropy"], -out.output["log_likelihood"]
     assert entropy.shape == (n,)
     # The squashed Gaussian's is an estimate too. A constant has no error but its rounding.
     error = ((entropy.var() + surprise.var()) / n) ** 0.5

@@ -61,7 +61,7 @@ def test_likelihood_and_entropy_are_scipys(engine):
     log_p = special.log_softmax(logits, axis=-1)
     np.testing.assert_allclose(to_numpy(out.output["log_likelihood"]), log_p[np.arange(5), action], rtol=1e-12)
     entropy = stats.entropy(np.exp(log_p), axis=-1)
-    np.testing.assert_allclose(to_numpy(out.metrics["entropy"]), entropy, rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(out.output["entropy"]), entropy, rtol=1e-12)
     np.testing.assert_allclose(to_numpy(out.regularization_loss), -2 * entropy, rtol=1e-12)
 
 
@@ -76,7 +76,7 @@ def test_joint_likelihood_and_entropy_are_sums(engine, nvec):
     expected = sum(part.log_prob(torch.as_tensor(action[:, k])) for k, part in enumerate(parts))
     np.testing.assert_allclose(to_numpy(out.output["log_likelihood"]), expected.numpy(), rtol=1e-10)
     expected = sum(part.entropy() for part in parts)
-    np.testing.assert_allclose(to_numpy(out.metrics["entropy"]), expected.numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(to_numpy(out.output["entropy"]), expected.numpy(), rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(to_numpy(out.output["action"]), action.reshape(6, *nvec.shape))
 
 
@@ -118,7 +118,7 @@ def test_masked_actions_are_impossible(torch_engine, number):
         to_numpy(out.output["log_likelihood"]), np.repeat(log_p, 400, 0)[np.arange(2000), action], rtol=1e-5, atol=1e-6
     )
     entropy = np.repeat(stats.entropy(np.exp(log_p), axis=-1), 400)
-    np.testing.assert_allclose(to_numpy(out.metrics["entropy"]), entropy, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(to_numpy(out.output["entropy"]), entropy, rtol=1e-5, atol=1e-6)
     probability = np.exp(to_numpy(sampler.distribution({k: torch_engine.asarray(v[::400]) for k, v in x.items()})[0]))
     assert (probability[MASKS == 0] == 0).all() and (probability[MASKS == 1] > 0).all()
 
@@ -145,7 +145,7 @@ def test_each_choice_has_its_own_mask(torch_engine, nvec):
     action = to_numpy(out.output["action"]).reshape(n, 2)
     assert (action == [1, 0]).all()
     np.testing.assert_allclose(to_numpy(out.output["log_likelihood"]), 0.0, atol=1e-6)
-    np.testing.assert_allclose(to_numpy(out.metrics["entropy"]), 0.0, atol=1e-6)
+    np.testing.assert_allclose(to_numpy(out.output["entropy"]), 0.0, atol=1e-6)
 
 
 @pytest.mark.nightly_if("jax")
@@ -159,7 +159,7 @@ def test_a_row_that_allows_nothing_allows_everything(engine, precision):
         np.testing.assert_array_equal(masked[name], plain[name])
     # In one choice of several too, and in no other.
     x = {"logits": np.zeros((1, 5), np.float32), "mask": np.asarray([[0, 0, 0, 1, 0]])}
-    entropy = to_numpy(sample(mp.MultiCategoricalSampler([2, 3], mp.Rngs(0)), x).metrics["entropy"])
+    entropy = to_numpy(sample(mp.MultiCategoricalSampler([2, 3], mp.Rngs(0)), x).output["entropy"])
     np.testing.assert_allclose(entropy, [np.log(2)], rtol=1e-6)
 
 
@@ -210,7 +210,7 @@ def test_likelihood_entropy_and_divergence_of_switches_are_torchs(engine):
     expected = given.log_prob(torch.as_tensor(action, dtype=torch.float64)).sum(-1).numpy()
     np.testing.assert_allclose(to_numpy(out.output["log_likelihood"]), expected, rtol=1e-10)
     entropy = given.entropy().sum(-1).numpy()
-    np.testing.assert_allclose(to_numpy(out.metrics["entropy"]), entropy, rtol=1e-10)
+    np.testing.assert_allclose(to_numpy(out.output["entropy"]), entropy, rtol=1e-10)
     np.testing.assert_allclose(to_numpy(out.regularization_loss), -2 * entropy, rtol=1e-10)
     expected = torch.distributions.kl_divergence(given, new).sum(-1).numpy()
     np.testing.assert_allclose(kl(sampler, logits, other), expected, rtol=1e-10)

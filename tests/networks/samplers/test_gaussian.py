@@ -44,7 +44,7 @@ def test_the_plain_density_and_entropy_are_scipys(engine):
     out = evaluate(sampler, np.concatenate([mean, s], -1), raw)
     given = stats.norm(mean, std_of(s, 0.05, 0.7))
     np.testing.assert_allclose(to_numpy(out.output["log_likelihood"]), given.logpdf(raw)[:, 0], rtol=1e-12)
-    np.testing.assert_allclose(to_numpy(out.metrics["entropy"]), given.entropy()[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(out.output["entropy"]), given.entropy()[:, 0], rtol=1e-12)
     np.testing.assert_array_equal(to_numpy(out.output["action"]), raw)
 
 
@@ -55,7 +55,7 @@ def test_the_state_independent_density_is_scipys(engine):
     out = evaluate(sampler, mean, raw)
     given = stats.norm(mean, 0.7 * np.exp([-1.2, 0.4]))
     np.testing.assert_allclose(to_numpy(out.output["log_likelihood"]), given.logpdf(raw).sum(-1), rtol=1e-12)
-    np.testing.assert_allclose(to_numpy(out.metrics["entropy"]), given.entropy().sum(-1), rtol=1e-12)
+    np.testing.assert_allclose(to_numpy(out.output["entropy"]), given.entropy().sum(-1), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["tanh", "plain", "independent"])
@@ -138,8 +138,8 @@ def test_the_std_parameter_learns_and_the_first_one_is_given(torch_engine):
 def test_the_entropy_estimate_depends_on_the_noise_alone(engine):
     sampler, n = mp.NormalTanhSampler(mp.Rngs(0), 1.0), 100
     x = np.tile([0.4, -0.3, 0.2, 0.5], (n, 1))
-    entropy = to_numpy(sample(sampler, x).metrics["entropy"])
+    entropy = to_numpy(sample(sampler, x).output["entropy"])
     # Not on which sample is evaluated: replay of another sample repeats it.
     again = evaluate(sampler, x, np.zeros((n, 2)))
-    np.testing.assert_allclose(to_numpy(again.metrics["entropy"]), entropy, atol=1e-12)
+    np.testing.assert_allclose(to_numpy(again.output["entropy"]), entropy, atol=1e-12)
     np.testing.assert_allclose(to_numpy(again.regularization_loss), -entropy, atol=1e-12)

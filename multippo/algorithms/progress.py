@@ -1,17 +1,15 @@
-"""A run's progress: shown on a terminal or in a log, and its metrics written to the disk."""
+"""Display of a run's progress on a terminal, in a notebook or in a log."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import math
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TextIO
 
-from multippo.algorithms.metrics import EVAL_RETURN, RETURN, JsonlWriter, TensorBoardWriter
-from multippo.runs.directory import RunDirectory
+from multippo.algorithms.metric_names import EVAL_RETURN, RECENT_RETURN
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -30,14 +28,14 @@ class Progress:
         self._total_steps, self._total = total_steps, total_iterations
         self._return = math.nan
         self._since: tuple[float, int] | None = None
+        self._began = time.perf_counter()
 
     def update(self, metrics: Mapping[str, float]) -> None:
         """Takes an iteration's or an evaluation's metrics."""
         if EVAL_RETURN in metrics:
             self.note(f"step {int(metrics['step']):,}  evaluation: return {metrics[EVAL_RETURN]:.1f}")
             return
-        if math.isfinite(metrics.get(RETURN, math.nan)):
-            self._return = metrics[RETURN]
+        self._return = metrics.get(RECENT_RETURN, math.nan)
         now, iteration = time.perf_counter(), int(metrics["iteration"])
         speed = metrics.get("throughput/train_sps", math.nan)
         seconds = metrics["step"] / iteration / speed if speed else math.nan
@@ -52,14 +50,18 @@ class Progress:
             step=f"{int(metrics['step']):,}/{self._total_steps:,}",
             score=f"{self._return:.1f}" if math.isfinite(self._return) else "–",
             speed=f"{speed:,.0f}",
+            elapsed=_duration(now - self._began),
             left=_duration(max(0, self._total - iteration) * seconds),
         )
 
     def note(self, text: str) -> None:
         """Shows a line of text between two updates."""
 
+    def stage(self, text: str) -> None:
+        """Shows an activity that lasts until the next update, such as compiling."""
+
     def _show(self, iteration: int, **words: str) -> None:
-        """Shows an iteration: its ``step``, ``score``, ``speed`` and the time ``left``."""
+        """Shows an iteration: its ``step``, ``score``, ``speed``, and the times ``elapsed`` and ``left``."""
 
     def __enter__(self) -> Progress:
         return self
@@ -86,12 +88,14 @@ class PlainProgress(Progress):
             return
         self._last_line = time.perf_counter()
         percent = min(100, 100 * iteration // self._total)
-        line = "step {step} ({percent}%)  return {score}  {speed} steps/s  {left} left"
+        line = "step {step} ({percent}%)  return {score}  {speed} steps/s  {elapsed} elapsed  {left} left"
         self.note(line.format(percent=percent, **words))
 
     def note(self, text: str) -> None:
         """Writes a line."""
         print(text, file=self._stream, flush=True)
+
+    stage = note
 
 
 class BarProgress(Progress):
@@ -115,8 +119,8 @@ class BarProgress(Progress):
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("return {task.fields[score]}"),
             TextColumn("{task.fields[speed]} steps/s"),
-            TextColumn("{task.fields[left]} left"),
             TimeElapsedColumn(),
+            TextColumn("elapsed  {task.fields[left]} left  {task.description}"),
             console=console,
         )
         step: Any = f"–/{total_steps:,}"
@@ -132,7 +136,11 @@ class BarProgress(Progress):
         self._bar.stop()
 
     def _show(self, iteration: int, **words: Any) -> None:
-        self._bar.update(self._task, completed=iteration, **words)
+        self._bar.update(self._task, completed=iteration, description="", **words)
+
+    def stage(self, text: str) -> None:
+        """Shows an activity behind the bar."""
+        self._bar.update(self._task, description=text)
 
     def note(self, text: str) -> None:
         """Writes a line above the bar."""
@@ -159,62 +167,23 @@ def make_progress(kind: str, total_steps: int, total_iterations: int, stream: Te
     return BarProgress(*totals, Console(file=stream, force_terminal=True))
 
 
+def progress_where_seen(shown: bool, total_steps: int, total_iterations: int) -> Progress:
+    """Display of a run's progress from Python: a bar on a terminal or in a notebook, elsewhere none.
+
+    Args:
+        shown: False for none anywhere.
+        total_steps: Environment steps of the whole run.
+        total_iterations: Iterations of the whole run.
+    """
+    if shown and "ipykernel" in sys.modules:
+        from rich.console import Console
+
+        return BarProgress(total_steps, total_iterations, Console())
+    return make_progress("auto" if shown and sys.stderr.isatty() else "off", total_steps, total_iterations, sys.stderr)
+
+
 def _duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return "–"
     whole = max(0, round(seconds))
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
-_LOG = logging.getLogger("multippo")
-
-
-class RunRecord:
-    """Writer of a run's metrics to the disk; files are made when there is something to write.
-
-    Args:
-        directory: The run's directory.
-        goes_on: True if a full disk is only worth a warning.
-
-    Attributes:
-        first_step: Step at which the run begins or goes on; may be set until something is written.
-    """
-
-    def __init__(self, directory: RunDirectory, goes_on: bool) -> None:
-        self.first_step = 0
-        self._goes_on = goes_on
-        self._make: dict[str, Callable[[], JsonlWriter | TensorBoardWriter]] = {
-            "metrics.jsonl": lambda: JsonlWriter(directory.metrics),
-            "TensorBoard's events": lambda: TensorBoardWriter(directory.path, self.first_step),
-        }
-        self._writers: dict[str, JsonlWriter | TensorBoardWriter] = {}
-        self._failing: set[str] = set()
-
-    def write(self, metrics: Mapping[str, float]) -> None:
-        """Writes metrics to all files.
-
-        Raises:
-            OSError: If the disk is full, or the like, and the run is to stop.
-        """
-        for name, make in self._make.items():
-            try:
-                if name not in self._writers:
-                    self._writers[name] = make()
-                self._writers[name].write(metrics)
-                self._failing.discard(name)
-            except OSError as error:
-                if not self._goes_on:
-                    raise
-                if name not in self._failing:
-                    _LOG.warning("Metrics are missing in %s: %s. The run goes on.", name, error)
-                self._failing.add(name)
-                # Opened again for the next metrics, when there may be space on the disk.
-                if (writer := self._writers.pop(name, None)) is not None:
-                    with contextlib.suppress(OSError):
-                        writer.close()
-
-    def close(self) -> None:
-        """Closes the files."""
-        for writer in self._writers.values():
-            with contextlib.suppress(*((OSError,) if self._goes_on else ())):
-                writer.close()

@@ -6,24 +6,24 @@ import time
 
 import pytest
 
-from multippo.runs.progress import BarProgress, PlainProgress, make_progress
+from multippo.algorithms.progress import BarProgress, PlainProgress, make_progress
 
 
 def metrics(iteration: int, score: float = math.nan) -> dict[str, float]:
     return {
         "step": 100.0 * iteration,
         "iteration": iteration,
-        "rollout/episode_reward/mean": score,
+        "rollout/episode_reward_100/mean": score,
         "throughput/train_sps": 50.0,
     }
 
 
-def test_lines_come_first_last_and_every_few_seconds_with_the_last_known_return(monkeypatch):
+def test_lines_come_first_last_and_every_few_seconds(monkeypatch):
     stream, now = io.StringIO(), [1000.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     progress = PlainProgress(1000, 10, stream)
     for iteration in range(1, 11):
-        progress.update(metrics(iteration, 7.25 if iteration == 2 else math.nan))
+        progress.update(metrics(iteration, 7.25 if iteration >= 2 else math.nan))
         now[0] += 2.0
     words = [line.split() for line in stream.getvalue().splitlines()]
     # At 0 s, then at the first update 5 s or more after the last line (6 s, 12 s), and at the end (18 s).
@@ -38,7 +38,7 @@ def test_a_line_tells_step_return_speed_and_time_left():
     progress.update({"step": 300.0, "eval/episode_reward/mean": 12.0})
     # 100 steps an iteration at 50 steps a second: 2 s for each of the 9 that are left.
     assert stream.getvalue().splitlines() == [
-        "step 100/1,000 (10%)  return 7.2  50 steps/s  0:00:18 left",
+        "step 100/1,000 (10%)  return 7.2  50 steps/s  0:00:00 elapsed  0:00:18 left",
         "step 300  evaluation: return 12.0",
     ]
 

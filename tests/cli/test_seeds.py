@@ -1,0 +1,22 @@
+"""Several seeds of one run: trained, resumed, evaluated and drawn together."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from short_runs import iterations, train
+
+
+def test_several_seeds_are_ordinary_runs_under_one_directory(command: Any):
+    seeds = ("--seeds", 2, "--seed", 3, "--run-dir", "all", "--final-eval-episodes", 0)
+    assert train(command, *seeds).code == 0
+    assert [json.loads(Path(f"all/seed{seed}/config.json").read_text())["train"]["seed"] for seed in (3, 4)] == [3, 4]
+    train(command, *seeds).assert_refused("holds a run already")
+    again = command("train", "--resume", "--run-dir", "all", "--total-steps", 96, "--final-eval-episodes", 0)
+    assert again.code == 0, again.err
+    assert [iterations(Path(f"all/seed{seed}"))[-1] for seed in (3, 4)] == [3, 3]
+    found = command("eval", "all", "--episodes", 1, "--json")
+    assert [json.loads(line)["env"] for line in found.out.splitlines()] == ["CartPole-v1"] * 2
+    assert command("plot", "all", "all/seed3", "--metric", "losses/total", "--output", "a.png").code == 0
+    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
+    command("plot", "all", "--metric", "losses/totl").assert_refused("Did you mean 'losses/total'?")
