@@ -19,6 +19,7 @@ from multippo.algorithms.distillation.training import DistillationConfig as Dist
 from multippo.algorithms.distillation.training import DistillationTrainConfig as DistillationTrainConfig
 from multippo.algorithms.distillation.training import train_distillation as train_distillation
 from multippo.algorithms.evaluation import eval_rollout as eval_rollout
+from multippo.algorithms.evaluation import evaluation_seed as evaluation_seed
 from multippo.algorithms.evaluation import record_activations_rollout as record_activations_rollout
 from multippo.algorithms.losses import ppo_loss as ppo_loss
 from multippo.algorithms.minibatches import replay as replay
@@ -85,6 +86,8 @@ from multippo.networks.weights import load_portable as load_portable
 from multippo.networks.weights import load_torch_state as load_torch_state
 from multippo.networks.weights import to_portable as to_portable
 from multippo.networks.weights import unfreeze as unfreeze
+from multippo.policy.loading import load_policy as load_policy
+from multippo.policy.policy import Policy as Policy
 from multippo.random import Rngs as Rngs
 from multippo.runs.loading import Run as Run
 from multippo.runs.loading import load_run as load_run

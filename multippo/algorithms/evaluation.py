@@ -16,12 +16,12 @@ from multippo.algorithms.rollout import Rollouts, unroll_env
 from multippo.algorithms.types import Transition
 from multippo.arguments import check_flag, check_size
 from multippo.envs.api import Env
-from multippo.envs.keys import key_words
+from multippo.envs.keys import host_seed, key_words
 from multippo.envs.nonfinite import restart_unsound
-from multippo.networks.core.error_paths import all_modules, refuse_other_module
+from multippo.networks.core.error_paths import refuse_other_module
+from multippo.networks.core.modes import evaluation_mode
 from multippo.networks.core.random_state import reseed
 from multippo.networks.recording import extract_activations, with_recording
-from multippo.networks.samplers.base import ActionSampler
 from multippo.networks.types import StatefulModule
 from multippo.random import host
 from multippo.trees import tree_leaves, tree_map
@@ -30,8 +30,6 @@ _CHUNK = 64
 _DEFAULT_LIMIT = 10_000
 # Number of limits that the rest of an episode may take, where the environment's own limit is not known.
 _PATIENCE = 10
-_FLAGS = ("training", "deterministic", "use_running_average")
-"""Attributes that ``eval`` and ``train`` set, on modules of either framework."""
 
 
 def eval_rollout(
@@ -81,6 +79,16 @@ def eval_rollout(
         split = network.engine.split(network)
         with network.engine.training(env.num_envs, widest_layer(network.engine, split.params)):
             return Player(network, env, config, "off").play(split.params, split.variables, key)
+
+
+def evaluation_seed(seed: int = 0, num_envs: int = 1) -> int:
+    """The seed that ``multippo eval --seed`` resets gymnasium environments with, for loops of one's own.
+
+    Args:
+        seed: Seed of the evaluation.
+        num_envs: Number of its environments, of which each has a seed one higher than the one before.
+    """
+    return host_seed(host.split(host.key(seed), 3)[1], num_envs)
 
 
 @contextlib.contextmanager
@@ -256,41 +264,6 @@ class _Tally:
             "eval/episodes": float(len(self._returns)),
             "eval/nonfinite_episodes": float(self._nonfinite),
         }
-
-
-@contextlib.contextmanager
-def evaluation_mode(network: Any, deterministic: bool) -> Generator[None]:
-    """Lets the network act by the mode of its distributions inside a ``with`` block; its flags are put back after."""
-    with _flags_kept(network):
-        if deterministic:
-            network.eval()
-        yield
-
-
-@contextlib.contextmanager
-def training_mode(network: Any) -> Generator[None]:
-    """Lets the network sample its actions inside a ``with`` block, also after ``eval``; its flags are put back after.
-
-    Of a network that samples, parts in evaluation mode stay in it: the user has frozen them.
-    """
-    with _flags_kept(network):
-        if any(isinstance(module, ActionSampler) and module.deterministic for module in all_modules(network)):
-            network.train()
-        yield
-
-
-@contextlib.contextmanager
-def _flags_kept(network: Any) -> Generator[None]:
-    before = [
-        (module, flag, vars(module)[flag]) for module in all_modules(network) for flag in _FLAGS if flag in vars(module)
-    ]
-    try:
-        yield
-    finally:
-        # One by one: a part that was frozen before stays frozen.
-        for module, flag, value in before:
-            if vars(module)[flag] != value:
-                setattr(module, flag, value)
 
 
 class ActivationRollout(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 from multippo.algorithms.checks import check_call, check_initial_state, finished, without_effect
 from multippo.algorithms.config import TrainConfig
 from multippo.algorithms.distillation.teacher import Teacher
-from multippo.algorithms.evaluation import evaluator, made_env, training_mode, widest_layer
+from multippo.algorithms.evaluation import evaluator, made_env, widest_layer
 from multippo.algorithms.iterations import Finished, Iterations, Place
 from multippo.algorithms.metric_names import EVAL_RETURN
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
@@ -33,10 +33,11 @@ from multippo.algorithms.trainer import RunState, Trainer
 from multippo.algorithms.twin_rollout import tracing_engine
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.arguments import known_keywords
-from multippo.envs.api import Env
+from multippo.envs.api import Env, spaces_of
 from multippo.envs.keys import key_words
 from multippo.envs.nonfinite import unsound_starts
 from multippo.errors import NonFiniteError, StopTraining
+from multippo.networks.core.modes import training_mode
 from multippo.random import host
 from multippo.signals import DeferredInterrupt
 
@@ -175,6 +176,7 @@ class Run:
             total_steps=self.place.step,
             total_iterations=self.place.iteration,
             history=self._history,
+            spaces=spaces_of(self.env),
         )
 
     # -- rollout and update

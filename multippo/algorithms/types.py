@@ -8,11 +8,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from multippo.algorithms.metric_names import RETURN
 from multippo.algorithms.metrics import plot_metric
 from multippo.backends.registry import engine_of_array
+
+if TYPE_CHECKING:
+    from multippo.policy.policy import Policy
 
 _PARTS = ("definition", "params", "variables")
 """Fields of a ``TrainingState`` that an engine's ``split`` makes of a network."""
@@ -143,12 +146,17 @@ class TrainingState:
     eval_due: bool = False
     recent_episodes: Episodes = dataclasses.field(default=(), repr=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The fields, with a network in place of its parts, not all of which pickle and copy find."""
+    def network(self) -> Any:
+        """A network of its own with the state's weights."""
         engine = engine_of_array(self.key)
         network = copy.deepcopy(engine.merge(self.definition, self.params, self.variables))
         engine.update_module(network, self.params, self.variables)
-        return {**{name: value for name, value in vars(self).items() if name not in _PARTS}, "network": network}
+        return network
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields, with a network in place of its parts, not all of which pickle and copy find."""
+        fields = {name: value for name, value in vars(self).items() if name not in _PARTS}
+        return {**fields, "network": self.network()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Sets the fields from those of ``__getstate__``."""
@@ -171,6 +179,7 @@ class TrainResult:
             environment only reset itself are not counted.
         total_iterations: Iterations finished, those before the run was continued included.
         history: Everything that ``log_fn`` gets, in order.
+        spaces: Spaces of an observation and an action, as the environment gives and takes them.
     """
 
     training_state: TrainingState = dataclasses.field(repr=False)
@@ -179,7 +188,15 @@ class TrainResult:
     total_steps: int
     total_iterations: int
     history: list[dict[str, float]] = dataclasses.field(default_factory=list, repr=False)
+    spaces: tuple[Any, Any] = dataclasses.field(repr=False)
 
     def plot(self, metric: str = RETURN) -> Any:
         """Matplotlib's figure of a metric over environment steps, which a notebook shows; ``savefig`` writes it."""
         return plot_metric({"": [self.history]}, metric)
+
+    def policy(self, *, backend: str | None = None, deterministic: bool = True, seed: int = 0) -> Policy:
+        """The trained policy for use in the environment's own coordinates; see ``multippo.load_policy``."""
+        from multippo.policy.policy import make_policy
+
+        network = self.training_state.network()
+        return make_policy(network, *self.spaces, backend=backend, deterministic=deterministic, seed=seed)

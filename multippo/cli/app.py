@@ -27,6 +27,7 @@ _COMMANDS = {  # name: (module, function, description)
     "train": ("multippo.cli.train", "run", "train a network in an environment"),
     "eval": ("multippo.cli.evaluate", "run", "play whole episodes with a trained network"),
     "plot": ("multippo.cli.plot", "run", "draw a metric of runs, several seeds as a band"),
+    "export": ("multippo.cli.export", "run", "write a trained policy as files that run without multippo"),
     "compare": ("multippo.cli.compare", "run", "find where two runs part first"),
     "bench": ("multippo.cli.bench", "run", "measure speed beside other libraries and hand-written limits"),
     "conformance": ("multippo.cli.installation", "run", "check that replay repeats rollouts, and that engines agree"),

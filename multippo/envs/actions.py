@@ -36,7 +36,7 @@ def make_action_map(space: spaces.Space[Any], num_envs: int, xp: Any = np, path:
     Args:
         space: One environment's action space.
         num_envs: Number of actions in a batch.
-        xp: Array namespace of the environment: NumPy, or ``jax.numpy``.
+        xp: Array namespace of the environment: NumPy, ``jax.numpy``, or that of recorded arrays, for NumPy's.
         path: Name of the space in errors.
 
     Raises:
@@ -66,7 +66,8 @@ class _BoxMap:
         self._moves = not (np.all(scale == 1.0) and np.all(offset == 0.0))
         # NumPy scales in float64 and rounds once, so both ends are reached exactly. JAX computes in the space's type,
         # like the environment behind it.
-        dtype = np.dtype(np.float64) if xp is np and self._moves else space.dtype
+        self._on_jax = xp.__name__ == "jax.numpy"
+        dtype = np.dtype(np.float64) if self._moves and not self._on_jax else space.dtype
         self._scale, self._offset = scale.astype(dtype), offset.astype(dtype)
         self._low, self._high = low.astype(dtype), high.astype(dtype)
         self._clips = bool(np.any(np.isfinite(low)) or np.any(np.isfinite(high)))
@@ -82,14 +83,15 @@ class _BoxMap:
             action = self._xp.minimum(self._xp.maximum(action, self._low), self._high)
         # Always a copy: an environment may write into its action, but not into the policy's.
         # Without its 64-bit mode JAX has no float64, and warns where one is asked for.
-        return action.astype(self._dtype if self._xp is np else self._xp.asarray(self._low).dtype)
+        return action.astype(self._xp.asarray(self._low).dtype if self._on_jax else self._dtype)
 
 
 class _IntegerMap:
     def __init__(self, space: Any, counts: np.ndarray, num_envs: int, xp: Any, path: str) -> None:
         start = space.low if isinstance(space, spaces.Box) else getattr(space, "start", 0)
         self._start = np.asarray(start, space.dtype) if np.any(start) else None
-        self._dtype = space.dtype if xp is np or isinstance(space, spaces.Box) else np.dtype(np.int32)
+        self._on_jax = xp.__name__ == "jax.numpy"
+        self._dtype = np.dtype(np.int32) if self._on_jax and not isinstance(space, spaces.Box) else space.dtype
         self._counts, self._shape, self._xp, self._path = counts.astype(np.uint64), (num_envs, *space.shape), xp, path
 
     def __call__(self, action: Any) -> Any:
@@ -106,7 +108,7 @@ class _IntegerMap:
                 f"{self._counts.tolist()}: give the network's action head as many choices."
             )
         # Without its 64-bit mode JAX has no int64. In a small type a choice can wrap around; so does the sum, back.
-        dtype = self._dtype if self._xp is np else self._xp.asarray(np.zeros((), self._dtype)).dtype
+        dtype = self._xp.asarray(np.zeros((), self._dtype)).dtype if self._on_jax else self._dtype
         action = action.astype(dtype)
         return action if self._start is None else action + self._start.astype(dtype)
 

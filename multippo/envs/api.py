@@ -73,6 +73,8 @@ class Env(abc.ABC):
         max_episode_steps: Time limit in steps, or None where it is unknown or there is none.
         restarts: True if ``restart`` can reset single environments; None if only a call can find out.
         vectorization: Form that a clock has chosen for ``make_env(vectorization="auto")``; None where none had to.
+        raw_observation_space: Space of the observations before they are converted, such as a Discrete one; None where
+            they are not.
     """
 
     id: str
@@ -85,6 +87,7 @@ class Env(abc.ABC):
     max_episode_steps: int | None = None
     restarts: bool | None = None
     vectorization: str | None = None
+    raw_observation_space: gymnasium.Space[Any] | None = None
 
     @abc.abstractmethod
     def reset(self, key: Any) -> EnvState:
@@ -149,3 +152,9 @@ class Env(abc.ABC):
 
     def close(self) -> None:
         """Frees the environment's processes and windows; a second call does nothing."""
+
+
+def spaces_of(env: Env) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """Spaces of an observation and an action as the environment itself gives and takes them."""
+    raw = env.raw_observation_space
+    return (env.observation_space if raw is None else raw), env.action_space

@@ -39,7 +39,7 @@ class EnvWrapper(Env):
         self.id, self.num_envs, self.functional, self.arrays = env.id, env.num_envs, env.functional, env.arrays
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.may_skip, self.max_episode_steps, self.restarts = env.may_skip, env.max_episode_steps, env.restarts
-        self.vectorization = env.vectorization
+        self.vectorization, self.raw_observation_space = env.vectorization, env.raw_observation_space
         # A host environment's latest state before the change, for ``restart``.
         self._latest: EnvState | None = None
 

@@ -76,7 +76,8 @@ class PPONetworkOutput(NamedTuple):
     """Output of a network that PPO can train: the ``output`` of its outermost module.
 
     Attributes:
-        actions: Tree of ``[B, ...]`` arrays, in the coordinates that the environment's ``step`` takes.
+        actions: Tree of ``[B, ...]`` arrays, in the network's coordinates, which the ``step`` of ``make_env``'s
+            environments takes: [-1, 1] in a bounded dimension, choices from 0; load_policy gives the environment's.
         loglikelihoods: log pi(action | obs), ``[B]``, or a tree of ``[B]`` with the actions' keys.
         value_estimates: V(obs), ``[B]``, or a tree of ``[B]`` with the rewards' keys.
         entropies: Entropy of pi(. | obs) in nats, or an estimate, ``[B]``, or a tree of ``[B]`` with the actions' keys;

@@ -96,10 +96,10 @@ class _LayerNorm(Module):
         return y if self.bias is None else y + self.bias[...]
 
 
-def _windows(x: Any, shape: tuple[int, int], stride: tuple[int, int]) -> Any:
+def windows(x: Any, shape: tuple[int, int], stride: tuple[int, int]) -> Any:
     """``[B, H, W, C]`` to every position of a kernel, ``[B, H', W', height, width, C]``, without a copy."""
-    windows = np.lib.stride_tricks.sliding_window_view(x, shape, axis=(1, 2))
-    return np.moveaxis(windows[:, :: stride[0], :: stride[1]], 3, -1)
+    found = np.lib.stride_tricks.sliding_window_view(x, shape, axis=(1, 2))
+    return np.moveaxis(found[:, :: stride[0], :: stride[1]], 3, -1)
 
 
 class _Conv(Module):
@@ -112,12 +112,25 @@ class _Conv(Module):
         around = [pad_sizes(*axis) for axis in zip(x.shape[1:3], kernel.shape[:2], self.stride, pads, strict=True)]
         if any(map(any, around)):
             x = recorded("pad", np.pad, x, ((0, 0), *around, (0, 0)))
-        windows = recorded("windows", _windows, x, tuple(kernel.shape[:2]), tuple(self.stride))
+        under = recorded("windows", windows, x, tuple(kernel.shape[:2]), tuple(self.stride))
         # Rows of one product: the channels and places under a kernel.
-        rows = xp.reshape(windows, (math.prod(windows.shape[:3]), math.prod(windows.shape[3:])))
+        rows = xp.reshape(under, (math.prod(under.shape[:3]), math.prod(under.shape[3:])))
         y = rows @ xp.reshape(kernel, (rows.shape[1], kernel.shape[-1]))
         y = y if self.bias is None else y + self.bias[...]
-        return xp.reshape(y, (*windows.shape[:3], kernel.shape[-1]))
+        return xp.reshape(y, (*under.shape[:3], kernel.shape[-1]))
+
+
+def _one_operation(rounds: Callable[..., Any]) -> Callable[..., Any]:
+    """The random generator's rounds, recorded as one operation."""
+    rounds = np.errstate(over="ignore")(rounds)
+
+    def call(*words: Any) -> Any:
+        if not any(isinstance(word, Traced) for word in words):
+            return rounds(*words)
+        both = recorded("threefry", lambda *words: np.stack(np.broadcast_arrays(*rounds(*words))), *words)
+        return both[0], both[1]
+
+    return call
 
 
 class TracingEngine(NumpyEngine):
@@ -134,8 +147,7 @@ class TracingEngine(NumpyEngine):
     def __init__(self, dtype: Any) -> None:
         super().__init__()
         self._dtype = np.dtype(dtype)
-        quiet = np.errstate(over="ignore")
-        self.random = Random(xp, np.dtype(np.uint32), np.asarray, lambda: self._dtype, quiet)
+        self.random = Random(xp, np.dtype(np.uint32), np.asarray, lambda: self._dtype, _one_operation)
 
     @property
     def float_dtype(self) -> Any:

@@ -53,6 +53,7 @@ class Recording:
         taped: True if noise is drawn ahead of the step, False if the step draws it.
         see: Function of the observation that returns what the network gets.
         act: Function of the network's actions that returns those of the step.
+        dtype: Floating-point type; by default the network's own.
 
     Raises:
         UntraceableError: If the carry is not of the twin's structure.
@@ -67,12 +68,14 @@ class Recording:
         taped: bool = True,
         see: Callable[[Any], Any] = lambda obs: obs,
         act: Callable[[Any], Any] = lambda actions: actions,
+        dtype: Any = None,
     ) -> None:
         self._to_numpy, self._see, self._act = network.engine.to_numpy, see, act
-        self.twin = twin(network, TracingEngine(self._to_numpy(network.engine.zeros(())).dtype))
+        self.twin = twin(network, TracingEngine(dtype or self._to_numpy(network.engine.zeros(())).dtype))
         self.types = tree_map(lambda x: x.dtype, self.twin.initialize_state(len(tree_leaves(obs)[0])))
         self._variables: dict[str, Any] = dict(named_variables(self.twin))
-        self._example = self.of_twin(state), tree_map(self._to_numpy, obs)
+        to_numpy = lambda x: x if isinstance(x, np.ndarray) else self._to_numpy(x)  # noqa: E731
+        self._example = self.of_twin(state), tree_map(to_numpy, obs)
         self._extras: Any = None
         if taped:
             with np.errstate(all="ignore"):

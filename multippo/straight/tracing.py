@@ -91,6 +91,10 @@ class Traced:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def astype(self, dtype: Any) -> Any:
+        """``xp.astype``."""
+        return xp.astype(self, dtype)
+
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise UntraceableError("the way through the network depends on the values of arrays")
 
@@ -253,7 +257,16 @@ def _take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Any:
 def _argmax(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     if isinstance(x, Traced) and x.op == "astype" and x.args[0].dtype == np.bool_:
         x = x.args[0]  # the first True is the first 1
+    # One number for all, such as the logarithm that makes probabilities of logits, moves no maximum.
+    while isinstance(x, Traced) and x.op == "subtract" and _is_row(x.args[1], x.args[0], axis):
+        x = x.args[0]
     return recorded("argmax", np.argmax, x, axis=axis, keepdims=keepdims)
+
+
+def _is_row(one: Any, x: Any, axis: Any) -> bool:
+    """True if an array has one number where ``x`` has an axis."""
+    both = isinstance(one, Traced) and isinstance(x, Traced) and axis is not None and one.ndim == x.ndim
+    return both and one.shape[axis] == 1 and one.size * x.shape[axis] == x.size
 
 
 def _cumulative_sum(x: Any, /, *, axis: Any = None, **options: Any) -> Any:
@@ -325,5 +338,6 @@ for _name, _op in (
     setattr(xp, _name, _reduction(_op, getattr(numpy_namespace, _name)))
 xp.mean, xp.where, xp.clip, xp.astype, xp.take_along_axis = _mean, _where, _clip, _astype, _take_along_axis
 xp.argmax, xp.cumulative_sum = _argmax, _cumulative_sum
+xp.asarray = lambda x, **options: x if isinstance(x, Traced) else numpy_namespace.asarray(x, **options)
 xp.subtract, xp.pow = _difference, _raised
 xp.isdtype = numpy_namespace.isdtype

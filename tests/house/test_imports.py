@@ -40,6 +40,7 @@ FORBIDDEN = {
     ),
     "multippo/envs/api.py": (*FRAMEWORKS, "multippo.algorithms", "multippo.networks", "multippo.cli", "multippo.runs"),
     "multippo/runs": (*FRAMEWORKS, "multippo.cli", *(f"multippo.backends.{engine}" for engine in ENGINES)),
+    "multippo/policy": (*FRAMEWORKS, "multippo.cli", *(f"multippo.backends.{engine}" for engine in ENGINES)),
     "multippo/backends": ("multippo.algorithms", "multippo.cli", "multippo.runs"),
     "multippo/backends/api.py": FRAMEWORKS,
     **{

@@ -14,11 +14,11 @@ import optree
 
 from multippo.algorithms.advantages import mean_over
 from multippo.algorithms.checks import run_once
-from multippo.algorithms.evaluation import evaluation_mode
 from multippo.algorithms.losses import LossOutput, mean_metrics
 from multippo.algorithms.minibatches import has_memory, unroll_sequences
 from multippo.algorithms.types import Sequences, Transition
 from multippo.networks.core.error_paths import message_of, where_it_failed
+from multippo.networks.core.modes import evaluation_mode
 from multippo.networks.core.outputs import per_environment
 from multippo.networks.core.random_state import reseed
 from multippo.networks.core.unrolling import reset_where

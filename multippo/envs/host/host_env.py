@@ -27,7 +27,14 @@ from multippo.envs.host.members import Member
 from multippo.envs.host.vector_forms import chosen
 from multippo.envs.host.workers import WORKER_TIMEOUT_S, WatchedVectorEnv, watch
 from multippo.envs.keys import host_seed
-from multippo.envs.observations import ObservationMap, check_numbers, make_observation_map, put_rows
+from multippo.envs.observations import (
+    ObservationMap,
+    at_paths,
+    check_numbers,
+    key_paths,
+    make_observation_map,
+    put_rows,
+)
 from multippo.envs.wrappers import layers_of
 from multippo.trees import select, tree_leaves, tree_map
 
@@ -84,7 +91,9 @@ class GymnasiumEnv(Env):
         self.max_episode_steps = max_episode_steps if max_episode_steps and max_episode_steps > 0 else None
         self.action_space = vector_env.single_action_space
         self._actions = make_action_map(self.action_space, self.num_envs)
-        self._observations = make_observation_map(vector_env.single_observation_space, keys=observation_keys)
+        raw, keys = vector_env.single_observation_space, observation_keys
+        self.raw_observation_space = raw if keys is None else at_paths(raw, key_paths(keys))
+        self._observations = make_observation_map(raw, keys=keys)
         self.observation_space = self._observations.space
         mode = find_autoreset_mode(vector_env, autoreset_mode)
         self.may_skip, self._same_step = mode is AutoresetMode.NEXT_STEP, mode is AutoresetMode.SAME_STEP

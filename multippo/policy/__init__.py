@@ -1,0 +1,1 @@
+"""A trained policy in use: one step from an observation to the environment's own action, and its export."""
