@@ -240,7 +240,7 @@ class _Training:
             settings = self._settings.train
             run = None
             if not self._is_finished:
-                callbacks = self._record.write, self._save
+                callbacks = self._log, self._save
                 run = Run(self._env, self._network, settings, *callbacks, None, initial, stack, profile=self._profile)
                 run.progress = self._progress
             self._begin(stack, initial, damaged)
@@ -305,6 +305,9 @@ class _Training:
             f"{settings.network} network, {self._env.num_envs} environments, seed {settings.train.seed}{start}. Run: "
             f"{self._directory.path}"
         )
+
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        self._record.write(metrics)  # of the directory that the run has taken meanwhile, see _begin
 
     def _save(self, state: TrainingState, step: int) -> None:
         if self._mark(state) != self._saved or self._folder.error is not None:
