@@ -87,7 +87,8 @@ class TrainingEvidence(NetworkEvidence):
                 after = mp.to_portable(network)
                 if number == 0:
                     moments = moments_by_name(network, trainer.learner.optimizer, learner.optimizer_state)
-                reports.append({name: float(value) for name, value in report.items()})
+                # Episodes are checked step by step, as rewards and ends of rollouts.
+                reports.append({name: float(x) for name, x in report.items() if not name.startswith("episodes/")})
                 arrays.append((before, after))
                 before = after
         return Trained(reports[:-1], arrays[:-1], moments, reports[-1], before)
