@@ -25,7 +25,8 @@ from multippo.version import __version__
 
 _COMMANDS = {  # name: (module, function, description)
     "train": ("multippo.cli.train", "run", "train a network in an environment"),
-    "eval": ("multippo.cli.evaluate", "run", "play whole episodes with a trained network"),
+    "eval": ("multippo.cli.evaluate", "run", "evaluate a trained network over whole episodes"),
+    "play": ("multippo.cli.play", "run", "show a trained policy at work, in a window or as a video"),
     "plot": ("multippo.cli.plot", "run", "draw a metric of runs, several seeds as a band"),
     "export": ("multippo.cli.export", "run", "write a trained policy as files that run without multippo"),
     "compare": ("multippo.cli.compare", "run", "find where two runs part first"),

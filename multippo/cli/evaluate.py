@@ -16,6 +16,7 @@ from multippo.arguments import check_size
 from multippo.backends.registry import VARIABLE, available_backends, get_backend
 from multippo.cli.flags import parse
 from multippo.errors import UsageError
+from multippo.policy.playing import show_run
 from multippo.runs.directory import RunDirectory, runs_in
 from multippo.runs.loading import load_run, read_checkpoint
 from multippo.runs.settings import RunSettings
@@ -54,6 +55,9 @@ class _Flags:
     seed: int = 0
     """Seed of the episodes, and of the actions if they are sampled."""
 
+    video: str | None = None
+    """File for a video of one more episode, the first that --num-envs 1 would play: mp4, gif, or for brax html."""
+
     num_envs: int | None = None
     """Environments side by side; none for at most 100, or as many as in training where each is a process."""
 
@@ -73,7 +77,10 @@ def run(argv: Sequence[str]) -> int:
             check_size("", name, getattr(flags, name), least)
     path = Path(flags.run_dir)
     with Deadline():
-        for directory in runs_in(path) or [RunDirectory(path)]:
+        directories = runs_in(path) or [RunDirectory(path)]
+        if flags.video and len(directories) > 1:
+            raise UsageError(f"--video is of one run, and {path} holds {len(directories)}: name one of them.")
+        for directory in directories:
             found, about = _play(flags, directory)
             if flags.json:
                 report = {name: found[metric] for name, metric in _REPORTED.items()}
@@ -92,6 +99,9 @@ def _play(flags: _Flags, directory: RunDirectory) -> tuple[dict[str, float], dic
     stored = directory.read_settings()
     settings = RunSettings.of(stored)
     read_checkpoint(directory, flags.checkpoint)  # a mistake is reported at once, before an engine is loaded
+    if flags.video:
+        options: dict[str, Any] = {"checkpoint": flags.checkpoint, "deterministic": not flags.stochastic}
+        show_run(directory, Path(flags.video), seed=flags.seed, **options)
     with settings.engine(choose_backend(flags.backend, stored.get("backend")), flags.device) as engine:
         count = flags.num_envs or evaluation_envs(settings, flags.episodes)
         loaded = load_run(directory.path, flags.checkpoint, count)

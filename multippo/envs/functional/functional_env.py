@@ -225,6 +225,10 @@ class FunctionalEnv(Env):
         options: dict[str, Any] = {**self._options, "truncation_key": self._truncation_key, "content": self._content}
         return FunctionalEnv(self.env, num_envs, **options)
 
+    def simulator_state(self, env_state: EnvState, row: int) -> Any:
+        """The state of one environment, as the simulator has it."""
+        return take(env_state.internal.simulator, row, self._shared)
+
     @in_own_precision
     def _read_first_state(self) -> Any:
         """Shapes and types of one environment's first state, by a trace that serves the first reset too."""
