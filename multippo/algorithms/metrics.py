@@ -169,7 +169,7 @@ def plot_metric(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], metri
         steps = [step for step in curves[0][0] if step <= end]
         values = np.stack([np.interp(steps, *curve) for curve in curves])
         mean, spread = values.mean(axis=0), values.std(axis=0)
-        (line,) = axes.plot(steps, mean, linewidth=1, label=label)
+        (line,) = axes.plot(steps, mean, linewidth=1, label=label, marker="o" if len(steps) == 1 else "")
         if len(curves) > 1:
             axes.fill_between(steps, mean - spread, mean + spread, alpha=0.2, color=line.get_color(), linewidth=0)
     about = metric_of(metric)

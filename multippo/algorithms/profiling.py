@@ -17,14 +17,14 @@ class Profile:
     """
 
     def __init__(self, directory: Path, first: int = 2, num_iterations: int = 3) -> None:
-        self._directory, self._window = directory, (first, first + num_iterations)
+        self.directory, self._window = directory, (first, first + num_iterations)
         self._seen, self._stack = 0, contextlib.ExitStack()
 
     def before(self, engine: Any) -> bool:
         """Starts or ends the trace before an iteration; returns True if the trace is not over."""
         first, end = self._window
         if self._seen == first:
-            self._stack.enter_context(engine.profile(self._directory))
+            self._stack.enter_context(engine.profile(self.directory))
         if self._seen == end:
             self.close()
         self._seen += 1

@@ -24,7 +24,7 @@ class _Flags:
     _: dataclasses.KW_ONLY
 
     metric: str = RETURN
-    """Name of the metric; docs/reference/metrics.md lists them."""
+    """Name of the metric; an unknown one is answered with the nearest."""
 
     output: str = "plot.png"
     """The picture; its ending says the format: png, svg, pdf."""

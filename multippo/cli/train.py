@@ -264,7 +264,11 @@ class _Training:
             raise
 
     def _end_profile(self) -> None:
-        if self._profile is not None and not self._profile.close():
+        if self._profile is None:
+            return
+        if self._profile.close():
+            print(f"Trace: {self._profile.directory}, for TensorBoard or Perfetto")
+        else:
             _LOG.warning("The run had no three iterations after its first two, so there is no profile of it.")
 
     def _last_state(self) -> tuple[TrainingState | None, dict[Path, str]]:
