@@ -62,8 +62,8 @@ def ppo_loss(
     valid = sequences.valid
     weight = xp.astype(valid, tree_leaves(sequences.advantages)[0].dtype)
     mean = mean_over(xp, valid, weight.dtype)
-    actor, ratio_stats = _actor_loss(xp, out.output.loglikelihoods, sequences, mean, config)
-    critic, value_stats = _critic_loss(xp, out.output.value_estimates, sequences, mean, config)
+    actor, ratio_stats = _actor_loss(network.engine, out.output.loglikelihoods, sequences, mean, config)
+    critic, value_stats = _critic_loss(network.engine, out.output.value_estimates, sequences, mean, config)
     zero = xp.zeros_like(weight)
     regularization = mean(per_environment("regularization_loss", out.regularization_loss, zero))
     loss = actor + config.critic_loss_weight * critic + regularization
@@ -99,7 +99,9 @@ def check_entropies(entropies: Any, weight: float) -> None:
         )
 
 
-def _actor_loss(xp: Any, log_likelihoods: Any, sequences: Sequences, mean: Any, config: PPOConfig) -> tuple[Any, Any]:
+def _actor_loss(
+    engine: Any, log_likelihoods: Any, sequences: Sequences, mean: Any, config: PPOConfig
+) -> tuple[Any, Any]:
     news, olds = tree_leaves(log_likelihoods), tree_leaves(sequences.loglikelihoods)
     advantages = tree_leaves(sequences.advantages)
     if config.combine_advantages != "separate":
@@ -107,28 +109,33 @@ def _actor_loss(xp: Any, log_likelihoods: Any, sequences: Sequences, mean: Any, 
         count = len(advantages) if config.combine_advantages == "mean" else 1
         advantages = [tree_sum(advantages) / count]
     terms = [
-        _surrogate(xp, new, old, advantage, sequences.valid, mean, config)
+        _surrogate(engine, new, old, advantage, sequences.valid, mean, config)
         for new, old, advantage in zip(news, olds, advantages, strict=True)
     ]
     stats = {
         "clip_fraction": tree_sum([term["clip_fraction"] for term in terms]) / len(terms),
         "kl": tree_sum([term["kl"] for term in terms]),
-        "max_deviation": functools.reduce(xp.maximum, [term["max_deviation"] for term in terms]),
+        "max_deviation": functools.reduce(engine.xp.maximum, [term["max_deviation"] for term in terms]),
     }
     return tree_sum([term["loss"] for term in terms]), stats
 
 
-def _surrogate(xp: Any, new: Any, old: Any, advantage: Any, valid: Any, mean: Any, config: PPOConfig) -> dict[str, Any]:
+def _surrogate(
+    engine: Any, new: Any, old: Any, advantage: Any, valid: Any, mean: Any, config: PPOConfig
+) -> dict[str, Any]:
+    xp = engine.xp
     if config.normalize_advantages and config.advantage_normalization == "minibatch":
         advantage = standardized(xp, advantage, mean)
     # An exponent of 20 is far outside the clip range, and keeps a product with the advantage finite.
-    log_ratio = clip(xp, new - old, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    log_ratio = clip(engine, new - old, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
     ratio = xp.exp(log_ratio)
-    clipped = clip(xp, ratio, 1.0 - config.clip_range, 1.0 + config.clip_range)
+    # The clipped one is a constant where it is the lesser; elsewhere the derivative is the other one's.
+    surrogate = ratio * advantage
+    clipped = xp.clip(engine.stop_gradient(ratio), 1.0 - config.clip_range, 1.0 + config.clip_range) * advantage
     deviation = xp.abs(ratio - 1.0)
     outside = xp.astype(deviation > config.clip_range, ratio.dtype)
     return {
-        "loss": -mean(xp.minimum(ratio * advantage, clipped * advantage)),
+        "loss": -mean(xp.where(surrogate > clipped, clipped, surrogate)),
         "clip_fraction": mean(outside),
         # Schulman's low-variance, never negative estimate, (rho - 1) - log rho.
         "kl": mean((ratio - 1.0) - log_ratio),
@@ -137,14 +144,14 @@ def _surrogate(xp: Any, new: Any, old: Any, advantage: Any, valid: Any, mean: An
 
 
 def _critic_loss(
-    xp: Any, values: Any, sequences: Sequences, mean: Any, config: PPOConfig
+    engine: Any, values: Any, sequences: Sequences, mean: Any, config: PPOConfig
 ) -> tuple[Any, dict[str, Any]]:
-    reach = config.value_clip_range
+    xp, reach = engine.xp, config.value_clip_range
 
     def loss(value: Any, old: Any, target: Any) -> Any:
         error = (value - target) ** 2
         if reach is not None:
-            near = old + clip(xp, value - old, -reach, reach)
+            near = old + clip(engine, value - old, -reach, reach)
             error = xp.maximum(error, (near - target) ** 2)
         return mean(error)
 

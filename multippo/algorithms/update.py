@@ -261,13 +261,13 @@ class Learner:
         xp, config = self.engine.xp, self.config
         taken = take_sequences(xp, sequences, rows)
         (loss, out), grads = self._loss(params, variables, taken, coefficients.entropy_weight)
-        before, empty = stop, ~xp.any(taken.valid)
+        still, empty = stop, ~xp.any(taken.valid)
         # Values after a stop change nothing.
-        wrong_loss = ~xp.isfinite(loss) & ~before
-        exceeds = xp.zeros_like(wrong_loss)
+        wrong_loss = ~xp.isfinite(loss) & ~stop
+        stop, exceeds = stop | wrong_loss, xp.zeros_like(wrong_loss)
         if config.target_kl is not None:
-            exceeds = ~stop & ~wrong_loss & (out.approximate_kl > config.target_kl)
-        stop = stop | wrong_loss | exceeds
+            exceeds = ~stop & (out.approximate_kl > config.target_kl)
+            stop, still = stop | exceeds, still | exceeds
         # Without a sample there is no gradient, but there would be momentum and weight decay.
         idle, rate = stop | empty, coefficients.learning_rate
         params, optimizer_state, norm = self.optimizer.step(params, grads, optimizer_state, rate, idle)
@@ -278,7 +278,7 @@ class Learner:
             "deviation": out.max_ratio_deviation,
             "kl": out.approximate_kl,
             "wrong_loss": wrong_loss,
-            "wrong_norm": ~xp.isfinite(norm) & ~(before | exceeds),
+            "wrong_norm": ~xp.isfinite(norm) & ~still,
             "wrong_leaf": first_true(xp, xp.stack([xp.zeros_like(stop)])),
         }
         return (params, optimizer_state, stop | ~xp.isfinite(norm)), report, grads

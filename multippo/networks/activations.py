@@ -71,10 +71,10 @@ def _name(activation: Any) -> str:
     return getattr(inner, "__name__", repr(inner))
 
 
-def clip(xp: Any, x: Any, low: float, high: float) -> Any:
+def clip(engine: Any, x: Any, low: float, high: float) -> Any:
     """``min(max(x, low), high)``, with the derivative 1 from bound to bound, both included, and 0 outside."""
-    held = xp.clip(x, low, high)
-    return xp.where(held == x, x, held)
+    held = engine.xp.clip(engine.stop_gradient(x), low, high)
+    return engine.xp.where(held == x, x, held)
 
 
 def softplus(xp: Any, x: Any) -> Any:

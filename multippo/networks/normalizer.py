@@ -133,7 +133,7 @@ class Normalizer(StatefulModule):
         variance = xp.clip(self._variance(name), self.epsilon, None)
         # No division of x: XLA makes a product of it in a rollout, but not where a gradient flows through it.
         y = (xp.astype(x, mean.dtype) - mean) * (1.0 / xp.sqrt(variance))
-        return y if self.clip is None else clip(xp, y, -self.clip, self.clip)
+        return y if self.clip is None else clip(self.engine, y, -self.clip, self.clip)
 
     def _variance(self, name: str) -> Any:
         m2 = self._variable(self.M2, name)[...]

@@ -125,7 +125,7 @@ class ActionSampler(Drawing):
         return StatefulModuleOutput(
             next_state=self._advanced(state, done),
             output={"action": action, "log_likelihood": log_likelihood, "entropy": entropy},
-            regularization_loss=-self.entropy_weight * entropy,
+            regularization_loss=-self.entropy_weight * entropy if self.entropy_weight else 0.0,
             rollout_extras=raw_action,
         )
 
