@@ -57,7 +57,7 @@ class Random:
         self._words_of = words_of
         self._order = order or functools.partial(xp.argsort, axis=-1, stable=True)
         self._word: Any = np.uint32 if self._wraps else int
-        self._threefry = wrap(self._rounds) if wrap else self._rounds
+        self.threefry = wrap(self._rounds) if wrap else self._rounds
 
     def key(self, seed: int) -> Any:
         """The key ``[2]`` of a seed.
@@ -95,7 +95,7 @@ class Random:
         if self._words_of is not None:
             key = self._words_of(key)
         k0, k1 = key[..., 0], key[..., 1]
-        word0, word1 = self._threefry(k0, k1, self._xp.zeros_like(k0), data)
+        word0, word1 = self.threefry(k0, k1, self._xp.zeros_like(k0), data)
         return self._xp.stack((word0, word1), axis=-1)
 
     def bits(self, key: Any, shape: tuple[int, ...] = ()) -> Any:
@@ -163,7 +163,7 @@ class Random:
         lead = key.shape[:-1]
         k0 = self._xp.reshape(key[..., 0], lead + (1,) * len(shape))
         k1 = self._xp.reshape(key[..., 1], lead + (1,) * len(shape))
-        return self._threefry(k0, k1, self._word(0), counter)
+        return self.threefry(k0, k1, self._word(0), counter)
 
     def _rounds(self, k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
         """Twenty rounds of Threefry-2x32 on broadcasting words."""

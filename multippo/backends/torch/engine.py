@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from multippo.backends.api import Leaf, Optimizer, OptimizerConfig, SplitModule, check_matmul_precision, check_precision
 from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
-from multippo.backends.torch import modules, products
+from multippo.backends.torch import modules, products, threefry
 from multippo.backends.torch.compiling import compiled
 from multippo.backends.torch.layers import PORTABLE_NAMES, NativeLayers
 from multippo.backends.torch.optimizer import TorchOptimizer
@@ -44,7 +44,7 @@ class TorchEngine(NativeLayers):
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or torch.device(self.devices()[0])
-        self.random = Random(torch_namespace, torch.int64, self.asarray, lambda: self.float_dtype)
+        self.random = Random(torch_namespace, torch.int64, self.asarray, lambda: self.float_dtype, threefry.on_cpu)
         self._bound: dict[type, type] = {}
         self._compile_seconds: list[float] = []
 
