@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,11 +30,12 @@ _aten: Any = torch.ops.aten
 _FROM_SHAPES = {_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.new_zeros, _aten.new_ones, _aten.new_full}
 """Operators that look at no number of their arguments."""
 _FUNCTIONS = (
-    "abs add addmm amax amin bmm cat clamp cos div eq exp expm1 floor gather ge gt index_select le log log1p "
-    "logical_and logical_not logical_or lt maximum mean minimum mm mul ne neg pow reciprocal remainder rsqrt "
-    "scatter_add select sigmoid sign sin sqrt square stack sub sum t tanh transpose unsqueeze where"
+    "abs add all amax amin any argmax bitwise_and bitwise_not bitwise_or bitwise_xor bmm cat clamp cos div "
+    "eq exp expm1 floor gather ge gt index_select isfinite le log log1p logical_and "
+    "logical_not logical_or lt maximum mean minimum mm mul ne neg pow reciprocal remainder rsqrt scatter_add select "
+    "sigmoid sign sin sqrt square stack sub sum t tanh transpose unsqueeze where"
 )
-_METHODS = "expand masked_fill_ permute view"
+_METHODS = "add_ expand logical_and_ masked_fill_ permute view"
 _DIRECT: dict[Any, Callable[..., Any]] = {
     **{getattr(_aten, name): getattr(torch, name) for name in _FUNCTIONS.split()},
     **{getattr(_aten, name): getattr(torch.Tensor, name) for name in _METHODS.split()},
@@ -41,11 +43,21 @@ _DIRECT: dict[Any, Callable[..., Any]] = {
 """Python's functions of the same arguments, which reach the kernel in two thirds of the time."""
 
 
+def _turned_mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a @ b`` of few columns, as MKL is quick at it: of 1,280 rows for weights of 3 × 64 in a fourth of the time."""
+    return torch.mm(b.t(), a.t()).t().contiguous()
+
+
+def _turned_addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``bias + a @ b``, likewise."""
+    return torch.addmm(bias[:, None], b.t(), a.t()).t().contiguous()
+
+
 _LARGEST_CONSTANT = 2**16
 """Numbers in a result that is kept rather than computed again, as zeros in the shape of a rollout's images are not."""
 
 _LARGE_LAYER = 2**14
-"""Numbers in the result of a layer from which oneDNN's product and tanh in one are the quicker ones."""
+"""Numbers in a layer from which other ways, which round differently, are quicker than the operations recorded."""
 
 _MOST = 4
 """Recordings of a function; one whose arguments keep changing their shapes is called as it is from then on."""
@@ -196,6 +208,8 @@ def simplified(tape: Tape, num_given: int, outputs: set[int]) -> tuple[list[Oper
         if constant and not random:
             tape.constants.update(results)
             continue
+        operation = _shortened(operation, kept, tape)
+        taken = numbers_in([operation.args, operation.kwargs])
         if _changes_nothing(operation, tape) and not outputs & set(results):
             same[results[0]] = taken[-1]
             continue
@@ -235,6 +249,28 @@ def _with_layer(operation: Operation, before: list[Operation], tape: Tape) -> Op
     return operation._replace(function=torch.ops.mkldnn._linear_pointwise.default, args=args)
 
 
+def _shortened(operation: Operation, before: list[Operation], tape: Tape) -> Operation:
+    """The operation, or a quicker one of the same result: of a choice between equals, a view, a test for finiteness."""
+    function, args = operation[:2]
+    if function is _aten.select_backward.default and args[1][args[2]] == 1:
+        return operation._replace(function=_aten.view.default, args=args[:2])
+    made = {op.results[0]: op for op in before[-8:] if len(op.results) == 1}
+
+    def maker(value: Any, function: Any) -> Any:
+        op = made.get(value.number) if isinstance(value, Value) else None
+        return list(op.args) if op is not None and op.function is function else [None, None]
+
+    if function is _aten.where.self and maker(args[0], _aten.eq.Tensor) == [args[2], args[1]]:
+        return operation._replace(args=[args[0], args[2], args[2]])
+    if function is _aten.mul.Tensor:
+        x, again = maker(args[0], _aten.eq.Tensor)
+        size, bound = maker(args[1], _aten.ne.Scalar)
+        is_test = x is not None and x == again and bound == float("inf") and maker(size, _aten.abs.default) == [x]
+        if is_test and not tape.is_mutated(x.number):
+            return operation._replace(function=_aten.isfinite.default, args=[x])
+    return operation
+
+
 def _is_zero(operation: Operation, tape: Tape) -> bool:
     """True of the difference between a tensor of integers and itself."""
     function, args, kwargs, results, _ = operation
@@ -243,9 +279,9 @@ def _is_zero(operation: Operation, tape: Tape) -> bool:
 
 
 def _changes_nothing(operation: Operation, tape: Tape) -> bool:
-    """True of a product with 1, a quotient by 1, a copy, and a choice between a tensor and itself."""
+    """True of a product with 1, a quotient by 1, the first power, a copy, and a choice between a tensor and itself."""
     function, args, kwargs, results, _ = operation
-    if function.overloadpacket in (_aten.mul, _aten.div):
+    if function.overloadpacket in (_aten.mul, _aten.div) or function is _aten.pow.Tensor_Scalar:
         if kwargs or isinstance(args[1], Value) or args[1] != 1:
             return False
     elif function is _aten.where.self:
@@ -308,9 +344,24 @@ class Writer:
             return f"[{', '.join(map(self.text, value))}]"
         return repr(value) if isinstance(value, bool | int | float | str | None) else self.hold(value)
 
+    def _quickest(self, operation: Operation) -> Any:
+        """A function of the operation's arguments."""
+        kind, args = operation.function.overloadpacket, operation.args
+        tensors = [self._tape.tensors[number] for number in (*numbers_in(args), *operation.results)]
+        if kind in (_aten.mm, _aten.addmm):
+            left, (rows, columns) = tensors[-3], tensors[-1].shape
+            if left.device.type == "cpu" and left.numel() >= _LARGE_LAYER and not operation.kwargs:
+                if kind is _aten.mm and 2 * columns <= rows <= left.shape[1]:
+                    return _turned_mm
+                if kind is _aten.addmm and 1 < columns <= left.shape[1] // 4 and tensors[0].ndim == 1:
+                    return _turned_addmm
+        if kind is _aten._to_copy and list(operation.kwargs) == ["dtype"]:
+            return torch.Tensor.to if tensors[0].dtype != tensors[1].dtype else operation.function
+        return _DIRECT.get(kind, operation.function)
+
     def line(self, operation: Operation) -> str:
-        function, args, kwargs, results, is_list = operation
-        call = self.hold(_DIRECT.get(function.overloadpacket, function))
+        _, args, kwargs, results, is_list = operation
+        call = self.hold(self._quickest(operation))
         given = [*map(self.text, args), *(f"{name}={self.text(value)}" for name, value in kwargs.items())]
         names = ["_" if number < 0 else f"v{number}" for number in results]
         target = f"[{', '.join(names)}] = " if is_list else f"{names[0]} = "
@@ -345,11 +396,36 @@ def _compiled(tape: Tape, num_given: int, outputs: list[int]) -> Callable[..., l
     return torch.no_grad()(writer.names["run"])
 
 
-class _Call(NamedTuple):
-    structure: Any
-    given: list[Any]
-    run: Callable[..., list[torch.Tensor]]
-    result: Any
+class _Call:
+    """A recording, and the arguments that it is for."""
+
+    def __init__(self, structure: Any, leaves: list[Any], run: Callable[..., list[torch.Tensor]], result: Any) -> None:
+        self.run, self.result, self._structure = run, result, structure
+        self._places = _places(leaves)
+        self._kinds = [_kind(leaf) for leaf in leaves]
+        self._seen = [weakref.ref(leaf) for leaf in leaves]
+
+    def fits(self, structure: Any, leaves: list[Any]) -> bool:
+        """True for arguments of the same structure and shapes. What was seen in the last call is looked at no more."""
+        if structure != self._structure or _places(leaves) != self._places:
+            return False
+        for place, (seen, leaf) in enumerate(zip(self._seen, leaves, strict=True)):
+            if seen() is not leaf:
+                if _kind(leaf) != self._kinds[place]:
+                    return False
+                self._seen[place] = weakref.ref(leaf)
+        return True
+
+
+def _kind(leaf: Any) -> Any:
+    return (leaf.shape, leaf.stride(), leaf.dtype) if isinstance(leaf, torch.Tensor) else None
+
+
+def _places(leaves: list[Any]) -> list[int]:
+    """First place of each leaf: a tensor that is given twice has one number, and another call may give two."""
+    names = list(map(id, leaves))
+    first = dict(zip(reversed(names), range(len(names) - 1, -1, -1), strict=True))
+    return [first[name] for name in names]
 
 
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -365,14 +441,10 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal known, left
         tree: Any = args
         leaves, structure = optree.tree_flatten(tree)
-        given: list[Any] = [(x.shape, x.stride(), x.dtype) if isinstance(x, torch.Tensor) else None for x in leaves]
-        # A tensor that is given twice has one number, and another call may give two.
-        places: dict[int, int] = {}
-        given.append([places.setdefault(id(x), len(places)) for x in leaves])
-        tensors = list({id(x): x for x in leaves}.values())
-        if known is not None and known.given == given and known.structure == structure:
+        tensors = list(dict(zip(map(id, leaves), leaves, strict=True)).values())
+        if known is not None and known.fits(structure, leaves):
             return optree.tree_unflatten(known.result, known.run(*tensors))
-        if not left or None in given:
+        if not left or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
             return function(*args)
         left -= 1
         tape, result = Tape(tensors), None
@@ -387,7 +459,7 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
             left = 0
             _log.debug("A step is not recorded: %s.", error)
             return function(*args) if result is None else result  # a second call would write to the arguments twice
-        known = _Call(structure, given, _compiled(tape, len(tensors), numbers), result_structure)
+        known = _Call(structure, leaves, _compiled(tape, len(tensors), numbers), result_structure)
         return result
 
     return call

@@ -55,6 +55,22 @@ def test_a_tensor_in_two_places_is_one_argument_and_two_tensors_are_recorded_ane
     assert len(calls) == 3
 
 
+def test_narrow_products_and_choices_between_equals_take_another_way_to_the_same_numbers() -> None:
+    def layer(x, weight, bias):
+        x, weight, bias = (leaf.detach().requires_grad_() for leaf in (x, weight, bias))
+        y = torch.nn.functional.linear(torch.tanh(torch.nn.functional.linear(x, weight, bias)), weight.T[:2])
+        held = torch.clamp(y.detach(), -0.5, 0.5)
+        near = torch.where(held == y, y, held)
+        return torch.isfinite(y.detach()), near.detach(), *torch.autograd.grad(near.sum(), (weight, bias))
+
+    run, generator = recorded(layer), torch.Generator().manual_seed(0)
+    for scale in (1.0, 0.3, float("inf"), float("nan")):
+        args = [torch.randn(shape, generator=generator) for shape in ((512, 3), (64, 3), (64,))]
+        args[0][7] *= scale
+        for found, expected in zip(run(*args), layer(*args), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
 def test_writing_to_an_argument_is_repeated_and_what_was_read_before_and_after_stays_apart() -> None:
     def step(x):
         before, read = x * 2, x.clone()
