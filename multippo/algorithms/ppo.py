@@ -43,7 +43,7 @@ from multippo.signals import DeferredInterrupt
 
 _LOG = logging.getLogger("multippo")
 # Far above what rounding does in float32, far below what drawing afresh does.
-_REPLAY_TOLERANCE = 1e-2
+REPLAY_TOLERANCE = 1e-2
 
 CheckpointFn = Callable[[TrainingState, int], None]
 """``checkpoint_fn(training_state, step)``."""
@@ -223,7 +223,7 @@ class Run:
         if weights is not None:  # of an iteration
             self.final_metrics = metrics
             deviation = metrics.get("ratio/first_max_dev", 0.0)
-            if deviation > _REPLAY_TOLERANCE and not self._replay_warned:
+            if deviation > REPLAY_TOLERANCE and not self._replay_warned:
                 self._replay_warned = True
                 _LOG.warning(replay_warning(deviation, int(metrics["iteration"])))
             if metrics["iteration"] == self._began_at + 1 and (text := zero_gradient_warning(metrics)) is not None:

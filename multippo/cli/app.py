@@ -28,6 +28,7 @@ _COMMANDS = {  # name: (module, function, description)
     "eval": ("multippo.cli.evaluate", "run", "evaluate a trained network over whole episodes"),
     "play": ("multippo.cli.play", "run", "show a trained policy at work, in a window or as a video"),
     "plot": ("multippo.cli.plot", "run", "draw a metric of runs, several seeds as a band"),
+    "report": ("multippo.cli.report", "run", "write runs to one page of HTML: curves, network, settings, video"),
     "export": ("multippo.cli.export", "run", "write a trained policy as files that run without multippo"),
     "compare": ("multippo.cli.compare", "run", "find where two runs part first"),
     "bench": ("multippo.cli.bench", "run", "measure speed beside other libraries and hand-written limits"),
