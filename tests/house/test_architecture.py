@@ -39,9 +39,9 @@ def test_engines_have_the_same_files():
         engine: {file.name for file in (ROOT / "multippo" / "backends" / engine).glob("*.py")}
         for engine in ("jax", "torch", "numpy")
     }
-    # torch cuts sequences into segments for its kernels, compiles in pieces, has operators of its own for products, and
-    # records operations to run them without the module tree.
+    # torch cuts sequences into segments for its kernels, compiles in pieces, has operators of its own for products and
+    # random words, and records operations to run them without the module tree.
     # NumPy steps no parameters.
-    own = {"segments.py", "onednn.py", "compiling.py", "products.py", "recording.py", "straight.py"}
+    own = {"segments.py", "onednn.py", "compiling.py", "products.py", "recording.py", "straight.py", "threefry.py"}
     assert files["torch"] - own == files["jax"]
     assert files["numpy"] == files["jax"] - {"optimizer.py"}
