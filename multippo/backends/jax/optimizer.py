@@ -41,12 +41,20 @@ class JaxOptimizer(Optimizer):
         clip = self._config.gradient_clipping
         if clip is not None:
             grad = grad * (clip / jnp.maximum(norm, clip))
-        direction: Any
-        direction, stepped = self._adam.update(grad, state)
+        # A step is skipped by its numbers: a choice between old and new moments would have XLA copy both.
+        grad = jnp.where(skip, 0.0, grad)
+        betas = self._config.beta1, self._config.beta2
+        mu, nu = (
+            (1 - beta) * power + jnp.where(skip, 1.0, beta) * moment
+            for beta, power, moment in zip(betas, (grad, grad**2), (state.mu, state.nu), strict=True)
+        )
+        count = state.count + 1
+        first, second = (m / (1 - beta**count).astype(m.dtype) for beta, m in zip(betas, (mu, nu), strict=True))
+        direction = first / (jnp.sqrt(second) + self._config.adam_epsilon)
         if self._config.weight_decay:
             direction = direction + self._config.weight_decay * flat
-        flat = jnp.where(skip, flat, flat - learning_rate * direction)
-        return unravel(flat), jax.tree.map(lambda new, old: jnp.where(skip, old, new), stepped, state), norm
+        flat = flat - jnp.where(skip, 0.0, learning_rate) * direction
+        return unravel(flat), state._replace(count=jnp.where(skip, state.count, count), mu=mu, nu=nu), norm
 
     def keep(self, params: Any, state: Any) -> Any:
         return params, state
