@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -61,9 +62,15 @@ def _product_on_cpu(x: Any, kernel: Any) -> Any:
 
     XLA's CPU backend takes another summation order for products with few columns as the number of rows changes, so
     that an action's likelihood in a rollout and in replay would differ in the last bits, and by more after a division
-    by a small standard deviation. With columns in multiples of 16 the order is one (measured for up to 512 inputs).
+    by a small standard deviation. With columns in multiples of 16 the order is one, and with rows in multiples of 8
+    that of a product with a single column, which is the quicker way for a few (measured for up to 512 inputs).
     """
-    columns = kernel.shape[1]
+    size, columns = kernel.shape
+    if columns <= _FEW:
+        rows = math.prod(x.shape[:-1])
+        flat = jnp.pad(x.reshape(rows, size), ((0, -rows % 8), (0, 0)))
+        y = jnp.stack([jnp.matmul(flat, kernel[:, i]) for i in range(columns)], axis=-1)
+        return y[:rows].reshape(*x.shape[:-1], columns)
     if missing := -columns % 16:
         kernel = jnp.pad(kernel, ((0, 0), (0, missing)))
     return jnp.matmul(x, kernel)[..., :columns]
