@@ -21,6 +21,7 @@ import numpy as np
 import optree
 
 from multippo.algorithms.checks import check_acts
+from multippo.algorithms.minibatches import has_memory
 from multippo.algorithms.stepped_rollout import EngineActing, make_transition, may_go_straight, step_through
 from multippo.algorithms.tensor_rollout import collect_tensors, refuse_other_arrays
 from multippo.algorithms.twin_rollout import TwinRollouts
@@ -308,6 +309,8 @@ def _scan(
     actor: Actor, params: Any, variables: Any, state: Any, env_state: EnvState, length: int, sequence: int
 ) -> Rollout:
     engine, env, xp = actor.engine, actor.env, actor.engine.xp
+    # Without a memory the values of all steps are one large product, not many small ones in turn.
+    values_last = not has_memory(state)
     transition_structure: list[Any] = []
     places: list[int] = []
 
@@ -327,6 +330,8 @@ def _scan(
         )
         done = env_after.terminated | env_after.truncated
         state = actor.settle_untraced(params, variables, before, after, done, env_after.valid)
+        if values_last:
+            output = output._replace(value_estimates=None)
         transition = make_transition(env_before.obs, output, extras, env_after, bootstrap)
         if transition.broken is None:  # a user's environment may leave it out
             transition = transition._replace(broken=xp.zeros(env_after.valid.shape, dtype=xp.int32))
@@ -341,7 +346,13 @@ def _scan(
         after, transition = engine.scan(step, carry, None, sequence)
         return after, (transition, carry[0])
 
-    (state, env_state), (stored, starts) = engine.scan(chunk, (state, env_state), None, length // sequence)
+    (after, env_state), (stored, starts) = engine.scan(chunk, (state, env_state), None, length // sequence)
     stored = [xp.reshape(x, (length, *x.shape[2:])) for x in stored]
     transition: Any = optree.tree_unflatten(transition_structure[0], [stored[place] for place in places])
-    return state, env_state, transition, starts
+    if values_last:
+        network = engine.merge(actor.definition, params, variables)
+        with engine.annotate("values"):
+            out = network.unroll(state, transition.obs, transition.done, transition.rollout_extras).output
+        output = transition.network_output._replace(value_estimates=out.value_estimates)
+        transition = transition._replace(network_output=output)
+    return after, env_state, transition, starts
