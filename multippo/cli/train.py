@@ -23,6 +23,7 @@ from multippo.arguments import check_size
 from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, summary
 from multippo.cli.flags import given_flags
 from multippo.errors import NonFiniteError, RunError, Terminated, UsageError, one_line
+from multippo.policy.playing import check_seen, show_run
 from multippo.runs.directory import RunDirectory, default_run_directory, runs_in
 from multippo.runs.loading import check_num_envs, mend, restore_last_good
 from multippo.runs.notation import fields_of, read_settings, shown
@@ -115,6 +116,8 @@ def run(argv: Sequence[str]) -> int:
         backend = choose_backend(flags.backend, stored.get("backend"))
         engine = stack.enter_context(settings.engine(backend, settings.device))
         check_trains(engine)
+        if settings.video_every_steps:
+            check_seen(settings)
         env = settings.make_env()
         stack.callback(env.close)
         settings = settings.with_choices(env)
@@ -185,6 +188,7 @@ class _Training:
         ppo = settings.train.ppo
         self._progress = make_progress(progress, ppo.total_steps, ppo.num_iterations, sys.stderr)
         self._goes_on = settings.on_save_error == "continue"
+        self._filmed = 0  # step of the last video
         self._saved: Any = None  # mark of the state in the last checkpoint, see _mark
         self._is_finished = False
         self._place(directory or default_run_directory(settings, network.engine.name))
@@ -217,6 +221,7 @@ class _Training:
                 self._train(stack)
                 if self._folder.error is not None:
                     raise RunError(f"the training is done. {self._how_to_go_on()}")
+                self._film()
                 found = self._evaluate()
                 self._draw()
         except OSError as error:
@@ -278,7 +283,7 @@ class _Training:
             return None, {}
         checkpoint, initial, damaged = restore_last_good(self._directory, self._network)
         self._folder.saved, self._saved = checkpoint.path.absolute(), self._mark(initial)
-        self._record.first_step = initial.step
+        self._record.first_step = self._filmed = initial.step
         train = self._settings.train
         is_late = initial.eval_due and train.eval.enabled
         self._is_finished = not is_late and not iterations_left(train.ppo, planned_steps(train.ppo, initial))
@@ -312,6 +317,22 @@ class _Training:
 
     def _log(self, metrics: Mapping[str, float]) -> None:
         self._record.write(metrics)  # of the directory that the run has taken meanwhile, see _begin
+        self._film()
+
+    def _film(self) -> None:
+        """Makes a video of the last checkpoint, if one is due; never while a run that was interrupted is saved."""
+        every, saved = self._settings.video_every_steps, self._folder.saved
+        if not every or saved is None:
+            return
+        step = int(saved.name.removeprefix("step_"))
+        if step // every == self._filmed // every:
+            return
+        self._filmed = step
+        self._progress.stage("Making a video")
+        try:
+            show_run(self._directory, self._directory.path / "videos" / saved.name, checkpoint=step)
+        except (UsageError, ImportError, OSError) as error:
+            _LOG.warning("There is no video of step %d: %s", step, one_line(error))
 
     def _save(self, state: TrainingState, step: int) -> None:
         if self._mark(state) != self._saved or self._folder.error is not None:

@@ -44,8 +44,8 @@ def show_run(
 
     Args:
         directory: The run.
-        path: File of a video: mp4, gif, or of brax its own viewer as a page. None for a window, or without one a file
-            in the run's directory.
+        path: File of a video: mp4, gif, or of brax its own viewer as a page; without an ending, in the best of them.
+            None for a window, or without one a file in the run's directory.
         seed: Seed of the environment and of the noise.
         episodes: Number of episodes.
         **options: Those of ``load_policy``.
@@ -59,7 +59,9 @@ def show_run(
     """
     settings = directory.settings()
     with contextlib.closing(view_of(settings, path is None and has_screen())) as view:
-        target = None if view.in_window else path or directory.path / f"video{view.endings[0]}"
+        target = None if view.in_window else path or directory.path / "video"
+        if target is not None and not target.suffix:
+            target = target.with_suffix(view.endings[0])
         with _camera(target, view) as seen:
             policy = load_policy(directory.path, seed=seed, **options)
             limit = settings.train.eval.max_episode_steps
@@ -115,6 +117,25 @@ def play(
     return played
 
 
+def check_seen(settings: RunSettings) -> None:
+    """Raises unless videos can be made of a run's environment; to be called before anything imports MuJoCo.
+
+    Raises:
+        UsageError: If the environment does not draw itself.
+        ImportError: If a package is missing.
+    """
+    with contextlib.closing(view_of(settings)) as view:
+        if view.endings[0] != ".html":
+            _imageio(view.endings[0])
+
+
+def _imageio(ending: str) -> Any:
+    with needing("render", f"a video in {ending}"):
+        if ending == ".mp4":
+            importlib.import_module("imageio_ffmpeg")  # a plugin of imageio's
+        return importlib.import_module("imageio.v2")
+
+
 @contextlib.contextmanager
 def _camera(path: Path | None, view: View) -> Generator[Callable[[], None]]:
     """Gives a ``with`` block a function that records what a view shows; the file is whole after the block.
@@ -133,15 +154,12 @@ def _camera(path: Path | None, view: View) -> Generator[Callable[[], None]]:
         yield lambda: None
         write_text(path, view.html())
         return
-    every = 1
-    with needing("render", f"a video in {path.suffix}"):
-        imageio: Any = importlib.import_module("imageio.v2")
-        if path.suffix == ".mp4":
-            importlib.import_module("imageio_ffmpeg")  # a plugin of imageio's
-            options = {"fps": view.fps, "macro_block_size": 2}
-        else:
-            every = math.ceil(view.fps / _MOST_FPS_OF_GIF)
-            options = {"duration": 1000 * every / view.fps, "loop": 0}
+    imageio, every = _imageio(path.suffix), 1
+    if path.suffix == ".mp4":
+        options = {"fps": view.fps, "macro_block_size": 2}
+    else:
+        every = math.ceil(view.fps / _MOST_FPS_OF_GIF)
+        options = {"duration": 1000 * every / view.fps, "loop": 0}
     count = 0
     with imageio.get_writer(path, **options) as writer, warnings.catch_warnings():
         # JAX warns of every process that is started; ffmpeg's touches no Python.

@@ -68,7 +68,7 @@ _DIFFERING: dict[str, dict[str, Any]] = {
         "switches it on, and so does --keep-best."
     },
     **{name: {"group": "device and precision"} for name in ("precision", "matmul_precision", "device")},
-    **{name: {"group": "checkpoints"} for name in ("keep_last", "keep_best", "on_save_error")},
+    **{name: {"group": "checkpoints"} for name in ("keep_last", "keep_best", "video_every_steps", "on_save_error")},
 }
 """Attributes in which a setting differs from its field."""
 
@@ -171,6 +171,9 @@ class RunSettings:
     """Checkpoints that stay besides, of the best evaluations during training, which this switches on; each is saved.
     multippo eval RUN --checkpoint best."""
 
+    video_every_steps: int | None = None
+    """Environment steps between two videos, each of an episode of a checkpoint, which this saves; none for none."""
+
     on_save_error: OnSaveError = "stop"
     """Reaction to a full or read-only disk. A run that goes on warns, and fails in the end if its last state
     could not be saved."""
@@ -189,7 +192,8 @@ class RunSettings:
             raise UsageError("an environment is missing: multippo train CartPole-v1; `multippo envs` lists them.")
         if values["num_envs"] is None:
             values["num_envs"] = DEFAULT_NUM_ENVS
-        for name, least in (("keep_last", 1), ("keep_best", 1), ("final_eval_episodes", 0)):
+        leasts = {"keep_last": 1, "keep_best": 1, "video_every_steps": 1, "final_eval_episodes": 0}
+        for name, least in leasts.items():
             if values[name] is not None:
                 check_size("", name, values[name], least)
         if values["keep_best"] is not None and not values["eval_enabled"]:
@@ -289,6 +293,9 @@ def overlaid(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 def _implied(layer: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that a layer switches on: evaluations by saying how to evaluate, as in ``EvalConfig``."""
+    if (every := layer.get("video_every_steps")) is not None:
+        rest = {name: value for name, value in layer.items() if name != "video_every_steps"}
+        return {"checkpoint_every_steps": every, **_implied(rest)}
     if layer.get("keep_best") is not None:
         return {"eval_enabled": True, "checkpoint_at_evals": True}
     # The evaluation after training, which every run has, has this limit, too.

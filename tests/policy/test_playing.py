@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import short_runs
 
 import multippo as mp
 from multippo.envs.viewing import make_view
@@ -90,3 +91,17 @@ def test_brax_is_seen_in_its_own_viewer():
     page = view.html()
     assert "Brax visualizer" in page and view.endings[0] == ".html" and view.fps == pytest.approx(25)
     view.close()
+
+
+def test_videos_during_training(command: Any, without_screen: None):
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    pendulum = ("--network", "lstm", "--max-episode-steps", 12, "--final-eval-episodes", 0)
+    short_runs.train(command, *pendulum, "--run-dir", "plain", env="Pendulum-v1")
+    done = short_runs.train(
+        command, *pendulum, "--run-dir", "run", "--video-every-steps", 32, "--keep-last", 1, env="Pendulum-v1"
+    )
+    assert done.code == 0 and "no video" not in done.err, done.err
+    videos = sorted(Path("run/videos").iterdir())
+    assert [video.name for video in videos] == ["step_000000000032.mp4", "step_000000000064.mp4"]
+    assert [ffmpeg.count_frames_and_secs(str(video))[0] for video in videos] == [13, 13]
+    assert short_runs.numbers(Path("plain")) == short_runs.numbers(Path("run"))
