@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multippo.errors import UsageError
+
 PRECISIONS = ("float32", "float64", "bfloat16")
 """Names that ``multippo.precision`` takes."""
 
@@ -430,6 +432,22 @@ class Engine:
             donate: Positions of arguments whose memory may be reused; not to be read afterwards.
             static: Positions of arguments that are hashable and no arrays.
         """
+
+    def save_programme(self, make: Callable[[Any], Callable[..., Any]], args: tuple[Any, ...], path: Path) -> Any:
+        """Saves a function as a programme that runs without multippo, for any number of rows.
+
+        Args:
+            make: Makes the function from an array namespace, which has ``erf``, too.
+            args: Examples of its arguments, trees of NumPy arrays ``[B, ...]``.
+            path: File to write.
+
+        Returns:
+            The result of the examples.
+
+        Raises:
+            UsageError: If the engine has no such programmes.
+        """
+        raise UsageError(f"The engine {self.name} can't write programmes.")
 
     def draft(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Compiles a programme that runs a few times only: as ``jit``, but quickly rather than well."""

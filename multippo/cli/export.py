@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from multippo.arguments import did_you_mean
 from multippo.cli.flags import parse
 from multippo.errors import UsageError
-from multippo.policy.export import FORMATS, export_numpy
+from multippo.policy.export import FORMATS, export_policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +22,8 @@ class _Flags:
     _: dataclasses.KW_ONLY
 
     format: str = "numpy"
-    """Form of the files: numpy, one Python file and its weights, which need NumPy alone."""
+    """Form of the files: numpy, one Python file and its weights, which need NumPy alone; onnx; torch, of torch.export;
+    jax, of jax.export."""
 
     output: str = "exported"
     """Directory of the files."""
@@ -43,7 +45,8 @@ def run(argv: Sequence[str]) -> int:
     if not flags.run_dir:
         raise UsageError("a run is missing: multippo export runs/CartPole-v1/…, the directory multippo train printed.")
     if flags.format not in FORMATS:
-        raise UsageError(f"--format {flags.format!r} is unknown.{did_you_mean(flags.format, FORMATS)} There is numpy.")
-    path = export_numpy(flags.run_dir, flags.output, checkpoint=flags.checkpoint, deterministic=not flags.stochastic)
-    print(f"Wrote {path} and weights.npz beside it.")
+        hint = did_you_mean(flags.format, FORMATS)
+        raise UsageError(f"--format {flags.format!r} is unknown.{hint} There are {', '.join(FORMATS)}.")
+    options: dict[str, Any] = {"checkpoint": flags.checkpoint, "deterministic": not flags.stochastic}
+    print("Wrote", *export_policy(flags.run_dir, flags.output, flags.format, **options))
     return 0

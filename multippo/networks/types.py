@@ -155,7 +155,11 @@ class StatefulModule(metaclass=StatefulMeta):
 
     @abc.abstractmethod
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """Takes one step.
+        """Takes one step, in the network's own coordinates.
+
+        A network is given observations as ``make_env`` shows them, a Discrete one as a one-hot vector, and puts out
+        actions in [-1, 1] and choices from 0. From an environment's own observations to its own actions leads
+        ``load_policy``.
 
         Args:
             state: Carry from ``initialize_state`` or the last call.

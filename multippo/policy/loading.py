@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,21 @@ def load_policy(
                 "gymnasium.make(...).observation_space."
             )
         return make_policy(source, observation_space, action_space, **options)
+    with loaded_run(source, checkpoint, backend) as (network, spaces, dtype):
+        return make_policy(network, *spaces, dtype=dtype, **options)
+
+
+@contextlib.contextmanager
+def loaded_run(
+    source: str | os.PathLike[str], checkpoint: str | Path | int, backend: str | None
+) -> Generator[tuple[Any, tuple[Any, Any], Any]]:
+    """A run's network, the spaces of its environment, and NumPy's floating-point type, under the run's settings.
+
+    Args:
+        source: A run's directory, or one of its checkpoints.
+        checkpoint: See ``load_policy``.
+        backend: Engine of the network; None for NumPy's.
+    """
     path = Path(source)
     if (path / MANIFEST).is_file():
         checkpoint, path = path.absolute(), path.absolute().parent.parent
@@ -78,4 +95,4 @@ def load_policy(
         spaces = spaces_of(run.env)
         run.env.close()
         dtype = np.float64 if settings.precision == "float64" else np.float32
-        return make_policy(run.network, *spaces, dtype=dtype, **options)
+        yield run.network, spaces, dtype

@@ -20,7 +20,8 @@ from multippo.networks.core.random_state import reseed
 from multippo.networks.core.twins import twin
 from multippo.networks.core.unrolling import reset_where
 from multippo.networks.types import PPONetworkOutput
-from multippo.policy.source import Source, space_tree, write
+from multippo.policy.record import space_tree
+from multippo.policy.source import Source, write
 from multippo.random import host
 from multippo.trees import tree_leaves, tree_map
 

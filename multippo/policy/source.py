@@ -1,12 +1,8 @@
-"""Source of a policy: a network's step, recorded, as Python code that needs NumPy alone.
-
-The step is recorded twice, with two numbers of rows. What differs between the records is the size of the batch.
-"""
+"""Source of a policy: a network's step, recorded, as Python code that needs NumPy alone."""
 
 from __future__ import annotations
 
 import inspect
-import keyword
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -16,16 +12,14 @@ import numpy as np
 import optree
 from gymnasium import spaces
 
-from multippo.envs.actions import make_action_map
-from multippo.envs.observations import make_observation_map
 from multippo.networks.core.random_state import RandomState
+from multippo.policy.record import Record, choices_of, identifier, raw_type, record, repeated, times_batch
 from multippo.straight.code import cone
 from multippo.straight.engine import windows
-from multippo.straight.recording import Recording, Step, entries
-from multippo.straight.tracing import Traced, UntraceableError, inputs_of, xp
-from multippo.trees import tree_leaves, tree_map, tree_structure, tree_unflatten
+from multippo.straight.recording import Step, entries
+from multippo.straight.tracing import Traced, UntraceableError, inputs_of
+from multippo.trees import tree_leaves, tree_structure, tree_unflatten
 
-_ROWS = 5, 7
 _LINE = 100
 _INFIX = {  # operators, and how closely they bind
     "multiply": ("*", 7),
@@ -141,80 +135,31 @@ def write(
         TypeError: If the network has no twin.
         ValueError: If a space is not supported.
     """
-    make_observation_map(observation_space)
-    leaves = space_tree(observation_space)
-    example = tree_map(lambda space: np.zeros((1, *space.shape), _raw_type(space)), leaves)
-    act = lambda actions: make_action_map(action_space, len(tree_leaves(actions)[0]), xp)(actions)  # noqa: E731
-    see = lambda obs: tree_map(_seen, leaves, obs)  # noqa: E731
-    recording = Recording(network, network.initialize_state(1), example, False, see, act, dtype)
-    one, two = (recording.record(rows) for rows in _ROWS)
-    if [node.op for node in one.nodes] != [node.op for node in two.nodes]:
-        raise UntraceableError("the network goes another way with another number of rows")
-    writer = _Writer(one, two)
-    source = writer.source(recording, leaves)
-    _check(source, one)
+    recorded = record(network, observation_space, action_space, dtype)
+    source = _Writer(recorded).source()
+    _check(source, recorded.one)
     return source
-
-
-def space_tree(space: spaces.Space[Any]) -> Any:
-    """The spaces of an observation's leaves, in a tree as the observation is one."""
-    if isinstance(space, spaces.Dict):
-        return {key: space_tree(part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(map(space_tree, space.spaces))
-    return space
-
-
-def _raw_type(space: Any) -> np.dtype[Any]:
-    return np.dtype(np.float32 if isinstance(space, spaces.MultiBinary) else space.dtype)
-
-
-def _choices(space: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """First value and number of values of each choice; None for a space without choices."""
-    if isinstance(space, spaces.Discrete):
-        return np.array([space.start]), np.array([space.n])
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.start.ravel(), space.nvec.ravel()
-    return None
-
-
-def _seen(space: Any, x: Any) -> Any:
-    """A leaf of the observation as the network gets it: see ``envs.observations``."""
-    if (choices := _choices(space)) is None:
-        return x
-    starts, sizes = choices
-    values = np.concatenate([start + np.arange(size) for start, size in zip(starts, sizes, strict=True)])
-    index = xp.reshape(x, (x.shape[0], len(sizes)))
-    if len(sizes) > 1:
-        index = xp.take(index, np.repeat(np.arange(len(sizes)), sizes), axis=1)
-    return xp.astype(index == values.astype(space.dtype), np.float32)
 
 
 class _Writer:
     """Writer of a network's two records as code."""
 
-    def __init__(self, one: Step, two: Step) -> None:
-        self._one, self._two = one, two
+    def __init__(self, recorded: Record) -> None:
+        self._record, self._one, self._two = recorded, recorded.one, recorded.two
         self._weights: dict[str, np.ndarray] = {}
-        self._names: dict[int, str] = {node.index: identifier(name) for name, node in one.weights.items()}
+        self._names: dict[int, str] = {node.index: identifier(name) for name, node in self._one.weights.items()}
         self._helpers: dict[str, None] = {}
 
-    def source(self, recording: Recording, leaves: Any) -> Source:
-        one = self._one
-        actions = tree_leaves(one.result[0])
-        carry = self._needed(actions)
-        accessors = optree.tree_accessors(recording.types)
-        names = _short([[str(_entry(entry)) for entry in accessors[k]] for k in carry])
-        held = dict(zip(names, carry, strict=True))
-        noise = any("threefry" in node.op for node in cone([*actions, *(one.after[k] for k in carry)]))
+    def source(self) -> Source:
+        one, held, seen = self._one, self._record.carry, self._record.observation
+        actions, names = tree_leaves(one.result[0]), list(held)
+        noise = any("threefry" in node.op for node in cone(self._record.targets))
 
-        accessors = optree.tree_accessors(leaves)
-        seen = _distinct([identifier(".".join(["observation", *map(str, a.path)])) for a in accessors])
         given = {node.index: name for name, node in zip(seen, one.obs, strict=True)}
         given |= {one.carry[k].index: f'carry["{name}"]' for name, k in held.items()}
-        lines, found = self._lines([*actions, *(one.after[k] for k in carry)], given)
+        lines, found = self._lines(self._record.targets, given)
         result = _tree_text(tree_unflatten(tree_structure(one.result[0]), found[: len(actions)]))
-        nodes = cone([*actions, *(one.after[k] for k in carry)], one.fixed)
+        nodes = cone(self._record.targets, one.fixed)
         step = [f"def step(carry, {', '.join(seen)}):", '    """A step of a batch: action and next carry."""']
         if any(node.op in _SILENT for node in nodes):
             step.insert(0, '@np.errstate(all="ignore")')
@@ -238,33 +183,17 @@ class _Writer:
             reset.append("    return carry")
 
         start = ["def start(batch=1, seed=0):", '    """The carry at the start of an episode."""']
-        start += _indented(_dict_lines("return ", self._first(recording, held)))
-        act = self._act(leaves, accessors, seen)
+        start += _indented(_dict_lines("return ", self._first(held)))
+        act = self._act(self._record.spaces, seen)
         parts = ["\n".join(part) + "\n" for part in (start, reset, step, act)]
         helpers = [_HELPERS[name].lstrip("\n") for name in self._helpers]
         body = "\n\n".join([_ROWS_OF.lstrip("\n"), *helpers, *parts])
         head = [f'{name} = W["{name}"]  # {_shape_text(x.shape)} {x.dtype}' for name, x in self._weights.items()]
         return Source(head, body, self._weights, held, noise)
 
-    def _needed(self, actions: list[Traced]) -> list[int]:
-        """Positions of the carry's leaves from which actions follow, in this step or in a later one."""
-        one, needed = self._one, set[int]()
-        while True:
-            ahead = [*actions, *(one.after[k] for k in needed)]
-            above = {node.index for node in cone(ahead)}
-            known = {node.index for node in one.after}
-            found = {k for k, node in enumerate(one.carry) if node.index in above}
-            for k in needed:
-                inside = cone([one.reset[k]], known)
-                below = {x.index for x in (one.reset[k], *(x for node in inside for x in inputs_of(node)))}
-                found |= {j for j, node in enumerate(one.after) if node.index in below}
-            if found <= needed:
-                return sorted(needed)
-            needed |= found
-
-    def _first(self, recording: Recording, held: dict[str, int]) -> dict[str, str]:
+    def _first(self, held: dict[str, int]) -> dict[str, str]:
         """Code of the first carry by name; random states begin with keys of their own."""
-        start = recording.twin.initialize_state(1)
+        start = self._record.twin.initialize_state(1)
         texts: list[Any] = []
         place = 0
         for entry in entries(start):
@@ -285,12 +214,15 @@ class _Writer:
             found[name] = text
         return found
 
-    def _act(self, leaves: Any, accessors: list[Any], seen: Sequence[str]) -> list[str]:
+    def _act(self, leaves: Any, seen: Sequence[str]) -> list[str]:
         """Code of ``act``, for one observation or a batch."""
-        lines = ["def act(observation, carry=None, seed=0):", f'    """{_ACT}"""']
+        lines, accessors = (
+            ["def act(observation, carry=None, seed=0):", f'    """{_ACT}"""'],
+            optree.tree_accessors(leaves),
+        )
         for name, accessor, space in zip(seen, accessors, tree_leaves(leaves), strict=True):
-            arguments = f"{accessor.codify('observation')}, {space.shape}, np.{_raw_type(space)}"
-            if (choices := _choices(space)) is not None:
+            arguments = f"{accessor.codify('observation')}, {space.shape}, np.{raw_type(space)}"
+            if (choices := choices_of(space)) is not None:
                 low, high = choices[0], choices[0] + choices[1] - 1
                 low, high = (x.reshape(space.shape).tolist() for x in (low, high))
                 arguments += f", {low}, {high}"
@@ -301,8 +233,7 @@ class _Writer:
         result = self._one.result[0]
         paths = [accessor.codify("action") + "[0]" for accessor in optree.tree_accessors(result)]
         alone = _tree_text(tree_unflatten(tree_structure(result), paths))
-        lines.append(f"    single = np.ndim({first}) == {len(space.shape)}")
-        return [*lines, f"    return ({alone} if single else action), carry"]
+        return [*lines, f"    return ({alone} if np.ndim({first}) == {len(space.shape)} else action), carry"]
 
     # -- expressions
 
@@ -357,7 +288,7 @@ class _Writer:
         text = lambda k, least=0: self._bound(self._operand(both[k][0], both[k][1], texts, False), least)  # noqa: E731
         op = node.op
         if isinstance(node.function, np.ufunc):
-            parts = [self._operand(a, b, texts, True) for a, b in both]
+            parts = [_number(node, k) or self._operand(*pair, texts, True) for k, pair in enumerate(both)]
             if op == "matmul":
                 products = all(x.ndim == 2 for x in node.args) and node.args[0].dtype == node.args[1].dtype
                 return f"np.{'dot' if products else 'matmul'}({parts[0][0]}, {parts[1][0]})", _ATOM
@@ -389,7 +320,7 @@ class _Writer:
         if op == "accumulate":
             return f"np.add.accumulate({text(0)}, {text(1)})", _ATOM
         if op == "where":
-            parts = [self._operand(a, b, texts, True)[0] for a, b in both]
+            parts = [(_number(node, k) or self._operand(*pair, texts, True))[0] for k, pair in enumerate(both)]
             return f"np.where({', '.join(parts)})", _ATOM
         parts = [text(k) for k in range(len(both))]
         parts += [
@@ -411,16 +342,11 @@ class _Writer:
 
     def _constant(self, value: np.ndarray, other: np.ndarray, broadcasts: bool, name: str) -> str:
         """An array of the code; one that grows with the batch is a row, repeated."""
-        if value.shape == other.shape:
-            if not np.array_equal(value, other, equal_nan=value.dtype.kind == "f"):
-                raise UntraceableError("an array of numbers depends on the number of rows")
-            return self._weight(name, value)
-        axis = next(k for k, pair in enumerate(zip(value.shape, other.shape, strict=True)) if pair[0] != pair[1])
-        row = value.take([0], axis)
-        if not np.array_equal(np.broadcast_to(row, value.shape), value):
-            raise UntraceableError("an array of numbers depends on the number of rows")
+        row, axis = repeated(value, other)
         text = self._weight(name, row)
-        return text if broadcasts else f"np.repeat({text}, {_size(value.shape[axis], other.shape[axis])}, axis={axis})"
+        if axis is None or broadcasts:
+            return text
+        return f"np.repeat({text}, {_size(value.shape[axis], other.shape[axis])}, axis={axis})"
 
     def _weight(self, name: str, value: np.ndarray) -> str:
         """Name of an array of the code; equal ones have one."""
@@ -449,44 +375,32 @@ class _Writer:
 _ACT = "Action, and carry of the next step; carry=None at the start of an episode, with the noise of a seed."
 
 
-def _entry(entry: Any) -> Any:
-    return getattr(entry, "field", None) or entry.entry
-
-
-def identifier(path: str) -> str:
-    """A Python name for a dotted path, without the names of containers' lists."""
-    words = [word for word in path.split(".") if word not in ("layers", "components")]
-    name = re.sub(r"\W", "_", "_".join(words))
-    name = f"layer_{name}" if not name or name[0].isdigit() else name
-    return f"{name}_" if keyword.iskeyword(name) else name
-
-
 def _literal(node: Any) -> str | None:
-    """The number of which an array that is no result of an operation consists; None if it has several."""
+    """The finite number of which an array that is not an operation's result consists; None if it has several."""
     value = node.value if isinstance(node, Traced) and node.op == "constant" else node
     if not isinstance(value, np.ndarray) or not value.size or np.any(value != value.flat[0]):
+        return None
+    if not np.isfinite(value.flat[0]):
         return None
     return repr(value.flat[0].item())
 
 
-def _short(paths: list[list[str]]) -> list[str]:
-    """Ends of paths as names, as short as tells them apart."""
-    sizes = range(1, max(map(len, paths), default=0) + 1)
-    ends = ([identifier(".".join(path[-size:])) for path in paths] for size in sizes)
-    return next((names for names in ends if len(set(names)) == len(names)), [])
-
-
-def _distinct(names: list[str]) -> list[str]:
-    return [name if names.count(name) == 1 else f"{name}_{k}" for k, name in enumerate(names)]
+def _number(node: Traced, k: int) -> tuple[str, int] | None:
+    """An array of one number among an operation's arguments as that number, in its type; None for other arguments."""
+    arg, text = node.args[k], _literal(node.args[k])
+    others = [x for j, x in enumerate(node.args) if j != k and hasattr(x, "dtype")]
+    same = others and np.broadcast_shapes(*(x.shape for x in others)) == node.shape
+    if text is None or not same or node.op == "matmul":
+        return None
+    plain = any(x.dtype == arg.dtype and _literal(x) is None for x in others)
+    return (text if plain else f"np.{arg.dtype}({text})"), _ATOM
 
 
 def _size(one: int, two: int) -> str:
     """A number of the code; one that grows with the rows is a multiple of the batch."""
     if one == two:
         return repr(one)
-    times, rest = divmod(one, _ROWS[0])
-    if rest or times * _ROWS[1] != two:
-        raise UntraceableError("a size depends on the number of rows")
+    times = times_batch(one, two)
     return "batch" if times == 1 else f"{times} * batch"
 
 
@@ -505,7 +419,8 @@ def _tree_text(tree: Any) -> str:
 
 def _dict_lines(head: str, parts: dict[str, str]) -> list[str]:
     """A line with a dict, or several lines where it would be too long."""
-    items = [f'"{name}": {text}' for name, text in parts.items()]
+    changed = {name: text for name, text in parts.items() if text != f'carry["{name}"]'}
+    items = ["**carry"] * (len(changed) < len(parts)) + [f'"{name}": {text}' for name, text in changed.items()]
     line = head + "{" + ", ".join(items) + "}"
     return [line] if len(line) <= _LINE else [head + "{", *(f"    {item}," for item in items), "}"]
 

@@ -138,16 +138,18 @@ class TracingEngine(NumpyEngine):
 
     Args:
         dtype: Floating-point type.
+        plain_words: Type of random words whose rounds are recorded one by one; None for NumPy's, as one operation.
     """
 
     name = "straight"
     xp = xp
     activations = activations(xp, _sigmoid, functools.partial(recorded, "erf", erf))
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: Any, plain_words: Any = None) -> None:
         super().__init__()
-        self._dtype = np.dtype(dtype)
-        self.random = Random(xp, np.dtype(np.uint32), np.asarray, lambda: self._dtype, _one_operation)
+        self._dtype, words = np.dtype(dtype), np.dtype(plain_words or np.uint32)
+        rounds = np.errstate(over="ignore") if plain_words else _one_operation
+        self.random = Random(xp, words, np.asarray, lambda: self._dtype, rounds)
 
     @property
     def float_dtype(self) -> Any:

@@ -11,6 +11,7 @@ import optree
 from multippo.backends.numpy.modules import named_variables
 from multippo.networks.core.random_state import RandomState
 from multippo.networks.core.twins import twin
+from multippo.networks.core.unrolling import reset_where
 from multippo.networks.types import PPONetworkOutput
 from multippo.straight.engine import TracingEngine
 from multippo.straight.tracing import Trace, Traced, UntraceableError, inputs_of
@@ -30,6 +31,7 @@ class Step(NamedTuple):
         after: Leaves of the next carry.
         reset: Leaves of the next carry where an episode starts.
         fixed: Positions of nodes that depend on weights alone.
+        start: ``[B]`` bool, True where an episode starts with the step; None if the carry is reset after steps alone.
     """
 
     nodes: list[Traced]
@@ -41,6 +43,7 @@ class Step(NamedTuple):
     after: list[Traced]
     reset: list[Traced]
     fixed: set[int]
+    start: Traced | None
 
 
 class Recording:
@@ -54,6 +57,8 @@ class Recording:
         see: Function of the observation that returns what the network gets.
         act: Function of the network's actions that returns those of the step.
         dtype: Floating-point type; by default the network's own.
+        plain_words: Type of random words whose rounds are recorded one by one, by which other frameworks can draw; the
+            carry is then reset before the step, too, where ``Step.start`` says so.
 
     Raises:
         UntraceableError: If the carry is not of the twin's structure.
@@ -69,9 +74,10 @@ class Recording:
         see: Callable[[Any], Any] = lambda obs: obs,
         act: Callable[[Any], Any] = lambda actions: actions,
         dtype: Any = None,
+        plain_words: Any = None,
     ) -> None:
-        self._to_numpy, self._see, self._act = network.engine.to_numpy, see, act
-        self.twin = twin(network, TracingEngine(dtype or self._to_numpy(network.engine.zeros(())).dtype))
+        self._to_numpy, self._see, self._act, self._starts = network.engine.to_numpy, see, act, plain_words is not None
+        self.twin = twin(network, TracingEngine(dtype or self._to_numpy(network.engine.zeros(())).dtype, plain_words))
         self.types = tree_map(lambda x: x.dtype, self.twin.initialize_state(len(tree_leaves(obs)[0])))
         self._variables: dict[str, Any] = dict(named_variables(self.twin))
         to_numpy = lambda x: x if isinstance(x, np.ndarray) else self._to_numpy(x)  # noqa: E731
@@ -119,11 +125,13 @@ class Recording:
 
         state: Any = optree.tree_map(given, self._start, is_leaf=_is_random)
         obs = tree_map(lambda x: many("obs", x), self._example[1])
+        start = trace.input("start", np.zeros(len(tree_leaves(obs)[0]), bool)) if self._starts else None
         values = {name: held.value for name, held in self._variables.items()}
         try:
             for name, node in weights.items():
                 self._variables[name].value = node
-            out = self.twin(state, self._see(obs))
+            begun = state if start is None else reset_where(self.twin, start, state)
+            out = self.twin(begun, self._see(obs))
             reset = self.twin.reset_state(out.next_state)
         finally:
             for name, value in values.items():
@@ -145,7 +153,7 @@ class Recording:
             if one.op in ("weight", "constant") or (above and all(x.index in fixed for x in above)):
                 fixed.add(one.index)
         noise = [one.tape for one in random]
-        return Step(trace.nodes, weights, tree_leaves(obs), carry, noise, result, after, reset, fixed)
+        return Step(trace.nodes, weights, tree_leaves(obs), carry, noise, result, after, reset, fixed, start)
 
 
 def entries(state: Any) -> list[Any]:

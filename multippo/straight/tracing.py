@@ -86,6 +86,13 @@ class Traced:
         if index is Ellipsis:
             return self
         parts = index if isinstance(index, tuple) else (index,)
+        if (
+            self.op == "stack"
+            and self.options.get("axis") == -1
+            and parts[0] is Ellipsis
+            and isinstance(parts[-1], int)
+        ):
+            return self.args[0][parts[-1]]
         return self.trace.call("getitem", lambda x, *parts: x[parts], self, *parts)
 
     def __len__(self) -> int:
@@ -227,6 +234,8 @@ def _mean(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 def _where(condition: Any, x: Any, y: Any, /) -> Any:
+    if x is y:
+        return x
     if isinstance(condition, Traced) and condition.op == "equal":
         a, b = condition.args
         # Where they are equal one is the other, so this is the second either way.

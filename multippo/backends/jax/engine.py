@@ -17,6 +17,7 @@ from flax import nnx
 
 from multippo.backends.api import Leaf, Optimizer, OptimizerConfig, SplitModule, check_matmul_precision, check_precision
 from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
+from multippo.backends.jax.exporting import save_programme
 from multippo.backends.jax.layers import PORTABLE_NAMES, NativeLayers, from_numpy, platform, product, product_bfloat16
 from multippo.backends.jax.modules import ModuleDict, StatisticVariable, bound_class, track_all
 from multippo.backends.jax.optimizer import JaxOptimizer
@@ -284,6 +285,9 @@ class JaxEngine(NativeLayers):
     def annotate(self, name: str) -> contextlib.AbstractContextManager[Any]:
         # In compiled code a phase is a part of its operations' names, given while it is traced.
         return jax.profiler.TraceAnnotation(name) if self.profiling else jax.named_scope(name)
+
+    def save_programme(self, make: Callable[[Any], Callable[..., Any]], args: tuple[Any, ...], path: Path) -> Any:
+        return save_programme(make, args, path)
 
     def compile_seconds(self) -> float:
         return self._compile_seconds

@@ -21,6 +21,7 @@ from multippo.backends.api import Leaf, Optimizer, OptimizerConfig, SplitModule,
 from multippo.backends.attributes import NATIVE_CORE, Named, bound_attributes, in_order, refuse_written, unescape
 from multippo.backends.torch import modules, products, threefry
 from multippo.backends.torch.compiling import compiled
+from multippo.backends.torch.exporting import save_programme
 from multippo.backends.torch.layers import PORTABLE_NAMES, NativeLayers
 from multippo.backends.torch.optimizer import TorchOptimizer
 from multippo.backends.torch.recording import recorded
@@ -319,6 +320,9 @@ class TorchEngine(NativeLayers):
 
     def annotate(self, name: str) -> contextlib.AbstractContextManager[Any]:
         return torch.profiler.record_function(name) if self.profiling else contextlib.nullcontext()
+
+    def save_programme(self, make: Callable[[Any], Callable[..., Any]], args: tuple[Any, ...], path: Path) -> Any:
+        return save_programme(make, args, path)
 
     def compile_seconds(self) -> float:
         return sum(self._compile_seconds)
