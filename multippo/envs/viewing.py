@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,6 +113,5 @@ def make_view(env_id: str, in_window: bool = False, **kwargs: Any) -> View:
     """
     if env_id.partition("/")[0] not in FAMILIES:
         return HostView(env_id, in_window, **kwargs)
-    from multippo.envs.functional.viewing import FunctionalView
-
-    return FunctionalView(env_id, **kwargs)
+    viewing = importlib.import_module(f"{__package__}.functional.viewing")  # by name: it imports this file
+    return viewing.FunctionalView(env_id, **kwargs)
