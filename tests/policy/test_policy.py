@@ -152,7 +152,7 @@ def test_the_command_exports_a_run(cartpole: Path, tmp_path: Path):
     out = command("export", cartpole, "--output", tmp_path / "files")
     assert str(tmp_path / "files" / "policy.py") in out and (tmp_path / "files" / "weights.npz").is_file()
     compile((tmp_path / "files" / "policy.py").read_text(), "policy.py", "exec")
-    assert main(["export", str(cartpole), "--format", "onnx"]) == 2
+    assert main(["export", str(cartpole), "--format", "onxx"]) == 2
 
 
 OBSERVATIONS = {
