@@ -265,8 +265,8 @@ def _shortened(operation: Operation, before: list[Operation], tape: Tape) -> Ope
     if function is _aten.mul.Tensor:
         x, again = maker(args[0], _aten.eq.Tensor)
         size, bound = maker(args[1], _aten.ne.Scalar)
-        is_test = x is not None and x == again and bound == float("inf") and maker(size, _aten.abs.default) == [x]
-        if is_test and not tape.is_mutated(x.number):
+        is_test = x == again and bound == float("inf") and maker(size, _aten.abs.default) == [x]
+        if isinstance(x, Value) and is_test and not tape.is_mutated(x.number):
             return operation._replace(function=_aten.isfinite.default, args=[x])
     return operation
 
