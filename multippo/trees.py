@@ -31,8 +31,8 @@ def map_once(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """The leaves of a tree, in order."""
-    return optree.tree_leaves(tree)
+    """The leaves of a tree, in order, with a fast path for a lone array."""
+    return [tree] if hasattr(tree, "shape") else optree.tree_leaves(tree)
 
 
 def tree_structure(tree: Any) -> Any:

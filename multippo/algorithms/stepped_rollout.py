@@ -21,14 +21,15 @@ class Acting(Protocol):
     ``straight.acting.Straight`` and ``EngineActing`` implement it.
     """
 
-    def begin(self, state: Any, may_skip: bool, sequence: int) -> None:
+    def begin(self, state: Any, sequence: int) -> None:
         """Starts a rollout from a carry; the carry before every ``sequence``-th step is kept."""
 
     def act(self, t: int, obs: list[np.ndarray]) -> Any:
         """Takes step ``t`` by the leaves of its observation; returns the actions."""
 
-    def value(self, t: int, obs: list[np.ndarray]) -> Any:
-        """Leaves of the value estimates of another observation, under the carry after step ``t``; to be read at once.
+    def value(self, obs: list[np.ndarray]) -> Any:
+        """Leaves of the value estimates of another observation, under the carry after the step just taken; to be read at
+        once.
 
         It comes before ``settle``.
         """
@@ -51,9 +52,10 @@ def step_through(
     """Acts for ``length`` steps; arguments and result as of ``rollout.collect``."""
     annotate = engine.annotate if engine.profiling else contextlib.nullcontext
     with annotate("acting"):
-        acting.begin(state, env.may_skip, sequence)
+        acting.begin(state, sequence)
     obs_t = _empty(length, [engine.to_numpy(engine.asarray(leaf)) for leaf in tree_leaves(env_state.obs)])
-    answers, kept_t = env_state, list[np.ndarray]()
+    kept_t: list[np.ndarray] = []
+    broken_t = np.zeros((length, env.num_envs), np.int32)
     finals: list[tuple[int, list[np.ndarray]]] = []
     for t in range(length):
         rows: list[np.ndarray] = []
@@ -68,22 +70,26 @@ def step_through(
         except Exception as error:
             note_actions(error, actions, t)
             raise
-        # Copies, since an environment may write its next answer into the same arrays. The simulator's own state is the
-        # latest one only; keeping T of them would hold on to their memory.
-        answers = env_state._replace(obs=None, final_obs=None, internal=None)
-        leaves = tree_leaves(answers)
+        # Copies, since an environment may write its next answer into the same arrays.
+        _, reward, terminated, truncated, _, valid, metrics, _, broken = env_state
+        leaves = [terminated, truncated, valid, *tree_leaves(reward), *(tree_leaves(metrics) if metrics else ())]
         kept_t = kept_t or _empty(length, leaves)
         for held, leaf in zip(kept_t, leaves, strict=True):
             held[t] = leaf
-        done, valid = env_state.terminated | env_state.truncated, env_state.valid
+        if broken is not None:
+            broken_t[t] = broken
+        done = terminated | truncated
         ended = np.count_nonzero(done) > 0
-        if ended and np.count_nonzero(env_state.truncated):
+        if ended and np.count_nonzero(truncated):
             final = zip(obs_t, tree_leaves(env_state.final_obs), strict=True)
-            values = acting.value(t, [np.asarray(leaf, held.dtype) for held, leaf in final])
-            finals.append((t, [value[np.asarray(env_state.truncated)] for value in values]))
-        acting.settle(done if ended else None, valid if env.may_skip and not valid.all() else None)
+            values = acting.value([np.asarray(leaf, held.dtype) for held, leaf in final])
+            finals.append((t, [value[np.asarray(truncated)] for value in values]))
+        all_valid = not env.may_skip or np.count_nonzero(valid) == env.num_envs
+        acting.settle(done if ended else None, None if all_valid else valid)
     adopt = functools.partial(map_once, lambda leaf: engine.adopt(leaf) if isinstance(leaf, np.ndarray) else leaf)
-    kept: Any = tree_unflatten(tree_structure(answers), kept_t)
+    terminated, truncated, valid, *rest = kept_t
+    reward, metrics = tree_unflatten(tree_structure((env_state.reward, env_state.metrics)), rest)
+    kept: Any = EnvState(None, reward, terminated, truncated, None, valid, metrics, None, broken_t)
     obs = tree_unflatten(tree_structure(env_state.obs), obs_t)
     with annotate("acting"):
         found = acting.finish(obs_t)
@@ -110,9 +116,8 @@ class EngineActing:
         self._actor, self._engine, self._weights = actor, actor.engine, weights
         self._first, self._structure, self._length = obs, tree_structure(obs), length
 
-    def begin(self, state: Any, may_skip: bool, sequence: int) -> None:
+    def begin(self, state: Any, sequence: int) -> None:
         """See ``Acting.begin``."""
-        del may_skip
         if self._engine.draws_ahead:
             with self._engine.no_grad():
                 # A copy, so that the first step's carry is of the same kind as the others', made inside ``no_grad``.
@@ -137,9 +142,8 @@ class EngineActing:
             engine.to_jax(output.actions) if self._actor.env.functional else tree_map(engine.to_numpy, output.actions)
         )
 
-    def value(self, t: int, obs: list[np.ndarray]) -> Any:
+    def value(self, obs: list[np.ndarray]) -> Any:
         """See ``Acting.value``."""
-        del t
         seen = self._actor.received(tree_unflatten(self._structure, obs))
         with self._engine.no_grad():
             values = self._actor.value(*self._weights, self._after, seen)

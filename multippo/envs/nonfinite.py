@@ -63,7 +63,7 @@ def broken_leaf(xp: Any, obs: Any, reward: Any, seen: Any, valid: Any) -> Any:
 
 
 def restart_broken(env: Env, env_state: EnvState) -> EnvState:
-    """A host environment's step with broken episodes reset and ``broken`` set.
+    """A host environment's step with broken episodes reset and ``broken`` set; the step itself where all is finite.
 
     The values stay as they are, for the run to stop at, where the environment can't reset single episodes.
     """
@@ -72,7 +72,7 @@ def restart_broken(env: Env, env_state: EnvState) -> EnvState:
     # In every step: without the leaves' names, and no array twice.
     obs, final = env_state.obs, env_state.final_obs
     if _is_sound(obs) and _is_sound(env_state.reward) and (final is obs or _is_sound(final)):
-        return EnvState(*env_state[:-1], broken=np.zeros(env_state.valid.shape, np.int32))
+        return env_state
     # Copies: a restart may write into the environment's own.
     terminated, truncated = np.array(env_state.terminated), np.array(env_state.truncated)
     code, start = _step_and_start(env, env_state)

@@ -156,7 +156,7 @@ class _BoxMap(_LeafMap):
         if raw.dtype != self._dtype and not np.can_cast(raw.dtype, self._dtype, "same_kind"):
             raise mismatch(self._path, f"{raw.dtype.name} values", f"{self._dtype.name} values")
         # A copy, since many vector environments hand out one buffer again and again.
-        return np.array(raw, self._dtype, order="C")
+        return raw.astype(self._dtype, "C")
 
 
 class _OneHotMap(_LeafMap):

@@ -35,7 +35,7 @@ class Straight:
 
     def __init__(self, network: Any, state: Any, obs: Any, length: int, like: Any) -> None:
         self._engine, self._length, self._batch = network.engine, length, tree_leaves(obs)[0].shape[0]
-        self._leaves, self._rows = self._engine.leaves(network), np.arange(self._batch)
+        self._leaves = self._engine.leaves(network)
         # Noise drawn ahead would change the entropies that a sampler of modes estimates.
         modes = any(isinstance(part, ActionSampler) and part.deterministic for part in all_modules(network))
         self._recording = Recording(network, state, obs, not modes)
@@ -63,12 +63,11 @@ class Straight:
         if self._code.prepare is not None:
             self._code.prepare()
 
-    def begin(self, state: Any, may_skip: bool, sequence: int) -> None:
+    def begin(self, state: Any, sequence: int) -> None:
         """Starts a rollout.
 
         Args:
             state: Carry, in the engine's arrays, without noise drawn ahead.
-            may_skip: True if steps may not be valid, which do not move the carry.
             sequence: Steps between two carries that are kept.
         """
         state, code = self._recording.of_twin(state), self._code
@@ -76,41 +75,35 @@ class Straight:
         for held, leaf in zip(code.carry, plain, strict=True):
             held[...] = leaf
         self._random = [(np.array(one.key), np.array(one.count)) for one in random]
-        self._taken = np.zeros(self._batch, np.int64) if may_skip else None
+        code.at[:] = np.arange(self._batch)
         self._sequence, number = sequence, self._length // sequence
         self._starts = [np.empty((number, *held.shape), held.dtype) for held in code.carry]
-        self._counts = np.repeat(np.arange(0, self._length, sequence)[:, None], self._batch, axis=1)
-        # One step more, for the value of a final observation after the last.
-        ahead = self._recording.drawn(state, self._length + 1) if code.needs_noise else state
-        tapes = [one.tape for one in self._recording.parts(ahead)[1] if code.needs_noise]
-        self._tapes = [np.ascontiguousarray(np.moveaxis(tape, 1, 0))[:, :, None] for tape in tapes]
+        self._counts = np.empty((number, self._batch), np.int64)
+        if code.needs_noise:
+            # One step more, for the value of a final observation after the last.
+            ahead = self._recording.drawn(state, self._length + 1)
+            for k, one in enumerate(self._recording.parts(ahead)[1]):
+                rows = np.moveaxis(one.tape, 1, 0).reshape(-1, 1, *one.tape.shape[2:])
+                code.name_array(f"n{k}", rows)
         self._filled: list[Any] = []
         for i, (node, dtype) in enumerate(zip(code.outputs, self._output_types, strict=True)):
             self._filled.append(None if i in code.same else np.zeros((self._length, *node.shape), dtype))
             code.name_array(f"y{i}", self._filled[i])
         self._acted = self._filled[: code.num_actions]
 
-    def _draw(self, t: int, ahead: int) -> None:
-        """Puts the noise of step ``t``, or of one ``ahead``, in its place."""
-        for noise, tape in zip(self._code.noise, self._tapes, strict=False):
-            noise[...] = tape[t + ahead] if self._taken is None else tape[self._taken + ahead, self._rows]
-
     def act(self, t: int, obs: list[np.ndarray]) -> Any:
         """Takes step ``t``; returns the actions."""
         if t % self._sequence == 0:
             for kept, held in zip(self._starts, self._code.carry, strict=True):
                 kept[t // self._sequence] = held
-            if self._taken is not None:
-                self._counts[t // self._sequence] = self._taken
-        self._draw(t, 0)
+            self._counts[t // self._sequence] = self._code.at // self._batch
         self._code.step(t, *obs)
         if self._one_action:
             return self._acted[0][t]
         return tree_unflatten(self._actions, [filled[t] for filled in self._acted])
 
-    def value(self, t: int, obs: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Leaves of the value estimates of other observations, under the carry after step ``t``."""
-        self._draw(t, 1)
+    def value(self, obs: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Leaves of the value estimates of other observations, under the carry after the step just taken."""
         return self._code.value(*obs)
 
     def settle(self, done: np.ndarray | None, valid: np.ndarray | None) -> None:
@@ -123,8 +116,7 @@ class Straight:
         code = self._code
         if code.advance is not None:
             code.advance() if valid is None else code.hold(valid)
-        if self._taken is not None:
-            self._taken += 1 if valid is None else valid
+        code.at += self._batch if valid is None else self._batch * valid
         if done is not None and code.reset is not None:
             code.reset(done if valid is None else done & valid)
 
@@ -148,8 +140,7 @@ class Straight:
                 code.rest(j, *(x[j] for x in left))
         leaves = [stored(code.same[i]) if i in code.same else x for i, x in enumerate(filled)]
         actions, output, extras = tree_unflatten(self._structures[0], leaves)
-        taken = np.full(self._batch, self._length) if self._taken is None else self._taken
-        last = self._joined(code.carry, [(key, count + taken) for key, count in self._random])
+        last = self._joined(code.carry, [(key, count + code.at // self._batch) for key, count in self._random])
         every = (len(self._counts), self._batch)
         counts = [(np.broadcast_to(key, (*every, 2)), count + self._counts) for key, count in self._random]
         return output._replace(actions=actions), extras, last, self._joined(self._starts, counts)
@@ -165,7 +156,7 @@ class Straight:
         Raises:
             UntraceableError: If they differ by more than rounding.
         """
-        self.begin(state, False, self._length)
+        self.begin(state, self._length)
         self.act(0, obs)
         self.settle(None, None)
         output, extras, _, _ = self.finish([np.repeat(leaf[None], self._length, axis=0) for leaf in obs])

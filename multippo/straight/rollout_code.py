@@ -33,8 +33,9 @@ class RolloutCode:
     Attributes:
         weights: Arrays by portable name.
         carry: Arrays of the carry's leaves.
-        noise: Arrays of the noise of one step.
-        needs_noise: True if anything depends on it.
+        needs_noise: True if anything depends on noise, whose tapes ``n0``, ``n1``... have a row for each step and
+            environment.
+        at: Row of each environment's present step in the tapes.
         outputs: Leaves of actions, other outputs and snapshots.
         num_actions: Number of the actions' leaves, which are the first.
         waiting: Positions of outputs that ``rest`` computes.
@@ -60,6 +61,11 @@ class RolloutCode:
         names = [f"o{i}" for i in range(len(one.obs))]
         given = {node.index: Place(name, node.value, False) for name, node in zip(names, one.obs, strict=True)}
         given |= {node.index: place for node, place in zip(one.noise, noise, strict=True)}
+        used = {node.index for node in cone((*self.outputs, *one.after))}
+        self.needs_noise = any(node.index in used for node in one.noise)
+        self.at = module.namespace["at"] = np.arange(len(one.obs[0].value))
+        rows = f"[{len(self.at)}:]"  # from the next step on
+        draw = [f"n{k}{{}}.take(at, 0, {place.name}, 'clip')" for k, place in enumerate(noise) if self.needs_noise]
         held = {node.index: place for node, place in zip(one.carry, carry, strict=True)}
 
         # What the environment or the next step needs, and what can wait.
@@ -98,21 +104,19 @@ class RolloutCode:
             self.left.append(found(node, node.dtype) or np.zeros((length, *node.shape), node.dtype))
             if isinstance(self.left[-1], np.ndarray):
                 tail.append(f"{module.hold(self.left[-1])}[t] = {block.place(node).name}")
-        self.step = module.define("step", ["t", *names], [*block.lines, *tail])
+        self.step = module.define("step", ["t", *names], [*(line.format("") for line in draw), *block.lines, *tail])
 
         values = len(tree_leaves((one.result[0], one.result[1].loglikelihoods)))
         estimates = range(values, values + len(tree_leaves(one.result[1].value_estimates)))
         ahead = {node.index: place for node, place in zip(one.carry, after, strict=True)}
         block = self._block(one, {**given, **ahead}, [outputs[i] for i in estimates])
         result = "".join(f"{block.place(outputs[i]).name}, " for i in estimates)
-        self.value = module.define("value", names, block.lines, f"({result})")
+        self.value = module.define("value", names, [*(line.format(rows) for line in draw), *block.lines], f"({result})")
         self._define_settling(one, carry, after)
         self.group = self._define_rest(recording, one, length, later, list(above.values()))
         self.prepare = module.define("prepare", [], self._prepare_lines)
         self.weights = {name: place.array for name, place in self._weights.items()}
-        self.carry, self.noise = ([place.array for place in places] for places in (carry, noise))
-        used = {node.index for node in cone((*outputs, *one.after))}
-        self.needs_noise = any(node.index in used for node in one.noise)
+        self.carry = [place.array for place in carry]
 
     def _define_settling(self, one: Step, carry: list[Place], after: list[Place]) -> None:
         """Defines the functions that take the carry from one step to the next."""

@@ -90,11 +90,11 @@ def check(engine: Any, specimen: Any, may_skip: bool, dtype: Any, rtol: float) -
     straight.check(start, tree_leaves(obs[0]), call(start, own(obs[0])))
     for _ in range(2):  # a second rollout has nothing of the first
         straight.load(split.params, split.variables)
-        straight.begin(start, may_skip, 3)
+        straight.begin(start, 3)
         for t in range(T):
             actions = straight.act(t, tree_leaves(obs[t]))
             compare(actions, steps[t][0].actions, rtol)
-            compare(list(straight.value(t, tree_leaves(obs[t - 1]))), tree_leaves(values[t]), rtol)
+            compare(list(straight.value(tree_leaves(obs[t - 1]))), tree_leaves(values[t]), rtol)
             straight.settle(ended[t] if ended[t].any() else None, None if valid[t].all() else valid[t])
         output, extras, last, starts = straight.finish(tree_leaves(tree_map(lambda *x: np.stack(x), *obs)))
         compare((output, extras), tree_map(lambda *x: np.stack(x), *steps), rtol)
