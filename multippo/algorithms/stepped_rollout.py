@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +11,7 @@ from multippo.algorithms.types import Transition
 from multippo.envs.api import Env, EnvState
 from multippo.envs.nonfinite import restart_broken
 from multippo.networks.core.random_state import forget_drawn
-from multippo.trees import map_once, tree_leaves, tree_map, tree_structure, tree_unflatten
+from multippo.trees import tree_leaves, tree_map, tree_structure, tree_unflatten
 
 
 class Acting(Protocol):
@@ -28,10 +27,9 @@ class Acting(Protocol):
         """Takes step ``t`` by the leaves of its observation; returns the actions."""
 
     def value(self, obs: list[np.ndarray]) -> Any:
-        """Leaves of the value estimates of another observation, under the carry after the step just taken; to be read at
-        once.
+        """Leaves of the value estimates of another observation under the carry after the step just taken.
 
-        It comes before ``settle``.
+        It comes before ``settle``; the result is to be read at once.
         """
 
     def settle(self, done: np.ndarray | None, valid: np.ndarray | None) -> None:
@@ -86,20 +84,26 @@ def step_through(
             finals.append((t, [value[np.asarray(truncated)] for value in values]))
         all_valid = not env.may_skip or np.count_nonzero(valid) == env.num_envs
         acting.settle(done if ended else None, None if all_valid else valid)
-    adopt = functools.partial(map_once, lambda leaf: engine.adopt(leaf) if isinstance(leaf, np.ndarray) else leaf)
     terminated, truncated, valid, *rest = kept_t
     reward, metrics = tree_unflatten(tree_structure((env_state.reward, env_state.metrics)), rest)
-    kept: Any = EnvState(None, reward, terminated, truncated, None, valid, metrics, None, broken_t)
-    obs = tree_unflatten(tree_structure(env_state.obs), obs_t)
+    kept = EnvState(None, reward, terminated, truncated, None, valid, metrics, None, broken_t)
     with annotate("acting"):
-        found = acting.finish(obs_t)
-    obs, (output, extras, state, starts) = adopt((obs, found))
-    bootstraps = tree_map(lambda value: np.zeros_like(engine.to_numpy(value)), output.value_estimates)
+        output, extras, state, starts = acting.finish(obs_t)
+    own = lambda leaf: leaf if isinstance(leaf, np.ndarray) else engine.to_numpy(leaf)  # noqa: E731
+    bootstraps = tree_map(lambda value: np.zeros_like(own(value)), output.value_estimates)
     for t, values in finals:
         for held, value in zip(tree_leaves(bootstraps), values, strict=True):
-            held[t][kept.truncated[t]] = value
-    kept, bootstraps = adopt((kept, bootstraps))
-    return state, env_state, make_transition(obs, output, extras, kept, bootstraps), starts
+            held[t][truncated[t]] = value
+    transition = make_transition(tree_unflatten(tree_structure(env_state.obs), obs_t), output, extras, kept, bootstraps)
+    state, transition, starts = _adopted(engine, (state, transition, starts))
+    return state, env_state, transition, starts
+
+
+def _adopted(engine: Any, tree: Any) -> Any:
+    """A tree with the engine's arrays for NumPy's; an array that stands in two places stays one."""
+    found = {id(leaf): leaf for leaf in tree_leaves(tree) if isinstance(leaf, np.ndarray)}
+    arrays = dict(zip(found, engine.adopt(list(found.values())), strict=True))
+    return tree_map(lambda leaf: arrays.get(id(leaf), leaf), tree)
 
 
 class EngineActing:

@@ -353,9 +353,9 @@ class Engine:
     def asarray(self, value: Any) -> Any:
         """Array from NumPy, Python or native data, on the engine's device, dtype kept; no alias of NumPy memory."""
 
-    def adopt(self, array: np.ndarray) -> Any:
-        """Array from one of NumPy's that nothing writes to any more; it may alias the memory."""
-        return self.asarray(array)
+    def adopt(self, arrays: list[np.ndarray]) -> list[Any]:
+        """Arrays from those of NumPy that nothing writes to any more; they may alias the memory."""
+        return [self.asarray(array) for array in arrays]
 
     @abc.abstractmethod
     def to_numpy(self, value: Any) -> np.ndarray:

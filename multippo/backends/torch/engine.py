@@ -199,9 +199,10 @@ class TorchEngine(NativeLayers):
         # From pinned memory the copy runs beside what the host does next.
         return torch.tensor(array).pin_memory().to(self.device, non_blocking=True)
 
-    def adopt(self, array: np.ndarray) -> Any:
-        fits = self.device.type == "cpu" and array.dtype != np.uint32 and array.flags.writeable
-        return torch.from_numpy(array) if fits else self.asarray(array)
+    def adopt(self, arrays: list[np.ndarray]) -> list[Any]:
+        on_cpu = self.device.type == "cpu"
+        fit = [on_cpu and array.dtype != np.uint32 and array.flags.writeable for array in arrays]
+        return [torch.from_numpy(x) if fits else self.asarray(x) for x, fits in zip(arrays, fit, strict=True)]
 
     def to_numpy(self, value: Any) -> np.ndarray:
         return modules.to_numpy(value)
