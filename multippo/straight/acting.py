@@ -114,9 +114,7 @@ class Straight:
             valid: ``[B]``; None if all steps were valid.
         """
         code = self._code
-        if code.advance is not None:
-            code.advance() if valid is None else code.hold(valid)
-        code.at += self._batch if valid is None else self._batch * valid
+        code.advance() if valid is None else code.hold(valid)
         if done is not None and code.reset is not None:
             code.reset(done if valid is None else done & valid)
 

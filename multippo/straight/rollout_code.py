@@ -45,7 +45,7 @@ class RolloutCode:
         prepare: Computes what depends on weights alone.
         step: Takes step ``t``, given the leaves of the observation.
         value: Value estimates of other observations after a step.
-        advance: Carry of the next step.
+        advance: Carry of the next step, and its row in the tapes.
         hold: The same where steps are ``valid``.
         reset: Carry at the start of an episode, where ``done``.
         rest: Computes what waited, for group ``j``.
@@ -120,17 +120,18 @@ class RolloutCode:
 
     def _define_settling(self, one: Step, carry: list[Place], after: list[Place]) -> None:
         """Defines the functions that take the carry from one step to the next."""
-        rows = lambda mask, k: f"{mask}.reshape({(-1, *(1,) * (carry[k].array.ndim - 1))})"  # noqa: E731
-        changed = [k for k, (own, new) in enumerate(zip(one.carry, one.after, strict=True)) if own is not new]
-        move = "copyto({}, {}{})".format
-        self.advance = self._module.define("advance", [], [move(carry[k].name, after[k].name, "") for k in changed])
-        self.hold = self._module.define(
-            "hold", ["valid"], [move(carry[k].name, after[k].name, f", where={rows('valid', k)}") for k in changed]
-        )
+        rows = lambda mask, held: f"{mask}.reshape({(-1, *(1,) * (held.array.ndim - 1))})"  # noqa: E731
+        move = "copyto({}, {}, where={})".format
+        self._module.namespace["batch"] = np.array(len(self.at))
+        moves = [(held, after[k]) for k, held in enumerate(carry) if one.carry[k] is not one.after[k]]
+        plain = [f"{held.name}[...] = {new.name}" for held, new in moves]
+        self.advance = self._module.define("advance", [], ["add(at, batch, at)", *plain])
+        masked = [move(held.name, new.name, rows("valid", held)) for held, new in moves]
+        self.hold = self._module.define("hold", ["valid"], ["add(at, batch, at, where=valid)", *masked])
         again = [k for k, (new, reset) in enumerate(zip(one.after, one.reset, strict=True)) if new is not reset]
         given = {node.index: place for node, place in zip(one.after, after, strict=True)}
         block = self._block(one, given, [one.reset[k] for k in again])
-        lines = [move(carry[k].name, block.place(one.reset[k]).name, f", where={rows('done', k)}") for k in again]
+        lines = [move(carry[k].name, block.place(one.reset[k]).name, rows("done", carry[k])) for k in again]
         self.reset = self._module.define("reset", ["done"], [*block.lines, *lines])
 
     def _define_rest(

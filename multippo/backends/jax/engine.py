@@ -409,7 +409,7 @@ def _words(value: Any) -> np.ndarray:
 
 
 def _is_key(value: Any) -> bool:
-    return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    return not isinstance(value.dtype, np.dtype)
 
 
 def make_engine() -> JaxEngine:
