@@ -290,6 +290,10 @@ def collect(
     as long as the step.
     """
     engine, env, weights = actor.engine, actor.env, (params, variables)
+    if env.arrays == "numpy":
+        straight = actor.straight(*weights, network_state, env_state.obs, length)
+        if straight is not None:
+            return step_through(straight, engine, env, network_state, env_state, length, sequence_length)
     # A carry made of parameters (a trained initial state) is constant to the loss, as all later carries are.
     network_state = engine.stop_gradient(network_state)
     if is_traced(engine, env):
@@ -300,8 +304,7 @@ def collect(
         twins = actor.twin_rollouts(weights, network_state, env_state, length, sequence_length)
         if twins is not None:
             return twins.play(weights, network_state, env_state)
-    straight = actor.straight(*weights, network_state, env_state.obs, length)
-    acting = straight or EngineActing(actor, weights, env_state.obs, length)
+    acting = EngineActing(actor, weights, env_state.obs, length)
     return step_through(acting, engine, env, network_state, env_state, length, sequence_length)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,7 +53,7 @@ def step_through(
     annotate = engine.annotate if engine.profiling else contextlib.nullcontext
     with annotate("acting"):
         acting.begin(state, sequence)
-    obs_t = _empty(length, [engine.to_numpy(engine.asarray(leaf)) for leaf in tree_leaves(env_state.obs)])
+    obs_t = _empty(length, tree_leaves(env_state.obs), functools.partial(_own_type, engine, engine.float_dtype))
     kept_t: list[np.ndarray] = []
     broken_t = np.zeros((length, env.num_envs), np.int32)
     finals: list[tuple[int, list[np.ndarray]]] = []
@@ -181,9 +183,16 @@ def may_go_straight(engine: Any, env: Env) -> bool:
     return not env.functional and engine.device_name().startswith("cpu") and engine.name != "numpy"
 
 
-def _empty(length: int, leaves: list[Any]) -> list[np.ndarray]:
-    """Arrays for all steps of a rollout, of leaves ``[B, ...]``."""
-    return [np.empty((length, *np.shape(leaf)), np.asarray(leaf).dtype) for leaf in leaves]
+def _empty(length: int, leaves: list[Any], own: Callable[[Any], Any] = lambda dtype: dtype) -> list[np.ndarray]:
+    """Arrays for all steps of a rollout, of leaves ``[B, ...]``, in types that ``own`` returns for theirs."""
+    return [np.empty((length, *np.shape(leaf)), own(np.asarray(leaf).dtype)) for leaf in leaves]
+
+
+@functools.cache
+def _own_type(engine: Any, float_dtype: Any, dtype: Any) -> Any:
+    """Type, as NumPy's, in which an engine holds numbers of another type."""
+    del float_dtype  # without JAX's 64-bit mode the types of other numbers are others, too
+    return engine.to_numpy(engine.asarray(np.zeros(0, dtype))).dtype
 
 
 def note_actions(error: Exception, actions: Any, t: int) -> None:

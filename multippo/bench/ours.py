@@ -81,8 +81,9 @@ def _watched(work: Work, env: Any, engine: Any, recorder: Recorder) -> Generator
         if task.discrete and not work.lstm:
             recorder.alone = {"arithmetic": arithmetic(task)}
     engine.profiling = True
-    # A step of the environment with what multippo does to its numbers.
-    engine.annotate = lambda name: recorder.phases["stepping" if name == "environment" else name]
+    phases = {name: recorder.phases[name] for name in ("rollout", "acting", "update")}
+    others = contextlib.nullcontext()
+    engine.annotate = lambda name: phases.get(name, others)
     try:
         yield
     finally:
