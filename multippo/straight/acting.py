@@ -18,6 +18,10 @@ _TOLERANCE = {2: 1e-2, 4: 1e-5, 8: 1e-10}
 """Differences by which rounding may explain that two arrays differ, by their numbers' bytes."""
 
 
+_DRAWN = 4096
+"""Number of random numbers that are drawn at once, for several rollouts if one needs fewer."""
+
+
 class Straight:
     """Straight code of one network for B environments.
 
@@ -53,6 +57,8 @@ class Straight:
             [np.dtype(str(leaf.dtype).rpartition(".")[2]) for leaf in tree_leaves(tree)] for tree in (expected, after)
         )
         self._code = RolloutCode(self._recording, one, length, self._output_types)
+        # Keys and counts that the tapes begin with, and their number of steps.
+        self._drawn, self._num_drawn = list[Any](), 0
 
     def load(self, params: Any, variables: Any) -> None:
         """Takes the weights to act with, as ``engine.split`` returns them."""
@@ -75,32 +81,45 @@ class Straight:
         for held, leaf in zip(code.carry, plain, strict=True):
             held[...] = leaf
         self._random = [(np.array(one.key), np.array(one.count)) for one in random]
-        code.at[:] = np.arange(self._batch)
         self._sequence, number = sequence, self._length // sequence
         self._starts = [np.empty((number, *held.shape), held.dtype) for held in code.carry]
         self._counts = np.empty((number, self._batch), np.int64)
-        if code.needs_noise:
+        self._first = self._place_on_tapes()
+        if code.noise_size and self._first is None:
             # One step more, for the value of a final observation after the last.
-            ahead = self._recording.drawn(state, self._length + 1)
-            for k, one in enumerate(self._recording.parts(ahead)[1]):
-                rows = np.moveaxis(one.tape, 1, 0).reshape(-1, 1, *one.tape.shape[2:])
-                code.name_array(f"n{k}", rows)
+            self._drawn = self._random
+            self._num_drawn = 1 + self._length * max(1, _DRAWN // (self._length * code.noise_size))
+            for k, one in enumerate(self._recording.parts(self._recording.drawn(state, self._num_drawn))[1]):
+                code.name_array(f"n{k}", np.moveaxis(one.tape, 1, 0).reshape(-1, 1, *one.tape.shape[2:]))
+        self._first = np.zeros(self._batch, np.int64) if self._first is None else self._first
+        code.at[:] = self._first * self._batch + np.arange(self._batch)
         self._filled: list[Any] = []
         for i, (node, dtype) in enumerate(zip(code.outputs, self._output_types, strict=True)):
             self._filled.append(None if i in code.same else np.zeros((self._length, *node.shape), dtype))
             code.name_array(f"y{i}", self._filled[i])
         self._acted = self._filled[: code.num_actions]
 
+    def _place_on_tapes(self) -> np.ndarray | None:
+        """Step of the tapes at which each environment is; None where they do not hold this rollout's."""
+        ahead = [now - then for (_, now), (_, then) in zip(self._random, self._drawn, strict=False)]
+        same = [np.array_equal(own, key) for (own, _), (key, _) in zip(self._random, self._drawn, strict=False)]
+        fit = [(x < self._num_drawn - self._length).all() and (x == ahead[0]).all() for x in ahead]
+        return ahead[0].astype(np.int64) if ahead and all(same) and all(fit) else None
+
     def act(self, t: int, obs: list[np.ndarray]) -> Any:
         """Takes step ``t``; returns the actions."""
         if t % self._sequence == 0:
             for kept, held in zip(self._starts, self._code.carry, strict=True):
                 kept[t // self._sequence] = held
-            self._counts[t // self._sequence] = self._code.at // self._batch
+            self._counts[t // self._sequence] = self._taken()
         self._code.step(t, *obs)
         if self._one_action:
             return self._acted[0][t]
         return tree_unflatten(self._actions, [filled[t] for filled in self._acted])
+
+    def _taken(self) -> np.ndarray:
+        """Number of valid steps of each environment so far."""
+        return self._code.at // self._batch - self._first
 
     def value(self, obs: list[np.ndarray]) -> tuple[np.ndarray, ...]:
         """Leaves of the value estimates of other observations, under the carry after the step just taken."""
@@ -138,7 +157,7 @@ class Straight:
                 code.rest(j, *(x[j] for x in left))
         leaves = [stored(code.same[i]) if i in code.same else x for i, x in enumerate(filled)]
         actions, output, extras = tree_unflatten(self._structures[0], leaves)
-        last = self._joined(code.carry, [(key, count + code.at // self._batch) for key, count in self._random])
+        last = self._joined(code.carry, [(key, count + self._taken()) for key, count in self._random])
         every = (len(self._counts), self._batch)
         counts = [(np.broadcast_to(key, (*every, 2)), count + self._counts) for key, count in self._random]
         return output._replace(actions=actions), extras, last, self._joined(self._starts, counts)

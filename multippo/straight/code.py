@@ -156,6 +156,14 @@ class Block:
 
     def _accumulate(self, node: Traced) -> Place:
         x, axis = node.args
+        source, lead = self._places[x.index], (slice(None),) * (axis % x.ndim)
+        if source.fixed and x.shape[axis] <= _FEW:
+            place, before = self.module.allocate(node.shape, node.dtype), ""
+            for i in range(x.shape[axis]):
+                part, out = (self.module.hold(array[(*lead, i)]) for array in (source.array, place.array))
+                self.lines.append(f"add({before}, {part}, {out})" if before else f"{out}[...] = {part}")
+                before = out
+            return place
         return self._out(node, f"{self._named(np.add)}.accumulate({self._expression(x)}, {axis}, None, {{}})")
 
     def _argmax(self, node: Traced) -> Place | None:

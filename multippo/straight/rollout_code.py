@@ -33,8 +33,8 @@ class RolloutCode:
     Attributes:
         weights: Arrays by portable name.
         carry: Arrays of the carry's leaves.
-        needs_noise: True if anything depends on noise, whose tapes ``n0``, ``n1``... have a row for each step and
-            environment.
+        noise_size: Number of random numbers of a step, 0 if nothing depends on them. Their tapes ``n0``, ``n1``... have
+            a row for each step and environment.
         at: Row of each environment's present step in the tapes.
         outputs: Leaves of actions, other outputs and snapshots.
         num_actions: Number of the actions' leaves, which are the first.
@@ -62,10 +62,10 @@ class RolloutCode:
         given = {node.index: Place(name, node.value, False) for name, node in zip(names, one.obs, strict=True)}
         given |= {node.index: place for node, place in zip(one.noise, noise, strict=True)}
         used = {node.index for node in cone((*self.outputs, *one.after))}
-        self.needs_noise = any(node.index in used for node in one.noise)
+        self.noise_size = sum(x.size for x in one.noise) if any(x.index in used for x in one.noise) else 0
         self.at = module.namespace["at"] = np.arange(len(one.obs[0].value))
         rows = f"[{len(self.at)}:]"  # from the next step on
-        draw = [f"n{k}{{}}.take(at, 0, {place.name}, 'clip')" for k, place in enumerate(noise) if self.needs_noise]
+        draw = [f"n{k}{{}}.take(at, 0, {place.name}, 'clip')" for k, place in enumerate(noise) if self.noise_size]
         held = {node.index: place for node, place in zip(one.carry, carry, strict=True)}
 
         # What the environment or the next step needs, and what can wait.
