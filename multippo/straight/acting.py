@@ -84,27 +84,23 @@ class Straight:
         self._sequence, number = sequence, self._length // sequence
         self._starts = [np.empty((number, *held.shape), held.dtype) for held in code.carry]
         self._counts = np.empty((number, self._batch), np.int64)
-        self._first = self._place_on_tapes()
-        if code.noise_size and self._first is None:
+        ahead = [now - then for (_, now), (_, then) in zip(self._random, self._drawn, strict=False)]
+        same = [np.array_equal(own, key) for (own, _), (key, _) in zip(self._random, self._drawn, strict=False)]
+        fits = [(x < self._num_drawn - self._length).all() and (x == ahead[0]).all() for x in ahead]
+        if code.noise_size and not (ahead and all(same) and all(fits)):
+            self._drawn, ahead = self._random, [np.zeros(self._batch)]
             # One step more, for the value of a final observation after the last.
-            self._drawn = self._random
             self._num_drawn = 1 + self._length * max(1, _DRAWN // (self._length * code.noise_size))
             for k, one in enumerate(self._recording.parts(self._recording.drawn(state, self._num_drawn))[1]):
                 code.name_array(f"n{k}", np.moveaxis(one.tape, 1, 0).reshape(-1, 1, *one.tape.shape[2:]))
-        self._first = np.zeros(self._batch, np.int64) if self._first is None else self._first
+        # Steps of the tapes that came before this rollout's.
+        self._first = ahead[0].astype(np.int64) if code.noise_size else np.zeros(self._batch, np.int64)
         code.at[:] = self._first * self._batch + np.arange(self._batch)
         self._filled: list[Any] = []
         for i, (node, dtype) in enumerate(zip(code.outputs, self._output_types, strict=True)):
             self._filled.append(None if i in code.same else np.zeros((self._length, *node.shape), dtype))
             code.name_array(f"y{i}", self._filled[i])
         self._acted = self._filled[: code.num_actions]
-
-    def _place_on_tapes(self) -> np.ndarray | None:
-        """Step of the tapes at which each environment is; None where they do not hold this rollout's."""
-        ahead = [now - then for (_, now), (_, then) in zip(self._random, self._drawn, strict=False)]
-        same = [np.array_equal(own, key) for (own, _), (key, _) in zip(self._random, self._drawn, strict=False)]
-        fit = [(x < self._num_drawn - self._length).all() and (x == ahead[0]).all() for x in ahead]
-        return ahead[0].astype(np.int64) if ahead and all(same) and all(fit) else None
 
     def act(self, t: int, obs: list[np.ndarray]) -> Any:
         """Takes step ``t``; returns the actions."""
