@@ -76,7 +76,7 @@ class CategoricalSampler(ActionSampler):
         cumulative = xp.cumulative_sum(probabilities, axis=-1)
         # An action of probability 0 is out of reach whatever the rounding of a parallel sum, since its entry is 0 and
         # the number drawn is relative to the largest entry of the others.
-        cumulative = cumulative * xp.sign(probabilities)
+        cumulative = xp.where(probabilities > 0, cumulative, xp.zeros_like(cumulative))
         reached = noise[..., None] * xp.max(cumulative, axis=-1, keepdims=True) < cumulative
         return xp.argmax(xp.astype(reached, xp.int32), axis=-1)  # the first
 
