@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import importlib
 import io
@@ -103,6 +104,29 @@ class TensorBoardWriter:
     def _write(self, event: Any) -> None:
         self._records.write(event.SerializeToString())
         self._records.flush()
+
+
+class History:
+    """Metrics of a run, kept as numbers alone: half a kilobyte a record, and at most ``most`` records.
+
+    Args:
+        most: Number of records at which every second one is given up, the last ones excepted.
+    """
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._most, self._names = most, dict[tuple[str, ...], tuple[str, ...]]()
+        self._rows: list[tuple[tuple[str, ...], array.array[float]]] = []
+
+    def append(self, metrics: Mapping[str, float]) -> None:
+        """Keeps a record."""
+        names = tuple(metrics)
+        self._rows.append((self._names.setdefault(names, names), array.array("d", metrics.values())))
+        if len(self._rows) > self._most:
+            self._rows = [*self._rows[:-2:2], *self._rows[-2:]]
+
+    def records(self) -> list[dict[str, float]]:
+        """The records in order."""
+        return [dict(zip(names, values, strict=True)) for names, values in self._rows]
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from multippo.algorithms.distillation.teacher import Teacher
 from multippo.algorithms.evaluation import evaluator, made_env, widest_layer
 from multippo.algorithms.iterations import Finished, Iterations, Place
 from multippo.algorithms.metric_names import EVAL_RETURN
+from multippo.algorithms.metrics import History
 from multippo.algorithms.minibatches import choose_sequence_length, has_memory
 from multippo.algorithms.profiling import Profile
 from multippo.algorithms.progress import Progress, progress_where_seen
@@ -133,7 +134,7 @@ class Run:
             self._eval_due = initial.eval_due and self.evaluator is not None
         self._replay_warned = False
         self.eval_history: list[dict[str, float]] = []
-        self._history: list[dict[str, float]] = []
+        self._history = History()
         self.final_metrics: dict[str, float] = {}
 
     @property
@@ -175,7 +176,7 @@ class Run:
             eval_history=self.eval_history,
             total_steps=self.place.step,
             total_iterations=self.place.iteration,
-            history=self._history,
+            history=self._history.records(),
             spaces=spaces_of(self.env),
         )
 

@@ -90,16 +90,21 @@ def _functions(actor: Any, params: Any, variables: Any) -> tuple[Callable[..., A
 
 
 def _with_noise(state: Any, noise: Any) -> Any:
-    """A carry whose random states have a tape of this step alone."""
+    """A carry whose random states have a tape of this step alone, where noise is drawn ahead."""
     rows = iter(noise)
-    return map_random_states(lambda one: RandomState(one.key, one.count, next(rows), one.count), state)
+
+    def taped(one: RandomState) -> RandomState:
+        return one if (row := next(rows)) is None else RandomState(one.key, one.count, row, one.count)
+
+    return map_random_states(taped, state)
 
 
-def _noise_by_step(state: Any) -> list[list[Any]]:
-    """The noise ``[B, 1, ...]`` of every random state of a carry, for each step that was drawn ahead."""
+def _noise_by_step(state: Any, steps: int) -> list[list[Any]]:
+    """The noise ``[B, 1, ...]`` of every random state of a carry, for each step; None for those that don't draw ahead."""
     tapes: list[Any] = []
     map_random_states(lambda one: tapes.append(one.tape), state)
-    return [list(rows) for rows in zip(*(tape.split(1, dim=1) for tape in tapes), strict=True)]
+    columns = ([None] * steps if tape is None else tape.split(1, dim=1) for tape in tapes)
+    return [list(rows) for rows in zip(*columns, strict=True)] or [[]] * steps
 
 
 def collect_tensors(
@@ -124,11 +129,12 @@ def collect_tensors(
     with engine.no_grad():
         # One step more, for the value of a last observation after the last step.
         state = actor.draw_ahead(params, variables, engine.snapshot(state), env_state.obs, length + 1)
-        noise, state = _noise_by_step(state) or [[]] * (length + 1), forget_drawn(state)
+        noise, state = _noise_by_step(state, length + 1), forget_drawn(state)
         code = actor.notes.get(("tensors", length))
         if code is None:
             code = TensorCode(engine, functions, (state, noise[0], env_state.obs), weights, length)
             actor.notes["tensors", length] = code
+        noise = list(map(tree_leaves, noise))
         act = code.act.prepare(act, weights, code.computed)
         value = code.value.prepare(value, weights)
         settle = None if code.settle is None else code.settle.prepare(settle, weights)

@@ -178,7 +178,7 @@ class TrainResult:
             ``PPOConfig.total_steps``: iterations are whole, so the last may go beyond it, and steps in which an
             environment only reset itself are not counted.
         total_iterations: Iterations finished, those before the run was continued included.
-        history: Everything that ``log_fn`` gets, in order.
+        history: What ``log_fn`` gets, in order; of more than 10,000 records some, spread over the run.
         spaces: Spaces of an observation and an action, as the environment gives and takes them.
     """
 

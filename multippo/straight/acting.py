@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from multippo.networks.core.error_paths import all_modules
-from multippo.networks.samplers.base import ActionSampler
 from multippo.straight.recording import Recording, entries
 from multippo.straight.rollout_code import RolloutCode
 from multippo.straight.tracing import UntraceableError
@@ -40,9 +38,7 @@ class Straight:
     def __init__(self, network: Any, state: Any, obs: Any, length: int, like: Any) -> None:
         self._engine, self._length, self._batch = network.engine, length, tree_leaves(obs)[0].shape[0]
         self._leaves = self._engine.leaves(network)
-        # Noise drawn ahead would change the entropies that a sampler of modes estimates.
-        modes = any(isinstance(part, ActionSampler) and part.deterministic for part in all_modules(network))
-        self._recording = Recording(network, state, obs, not modes)
+        self._recording = Recording(network, state, obs)
         one = self._recording.record(1)
         after, output, extras = like
         expected = output.actions, output._replace(actions=()), extras

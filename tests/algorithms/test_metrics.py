@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from multippo.algorithms.metrics import (
+    History,
     JsonlWriter,
     TensorBoardWriter,
     drop_after,
@@ -118,3 +119,15 @@ def test_seeds_are_drawn_as_a_band_to_where_the_shortest_ends():
     np.testing.assert_allclose(alone.get_xydata(), [[0, 0], [2, 2], [4, 4]])
     (band,) = axes.collections
     assert band.get_datalim(axes.transData).y1 == 6.0
+
+
+def test_a_history_keeps_records_from_all_over_a_long_run_and_the_last_ones():
+    history = History(most=8)
+    for step in range(30):
+        history.append({"step": step, "a": 0.5 * step} if step % 2 else {"step": step})
+    steps = [record["step"] for record in history.records()]
+    assert steps == sorted(set(steps))
+    assert steps[0] == 0
+    assert steps[-2:] == [28, 29]
+    assert len(steps) <= 8
+    assert history.records()[-1] == {"step": 29, "a": 14.5}

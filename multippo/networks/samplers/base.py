@@ -136,7 +136,8 @@ class ActionSampler(Drawing):
 
     def draw_ahead(self, state: RandomState, rollout_extras: Any, num_steps: int, replay: bool = False) -> RandomState:
         """The carry with the noise of the next steps."""
-        if replay and not (self.estimates_entropy and self.entropy_weight != 0.0):
+        # In replay, and where it acts by modes, a sampler reads noise for an entropy alone that the loss weighs.
+        if (replay or self.deterministic) and not (self.estimates_entropy and self.entropy_weight != 0.0):
             return state
         shape = self._noise_shape(rollout_extras, None)
         return random_state.draw_ahead(self, self._draw, state, num_steps, shape)
