@@ -100,7 +100,7 @@ def _with_noise(state: Any, noise: Any) -> Any:
 
 
 def _noise_by_step(state: Any, steps: int) -> list[list[Any]]:
-    """The noise ``[B, 1, ...]`` of every random state of a carry, for each step; None for those that don't draw ahead."""
+    """Noise ``[B, 1, ...]`` of each random state of a carry, by step; None for those that don't draw ahead."""
     tapes: list[Any] = []
     map_random_states(lambda one: tapes.append(one.tape), state)
     columns = ([None] * steps if tape is None else tape.split(1, dim=1) for tape in tapes)

@@ -177,8 +177,8 @@ def make(name: str) -> tuple[Any, Any]:
 def test_forty_iterations_keep_nothing(engine: Any):
     tracemalloc.start()
     try:
-        # A kept rollout or state would be some 30 objects of 100 bytes and more in each iteration. The last 100 episodes
-        # are whole by then, and a record of the metrics is half a kilobyte.
+        # A kept rollout or state would be some 30 objects of 100 bytes and more in each iteration. The last 100
+        # episodes are whole by then, and a record of the metrics is half a kilobyte.
         assert growth(*make(engine.name), 25, 65, lambda: tracemalloc.get_traced_memory()[0]) < 40 * 1000
     finally:
         tracemalloc.stop()
