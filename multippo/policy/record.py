@@ -24,6 +24,16 @@ from multippo.trees import tree_leaves, tree_map, tree_structure, tree_unflatten
 
 _ROWS = 5, 7
 
+REDUCTIONS = {
+    "add": "sum",
+    "multiply": "prod",
+    "maximum": "max",
+    "minimum": "min",
+    "logical_or": "any",
+    "logical_and": "all",
+}
+"""Names of reductions, by those of NumPy's operations of two arguments."""
+
 
 class Record(NamedTuple):
     """A policy's step, from the observation as the environment gives it to the environment's own action.

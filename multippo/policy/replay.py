@@ -7,19 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from multippo.policy.record import Record, repeated, times_batch
+from multippo.policy.record import REDUCTIONS, Record, repeated, times_batch
 from multippo.straight.code import cone
 from multippo.straight.tracing import Traced
 from multippo.trees import tree_leaves, tree_structure, tree_unflatten
 
-REDUCTIONS = {
-    "add": "sum",
-    "multiply": "prod",
-    "maximum": "max",
-    "minimum": "min",
-    "logical_or": "any",
-    "logical_and": "all",
-}
 _NAMES = {  # of the array API standard, by NumPy's
     "absolute": "abs",
     "arccos": "acos",

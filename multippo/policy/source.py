@@ -13,7 +13,7 @@ import optree
 from gymnasium import spaces
 
 from multippo.networks.core.random_state import RandomState
-from multippo.policy.record import Record, choices_of, identifier, raw_type, record, repeated, times_batch
+from multippo.policy.record import REDUCTIONS, Record, choices_of, identifier, raw_type, record, repeated, times_batch
 from multippo.straight.code import cone
 from multippo.straight.engine import windows
 from multippo.straight.recording import Step, entries
@@ -41,14 +41,6 @@ _INFIX = {  # operators, and how closely they bind
     "not_equal": ("!=", 1),
 }
 _ATOM = 9
-_REDUCTIONS = {
-    "add": "sum",
-    "multiply": "prod",
-    "maximum": "max",
-    "minimum": "min",
-    "logical_or": "any",
-    "logical_and": "all",
-}
 _SILENT = {"exp", "expm1", "log", "log1p", "log2", "logaddexp", "divide", "power", "sqrt", "cosh", "sinh", "tan"}
 """Operations of which NumPy warns where their result is infinite or not a number."""
 
@@ -300,8 +292,8 @@ class _Writer:
         if op == "reduce":
             _, name, axis, keepdims, dtype = node.args
             keep = ", keepdims=True" if keepdims else ""
-            if dtype is None and name in _REDUCTIONS and (node.dtype == node.args[0].dtype or name != "add"):
-                return f"{text(0, _ATOM)}.{_REDUCTIONS[name]}({axis}{keep})", _ATOM
+            if dtype is None and name in REDUCTIONS and (node.dtype == node.args[0].dtype or name != "add"):
+                return f"{text(0, _ATOM)}.{REDUCTIONS[name]}({axis}{keep})", _ATOM
             typed = "" if dtype is None else f", dtype=np.{np.dtype(dtype).name}"
             return f"np.{name}.reduce({text(0)}, {axis}{typed}{keep})", _ATOM
         if op == "getitem":
