@@ -134,6 +134,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     from multippo.cli import main
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["multippo"])
     for variable in ("MULTIPPO_BACKEND", "MULTIPPO_TRACEBACK"):
         monkeypatch.delenv(variable, raising=False)
 

@@ -106,8 +106,8 @@ PPO for networks with state, on JAX and PyTorch.
 
 {commands}
 
-`multippo COMMAND --help` lists a command's flags. --traceback shows where an error came from. --version
-prints the version. The engine is chosen by --backend or the environment variable MULTIPPO_BACKEND."""
+`multippo COMMAND --help` lists a command's flags, train's --help-all every one. --traceback shows where an error came
+from. --version prints the version. The engine is chosen by --backend or the environment variable MULTIPPO_BACKEND."""
 
 
 def is_users_mistake(error: BaseException) -> bool:

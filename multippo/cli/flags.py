@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from multippo.arguments import did_you_mean
@@ -38,20 +38,33 @@ def parse(command: str, flags: type[_Flags], argv: Sequence[str]) -> _Flags:
     return flags(**given_flags(command, flags.__doc__ or "", fields_of(flags, command), argv))
 
 
-def given_flags(command: str, description: str, settings: Iterable[Setting], argv: Sequence[str]) -> dict[str, Any]:
+def given_flags(
+    command: str, description: str, settings: Iterable[Setting], argv: Sequence[str], common: Collection[str] = ()
+) -> dict[str, Any]:
     """Values on a command line, by name, without the flags that were left out.
 
     A value follows its flag or an equals sign. A truth value may be left out (``--x``, ``--no-x``). Several values
     stand side by side, with commas, or each behind a flag of its own.
 
+    Args:
+        command: See ``parse``.
+        description: First lines of the help.
+        settings: Flags of the command.
+        argv: See ``parse``.
+        common: Names of the flags in ``--help``, by the first sentence of each; all in full if empty.
+
     Raises:
         UsageError: If a flag is unknown, lacks its value, or can't have it.
-        SystemExit: After ``--help``.
+        SystemExit: After ``--help`` and ``--help-all``.
     """
-    if "-h" in argv or "--help" in argv:
-        _print_help(command, description, settings)
-        raise SystemExit(0)
     known = {setting.name: setting for setting in settings}
+    if not {"-h", "--help", "--help-all"}.isdisjoint(argv):
+        if common and "--help-all" not in argv:
+            description += f" The flags used most; --help-all explains all {len(known)}."
+            first = {name: re.split(r"\.( |$)| \(", known[name].help)[0] + "." for name in common}
+            known = {name: known[name]._replace(help=text, group="common") for name, text in first.items()}
+        _print_help(command, description, known.values())
+        raise SystemExit(0)
     flags = {name: setting for name, setting in known.items() if not setting.positional}
     positionals = [name for name in known if name not in flags]
     texts: dict[str, list[str]] = collections.defaultdict(list)
@@ -74,7 +87,7 @@ def given_flags(command: str, description: str, settings: Iterable[Setting], arg
             texts[negated.name] = ["false"]
         else:
             hint = did_you_mean(flag, [setting.flag for setting in flags.values()])
-            raise UsageError(f"unknown flag {flag}.{hint} `multippo {command} --help` lists the flags.")
+            raise UsageError(f"unknown flag {flag}.{hint} `multippo {command} --help-all` lists the flags.")
     if positionals and takes_several(known[positionals[-1]].hint):
         texts[positionals[-1]] = others[len(positionals) - 1 :]
         others = others[: len(positionals) - 1]

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,6 +67,15 @@ class _Flags:
     """Directory for a trace of three iterations, which TensorBoard or Perfetto opens."""
 
 
+# Flags of `multippo train --help`.
+_COMMON = (
+    *("env", "config", "run_dir", "resume", "backend", "device", "seed", "seeds", "env_kwargs"),
+    *("network", "actor_hidden_sizes", "hidden_features"),
+    *("total_steps", "num_envs", "rollout_length", "num_epochs", "num_minibatches"),
+    *("learning_rate", "discounting_factor", "gae_lambda", "entropy_weight"),
+    *("eval_every_steps", "keep_best", "video_every_steps"),
+)
+
 # Settings without which a resumed run would be another run.
 _FIXED = ("env", "network", "seed", "num_envs", "rollout_length", "scale_rewards")
 
@@ -83,7 +93,7 @@ def run(argv: Sequence[str]) -> int:
     """
     own = {setting.name: setting for setting in fields_of(_Flags, "run")}
     known = {**own, **run_settings()}
-    given = given_flags("train", _Flags.__doc__ or "", known.values(), argv)
+    given = given_flags("train", _Flags.__doc__ or "", known.values(), argv, _COMMON)
     if given.get("config"):
         in_files = {name: setting for name, setting in known.items() if name not in ("config", "resume")}
         given = overlaid(read_settings(Path(given["config"]), in_files), given)
@@ -388,10 +398,12 @@ class _Training:
 
 
 def program() -> str:
-    """Command to go on with: ``multippo``, or ``python SCRIPT`` of a user's program, which registers environments."""
-    script = Path(sys.argv[0])
-    if script.suffix == ".py" and script.name != "__main__.py":
-        return f"python {shlex.quote(str(script))}"
+    """Command as it was typed to start this process: a path to it, Python with a script, or ``multippo``."""
+    script = sys.argv[0]
+    if script.endswith(".py"):  # a user's program, or python -m multippo
+        return shlex.join(sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1])
+    if Path(script).name == "multippo" and shutil.which("multippo") != script:
+        return shlex.quote(script)
     return "multippo"
 
 

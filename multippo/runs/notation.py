@@ -86,7 +86,7 @@ def settings_of(found: Mapping[str, Any], known: Mapping[str, Setting], source: 
         if name in SECTIONS and name not in known:
             raise UsageError(f"{source}: {name} is a section and has {value!r}; expected names with values.")
         if name not in known:
-            hint = did_you_mean(name, known) or " `multippo train --help` lists the names, there as flags."
+            hint = did_you_mean(name, known) or " `multippo train --help-all` lists the names, there as flags."
             raise UsageError(f"unknown key {name!r} in {source}.{hint}")
         if name in settings:
             raise UsageError(f"{source} names {name!r} twice; leave one of them out.")

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import types
@@ -13,7 +15,7 @@ import pytest
 
 import multippo as mp
 from multippo.algorithms.metrics import json_ready
-from multippo.cli import app
+from multippo.cli import app, train
 from multippo.cli.app import is_users_mistake
 from multippo.errors import RunError, UsageError
 
@@ -29,7 +31,27 @@ def test_help_and_version(command: Any):
     for name in names:
         done = command(name, "--help")
         assert (done.code, done.err) == (0, "") and done.out.startswith(f"usage: multippo {name}")
+    short, full = (re.findall(r"^\W+(--[a-z-]+)", command("train", flag).out, re.M) for flag in ("--help", "--help-all"))
+    assert "--total-steps" in short and len(short) < 30 and len(full) > 80 and set(short) < set(full)
     assert command("--version").out == f"multippo {mp.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "path", "expected"),
+    [
+        (["/bin/python", ".venv/bin/multippo"], ".venv/bin/multippo", ".venv/bin/multippo eval 'a run'"),
+        (["/bin/python", "/bin/multippo"], "/bin/multippo", "multippo eval 'a run'"),
+        (["python", "my task.py"], "my task.py", "python 'my task.py' eval 'a run'"),
+        (["python", "-m", "multippo"], "/site/multippo/__main__.py", "python -m multippo eval 'a run'"),
+    ],
+)
+def test_commands_to_copy_are_as_this_one_was_typed(
+    typed: list[str], path: str, expected: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "orig_argv", [*typed, "train", "CartPole-v1"])
+    monkeypatch.setattr(sys, "argv", [path, "train", "CartPole-v1"])
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    assert train.command("eval", "a run") == expected
 
 
 @pytest.mark.parametrize(
