@@ -31,7 +31,8 @@ def test_help_and_version(command: Any):
     for name in names:
         done = command(name, "--help")
         assert (done.code, done.err) == (0, "") and done.out.startswith(f"usage: multippo {name}")
-    short, full = (re.findall(r"^\W+(--[a-z-]+)", command("train", flag).out, re.M) for flag in ("--help", "--help-all"))
+    pages = (command("train", flag).out for flag in ("--help", "--help-all"))
+    short, full = (re.findall(r"^\W+(--[a-z-]+)", page, re.M) for page in pages)
     assert "--total-steps" in short and len(short) < 30 and len(full) > 80 and set(short) < set(full)
     assert command("--version").out == f"multippo {mp.__version__}\n"
 
