@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,10 @@ from multippo.straight.tracing import VIEWS, Traced, inputs_of
 
 _FEW = 3
 """Number of entries of an axis up to which a reduction is written out."""
+
+_MOST_REPEATED, _MOST_REPEATED_AHEAD = 2**12, 2**18
+"""Numbers of an array up to which rows or columns are repeated, so that NumPy need not broadcast them: in every step,
+and once for all steps."""
 
 
 class Place(NamedTuple):
@@ -70,16 +74,23 @@ class Block:
     Args:
         module: Names to share.
         given: Arrays that are there already, by their position in the trace.
+        ahead: Block that is run before, once for many runs of this one.
+        fixed: Positions of nodes that are left to it.
     """
 
-    def __init__(self, module: Module, given: Mapping[int, Place]) -> None:
+    def __init__(
+        self, module: Module, given: Mapping[int, Place], ahead: Block | None = None, fixed: Set[int] = frozenset()
+    ) -> None:
         self.module, self.lines = module, list[str]()
-        self._places = dict(given)
+        self._places, self._ahead, self._fixed = dict(given), ahead, fixed
+        self._repeated: dict[tuple[str, tuple[int, ...]], str] = {}
 
     def place(self, node: Traced) -> Place:
         """The array of a node, whose operations are added to the code if they are not there yet."""
-        for one in cone([node], self._places):
+        for one in cone([node], self._places.keys() | self._fixed):
             self._places[one.index] = self._emit(one)
+        if node.index not in self._places and self._ahead:
+            self._places[node.index] = self._ahead.kept(node)
         return self._places[node.index]
 
     def kept(self, node: Traced, apart_from: Iterable[np.ndarray] = ()) -> Place:
@@ -100,7 +111,7 @@ class Block:
 
     def _expression(self, arg: Any) -> str:
         if isinstance(arg, Traced):
-            return self._places[arg.index].name
+            return self.place(arg).name
         if isinstance(arg, tuple | list):
             return f"({''.join(self._expression(item) + ', ' for item in arg)})"
         if arg is None or isinstance(arg, bool | int | str) or (isinstance(arg, float) and math.isfinite(arg)):
@@ -123,12 +134,30 @@ class Block:
 
     def _ufunc(self, node: Traced) -> Place:
         types = {arg.dtype for arg in node.args if hasattr(arg, "dtype")}
-        arguments = ", ".join(self._expression(_typed(arg, types)) for arg in node.args)
-        if node.op == "matmul" and all(x.ndim == 2 for x in node.args) and node.args[0].dtype == node.args[1].dtype:
-            return self._out(node, f"dot({arguments}, {{}})")
+        if node.op == "matmul":
+            arguments = ", ".join(map(self._expression, node.args))
+            if all(x.ndim == 2 for x in node.args) and len(types) == 1:
+                return self._out(node, f"dot({arguments}, {{}})")
+        else:
+            arguments = ", ".join(self._operand(_typed(arg, types), node.shape) for arg in node.args)
         # By position, which is the quickest, where NumPy allows it.
         out = "out={}" if node.function in (np.maximum, np.minimum) else "{}"
         return self._out(node, f"{self._named(node.function)}({arguments}, {out})")
+
+    def _operand(self, arg: Any, shape: tuple[int, ...]) -> str:
+        """An argument of an elementwise function, in the result's shape where that takes less time."""
+        name = self._expression(arg)
+        if not isinstance(arg, Traced) or arg.shape == ():
+            return name
+        block = self._ahead if self._ahead and arg.index in self._fixed else self
+        most = _MOST_REPEATED if block is self else _MOST_REPEATED_AHEAD
+        steps = zip(arg.shape, self.place(arg).array.strides, strict=True)
+        if (arg.shape == shape and all(n == 1 or step for n, step in steps)) or math.prod(shape) > most:
+            return name
+        if (name, shape) not in block._repeated:
+            block._repeated[name, shape] = copy = block.module.allocate(shape, arg.dtype).name
+            block.lines.append(f"{copy}[...] = {name}")
+        return block._repeated[name, shape]
 
     def _named(self, function: Any) -> str:
         name = f"np_{function.__name__}"
@@ -137,7 +166,7 @@ class Block:
 
     def _reduce(self, node: Traced) -> Place:
         x, name, axis, keepdims, dtype = node.args
-        source = self._places[x.index]
+        source = self.place(x)
         if source.fixed and isinstance(axis, int) and 1 < x.shape[axis] <= _FEW and node.dtype == x.dtype:
             return self._reduce_few(node, source.array, axis, keepdims, self._named(getattr(np, name)))
         arguments = f"{self._expression(x)}, {axis!r}, {self._expression(dtype)}, {{}}, {keepdims}"
@@ -146,17 +175,18 @@ class Block:
     def _reduce_few(self, node: Traced, x: np.ndarray, axis: int, keepdims: bool, function: str) -> Place:
         """A reduction of two or three numbers, from the first to the last, for which NumPy's own takes longer."""
         lead = (slice(None),) * axis
-        parts = [x[(*lead, slice(i, i + 1) if keepdims else i)] for i in range(x.shape[axis])]
-        first, *rest = (self.module.hold(part) for part in parts)
+        first, *rest = (self.module.hold(x[(*lead, i)]) for i in range(x.shape[axis]))
         place = self.module.allocate(node.shape, node.dtype)
+        # Without the axis, since NumPy goes through a vector in half the time that a narrow matrix takes.
+        out = self.module.hold(place.array[(*lead, 0)]) if keepdims else place.name
         for part in rest:
-            self.lines.append(f"{function}({first}, {part}, out={place.name})")
-            first = place.name
+            self.lines.append(f"{function}({first}, {part}, out={out})")
+            first = out
         return place
 
     def _accumulate(self, node: Traced) -> Place:
         x, axis = node.args
-        source, lead = self._places[x.index], (slice(None),) * (axis % x.ndim)
+        source, lead = self.place(x), (slice(None),) * (axis % x.ndim)
         if source.fixed and x.shape[axis] <= _FEW:
             place, before = self.module.allocate(node.shape, node.dtype), ""
             for i in range(x.shape[axis]):
@@ -192,7 +222,7 @@ class Block:
     def _take_along_axis(self, node: Traced) -> Place | None:
         x, index = node.args
         last = node.options["axis"] in (-1, x.ndim - 1)
-        place = self._places[x.index] if isinstance(x, Traced) else None
+        place = self.place(x) if isinstance(x, Traced) else None
         single = isinstance(index, Traced) and index.shape == (*x.shape[:-1], 1)
         if place is None or not (last and single and place.fixed and place.array.flags.c_contiguous):
             return None
@@ -205,7 +235,7 @@ class Block:
 
     def _view(self, node: Traced) -> Place:
         """A view of the first argument, made once if that stays where it is."""
-        source = self._places[node.args[0].index]
+        source = self.place(node.args[0])
         parts = node.args[1:]
         if node.op == "getitem":
             if not all(part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts):

@@ -6,8 +6,6 @@ A step computes what the environment or the next step needs: actions and the nex
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -68,6 +66,8 @@ class RolloutCode:
         draw = [f"n{k}{{}}.take(at, 0, {place.name}, 'clip')" for k, place in enumerate(noise) if self.noise_size]
         held = {node.index: place for node, place in zip(one.carry, carry, strict=True)}
 
+        self._ahead = self._preparing(one)
+
         # What the environment or the next step needs, and what can wait.
         outputs, self.num_actions = self.outputs, len(tree_leaves(one.result[0]))
         needed_now = (*outputs[: self.num_actions], *one.after)
@@ -93,7 +93,7 @@ class RolloutCode:
         self.waiting = [i for i in waiting if i not in self.same]
         now = [i for i in range(len(outputs)) if i not in self.waiting and i not in self.same]
 
-        block = self._block(one, {**given, **held}, (*needed_now, *above.values(), *(outputs[i] for i in now)))
+        block = Block(module, {**given, **held}, self._ahead, one.fixed)
         after = [
             place if node is own else block.kept(node, [x.array for x in carry])
             for node, own, place in zip(one.after, one.carry, carry, strict=True)
@@ -109,7 +109,7 @@ class RolloutCode:
         values = len(tree_leaves((one.result[0], one.result[1].loglikelihoods)))
         estimates = range(values, values + len(tree_leaves(one.result[1].value_estimates)))
         ahead = {node.index: place for node, place in zip(one.carry, after, strict=True)}
-        block = self._block(one, {**given, **ahead}, [outputs[i] for i in estimates])
+        block = Block(module, {**given, **ahead}, self._ahead, one.fixed)
         result = "".join(f"{block.place(outputs[i]).name}, " for i in estimates)
         self.value = module.define("value", names, [*(line.format(rows) for line in draw), *block.lines], f"({result})")
         self._define_settling(one, carry, after)
@@ -130,7 +130,7 @@ class RolloutCode:
         self.hold = self._module.define("hold", ["valid"], ["add(at, batch, at, where=valid)", *masked])
         again = [k for k, (new, reset) in enumerate(zip(one.after, one.reset, strict=True)) if new is not reset]
         given = {node.index: place for node, place in zip(one.after, after, strict=True)}
-        block = self._block(one, given, [one.reset[k] for k in again])
+        block = Block(self._module, given, self._ahead, one.fixed)
         lines = [move(carry[k].name, block.place(one.reset[k]).name, rows("done", carry[k])) for k in again]
         self.reset = self._module.define("reset", ["done"], [*block.lines, *lines])
 
@@ -146,22 +146,17 @@ class RolloutCode:
         names, outputs = [f"s{k}" for k in range(len(left))], tree_leaves(many.result)
         nodes = [many.nodes[node.index] for node in left]
         given = {node.index: Place(name, node.value, False) for name, node in zip(names, nodes, strict=True)}
-        block = self._block(many, given, [outputs[i] for i in self.waiting])
+        block = Block(self._module, given, self._ahead if many is one else self._preparing(many), many.fixed)
         tail = [f"z{i}[j] = {block.place(outputs[i]).name}" for i in self.waiting]
         self.rest = self._module.define("rest", ["j", *names], [*block.lines, *tail])
         return steps
 
-    def _block(self, one: Step, given: dict[int, Place], outputs: Iterable[Traced]) -> Block:
-        """A block of code for some outputs; what follows from weights alone is left to ``prepare``."""
-        outputs, places = list(outputs), dict(given)
+    def _preparing(self, one: Step) -> Block:
+        """A block for what follows from weights alone, whose code becomes that of ``prepare``."""
         known = {node.index: self._weights[name] for name, node in one.weights.items()}
         for node in one.nodes:
             if node.op == "constant":
                 known[node.index] = Place(self._module.hold(node.value), node.value, True)
-        prepared = Block(self._module, known)
-        inner = [node for node in cone(outputs, given) if node.index not in one.fixed]
-        for node in itertools.chain(outputs, *map(inputs_of, inner)):
-            if node.index in one.fixed and node.index not in places:
-                places[node.index] = prepared.kept(node)
-        self._prepare_lines += prepared.lines
-        return Block(self._module, places)
+        block = Block(self._module, known)
+        block.lines = self._prepare_lines
+        return block
