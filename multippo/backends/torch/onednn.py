@@ -7,6 +7,9 @@ step repeats them; networks of an actor and a critic share the cut.
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +34,8 @@ def lstm(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Outputs ``[T, B, H]``, and carry ``[B, H]`` before a reset after the last step; see ``segmented_lstm``."""
     parts = _ops.cut_pieces(done, carry[0].shape[-1])
-    hs: Any = _Lstm.apply(xs.contiguous(), *carry, *initial, *weights, *parts)
+    xs, *carry = (tensor.contiguous() for tensor in (xs, *carry))
+    hs: Any = _Lstm.apply(xs, *carry, *initial, *weights, *parts)
     return hs, hs[-1], _last_cells(xs, hs, carry, done, initial, weights)
 
 
@@ -59,31 +63,34 @@ def _last_cells(xs: Any, hs: Any, carry: Any, done: Any, initial: Any, weights: 
     return added[0]
 
 
-def _num_groups(time: int) -> int:
+def _most_groups(time: int) -> int:
+    """One for each doubling of the length."""
     return (time - 1).bit_length() + 1
 
 
 def _cut_pieces(done: torch.Tensor, hidden: int) -> list[torch.Tensor]:
-    """Groups of pieces, one at most for each doubling of the length.
+    """Groups of pieces of similar lengths, whose rows follow one another.
 
     Returns:
-        Place ``[T B]`` of each row ``t B + b`` among the groups' outputs one after another, and for each of these
-        outputs its row, or ``T B`` where it is padding. Then for each group rows ``[longest, pieces]``, of which a
-        short piece repeats its last, and rows ``[pieces]`` of the first carries among carries and carries after a reset
-        ``[2 B]``. Groups that are not needed are empty.
+        Steps and pieces ``[G, 2]`` of each group. Then, all empty if no episode ends before the last step, the place
+        ``[T B]`` of each row ``t B + b`` among the groups' rows; for each of these the row that it reads (a short piece
+        repeats its last), and the one that it is, or ``T B`` for padding; and each piece's first carry among carries
+        and carries after a reset ``[2 B]``.
     """
     time, batch = done.shape
+    ends = done.numpy()[:-1]
+    if not ends.any():
+        return [torch.tensor([[time, batch]]), *(torch.empty(0, dtype=torch.int64) for _ in range(4))]
     starts = np.ones((batch, time), bool)
-    starts[:, 1:] = done.numpy()[:-1].T
+    starts[:, 1:] = ends.T
     first = starts.ravel().nonzero()[0]  # environment by environment
     lengths = np.diff(first, append=time * batch)
     doublings = np.ceil(np.log2(lengths)).astype(np.int64)
     first = first % time * batch + first // time
     place = np.empty(time * batch, np.int64)
-    groups: list[np.ndarray] = []
-    back: list[np.ndarray] = []
+    groups: list[tuple[Any, ...]] = []
     taken, rows = np.zeros(len(first), bool), 0
-    for doubling in range(_num_groups(time) - 1, -1, -1):
+    for doubling in range(_most_groups(time) - 1, -1, -1):
         chosen = (doublings == doubling) & ~taken
         if not chosen.any():
             continue
@@ -102,30 +109,49 @@ def _cut_pieces(done: torch.Tensor, hidden: int) -> list[torch.Tensor]:
         is_own = steps < lengths[chosen]
         place[columns[is_own]] = is_own.ravel().nonzero()[0] + rows
         rows += columns.size
-        back.append(np.where(is_own, columns, time * batch).ravel())
-        groups.extend([columns, np.where(columns[0] < batch, columns[0], columns[0] % batch + batch)])
-    # A tensor each: in a recorded call, what is one tensor stays one.
-    empty = [torch.empty(0, dtype=torch.int64) for _ in range(2 * _num_groups(time) - len(groups))]
-    return [*map(torch.from_numpy, (place, np.concatenate(back), *groups)), *empty]
+        own = np.where(is_own, columns, time * batch)
+        begun = np.where(columns[0] < batch, columns[0], columns[0] % batch + batch)
+        groups.append(([columns.shape], columns.ravel(), own.ravel(), begun))
+    sizes, *parts = map(np.concatenate, zip(*groups, strict=True))
+    return [torch.from_numpy(part) for part in (sizes, place, *parts)]
+
+
+def _by_group(sizes: torch.Tensor, rows: Sequence[torch.Tensor], pieces: Sequence[torch.Tensor]) -> Any:
+    """Each group's parts of tensors of all rows, as ``[steps, pieces, F]``, and of tensors of all pieces."""
+    shapes = sizes.tolist()
+    split = [
+        [part.view(*shape, -1) for part, shape in zip(x.split([t * n for t, n in shapes]), shapes, strict=True)]
+        for x in (x.reshape(-1, x.shape[-1]) for x in rows)
+    ]
+    return zip(*split, *(x.split([n for _, n in shapes]) for x in pieces), strict=True)
 
 
 def _forward(tensors: list[torch.Tensor], parts: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Outputs ``[T, B, H]``, and of each group inputs, first carry, outputs, last carry and oneDNN's workspace."""
+    """Outputs ``[T, B, H]`` and what the way back reads.
+
+    That is, of all groups, inputs, first carries and outputs, empty if nothing was cut; last carries; and for each
+    group oneDNN's workspace.
+    """
     xs, h, c, h0, c0, *weights = (tensor.detach() for tensor in tensors)
-    time, batch, hidden = *xs.shape[:2], h.shape[-1]
-    flat, hs, cs = xs.view(time * batch, -1), torch.cat([h, h0]), torch.cat([c, c0])
-    more = False, [], 2, hidden, 1, True, False, False, True
-    saved: list[torch.Tensor] = []
-    for columns, begun in zip(parts[2::2], parts[3::2], strict=True):
-        if not len(columns):
-            saved.extend(torch.empty(0) for _ in range(7))
-            continue
-        inputs = flat.index_select(0, columns.view(-1)).view(*columns.shape, -1)
-        carry = hs.index_select(0, begun), cs.index_select(0, begun)
-        with torch.enable_grad():  # else the kernel keeps nothing for the way back
-            saved.extend([inputs, *carry, *_aten.mkldnn_rnn_layer.default(inputs, *weights, *carry, *more)])
-    outputs = [saved[place].view(-1, hidden) for place in range(3, len(saved), 7) if len(saved[place])]
-    return [torch.cat(outputs).index_select(0, parts[0]).view(time, batch, hidden), *saved]
+    sizes, place, rows, _, begun = parts
+    given = xs, h, c
+    if len(place):
+        given = (
+            xs.flatten(0, 1).index_select(0, rows),
+            *(torch.cat(x).index_select(0, begun) for x in ((h, h0), (c, c0))),
+        )
+    more = False, [], 2, h.shape[-1], 1, True, False, False, True
+    with torch.enable_grad():  # else the kernel keeps nothing for the way back
+        found = [
+            _aten.mkldnn_rnn_layer(x, *weights, *carry, *more) for x, *carry in _by_group(sizes, given[:1], given[1:])
+        ]
+    outputs, *last, spaces = zip(*found, strict=True)
+    spaces = *spaces, *(h.new_empty(0) for _ in range(_most_groups(len(xs)) - len(found)))
+    last = map(torch.cat, last)
+    if not len(place):
+        return [outputs[0], *(h.new_empty(0) for _ in range(4)), *last, *spaces]
+    output = torch.cat([x.view(-1, h.shape[-1]) for x in outputs])
+    return [output.index_select(0, place).view(*xs.shape[:2], -1), *given, output, *last, *spaces]
 
 
 def _backward(
@@ -136,25 +162,30 @@ def _backward(
     to_carries: bool,
 ) -> list[torch.Tensor]:
     """Gradients of inputs, carry, carry after a reset (zeros unless ``to_carries``), and weights."""
-    xs, h, _, _, _, *weights = tensors
-    hidden = h.shape[-1]
-    sizes = [columns.numel() for columns in parts[2::2] if len(columns)]
-    spread = torch.cat([grad.reshape(-1, hidden), grad.new_zeros((1, hidden))]).index_select(0, parts[1])
-    carries = [h.new_zeros((2 * len(h), hidden)) for _ in range(2)]
-    to_xs: list[torch.Tensor] = []
-    to_weights: list[torch.Tensor] = []
-    for k, own in enumerate(spread.split(sizes)):
-        inputs, h_k, c_k, output, h_last, c_last, workspace = saved[7 * k : 7 * k + 7]
-        given = inputs, *weights, h_k, c_k, output, h_last, c_last, own.view_as(output)
-        more = None, None, False, 2, hidden, 1, True, True, False, [], False, workspace
-        found = _aten.mkldnn_rnn_layer_backward.default(*given, *more)
-        to_xs.append(found[0].view(-1, xs.shape[-1]))
-        to_weights = [a + b for a, b in zip(to_weights, found[1:5], strict=True)] if k else list(found[1:5])
-        if to_carries:
-            for carry, one in zip(carries, found[5:], strict=True):
-                carry.index_add_(0, parts[2 * k + 3], one)
+    xs, h, c, _, _, *weights = tensors
+    sizes, place, _, own, begun = parts
+    hs, *given, h_last, c_last = saved[:7]
+    if not len(place):
+        given = [xs, h, c, hs]
+    else:
+        grad = torch.cat([grad.reshape(-1, h.shape[-1]), grad.new_zeros((1, h.shape[-1]))]).index_select(0, own)
+    x, *carry, output = given
+    more = None, None, False, 2, h.shape[-1], 1, True, True, False, [], False
+    groups = _by_group(sizes, (x, output, grad), (*carry, h_last, c_last))
+    found = [
+        _aten.mkldnn_rnn_layer_backward(x, *weights, h_k, c_k, output, *last, grad, *more, space)
+        for (x, output, grad, h_k, c_k, *last), space in zip(groups, saved[7:], strict=False)
+    ]
+    to_xs, *rest = zip(*found, strict=True)
+    to_weights, to_first = [functools.reduce(operator.add, each) for each in rest[:4]], rest[4:]
+    if not len(place):
+        return [to_xs[0], *(one[0] for one in to_first), torch.zeros_like(h), torch.zeros_like(c), *to_weights]
+    to_xs = torch.cat([one.view(-1, xs.shape[-1]) for one in to_xs]).index_select(0, place).view_as(xs)
+    carries = [h.new_zeros((2 * len(h), h.shape[-1])) for _ in range(2)]
+    if to_carries:
+        carries = [to.index_add_(0, begun, torch.cat(one)) for to, one in zip(carries, to_first, strict=True)]
     first, after = zip(*(carry.chunk(2) for carry in carries), strict=True)
-    return [torch.cat(to_xs).index_select(0, parts[0]).view_as(xs), *first, *after, *to_weights]
+    return [to_xs, *first, *after, *to_weights]
 
 
 class _Lstm(torch.autograd.Function):
@@ -162,19 +193,16 @@ class _Lstm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
-        hs, *saved = _ops.pieces_lstm(list(tensors[:9]), list(tensors[9:]))
+        saved = _ops.pieces_lstm(list(tensors[:9]), list(tensors[9:]))
         ctx.save_for_backward(*tensors, *saved)
-        ctx.num = len(tensors)
-        return hs
+        return saved[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         held = ctx.saved_tensors  # read once: a checkpointed function gives them out only once
-        tensors, saved = held[: ctx.num], held[ctx.num :]
-        found = _ops.pieces_lstm_backward(
-            grads[0], list(tensors[:9]), list(tensors[9:]), list(saved), any(ctx.needs_input_grad[1:5])
-        )
-        return *found, *[None] * (ctx.num - 9)
+        to_carries = any(ctx.needs_input_grad[1:5])
+        found = _ops.pieces_lstm_backward(grads[0], list(held[:9]), list(held[9:14]), list(held[14:]), to_carries)
+        return *found, *[None] * 5
 
 
 for _name, _run, _schema in (

@@ -7,7 +7,7 @@ become rows of one padded batch, each with its own first carry, and the outputs 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -78,52 +78,24 @@ def _cut(
     """Outputs ``[T, B, H]`` and carry ``[B, H]`` before a reset after the last step."""
     time, batch = done.shape
     # One flat order, environment by environment, in which a piece is a run of consecutive rows.
-    first = torch.zeros((batch, time), dtype=torch.bool, device=done.device)
-    first[:, 0] = True
+    first = torch.ones((batch, time), dtype=torch.bool, device=done.device)
     first[:, 1:] = done[:-1].T
     starts = first.flatten().nonzero().squeeze(1)
     if len(starts) == batch:
         return _fused(cell, xs, None, carry, weights)
-    at_start = (starts % time == 0)[:, None]
-    owner = starts // time
+    at_start, owner = (starts % time == 0)[:, None], starts // time
     begun = tuple(torch.where(at_start, s[owner], s0[owner]) for s, s0 in zip(carry, initial, strict=True))
-    lengths = torch.cat((starts[1:], starts.new_tensor([time * batch]))) - starts
-    last = torch.cumsum(first.flatten(), 0)[time - 1 :: time] - 1
-    pieces = _Pieces(xs.transpose(0, 1).reshape(time * batch, -1), starts, lengths, last, begun)
-    hs, carry = _packed(cell, pieces, weights)
-    return hs.reshape(batch, time, -1).transpose(0, 1), carry
-
-
-class _Pieces(NamedTuple):
-    """Episodes and parts of them, ``P`` in all, environment by environment.
-
-    Attributes:
-        rows: Inputs ``[B T, in]``, environment by environment.
-        starts: First row ``[P]`` of each piece.
-        lengths: Rows ``[P]`` of each piece.
-        last: Last piece ``[B]`` of each environment.
-        begun: Carry ``[P, H]`` before each piece.
-    """
-
-    rows: torch.Tensor
-    starts: torch.Tensor
-    lengths: torch.Tensor
-    last: torch.Tensor
-    begun: Carry
-
-
-def _packed(cell: str, pieces: _Pieces, weights: Weights) -> tuple[torch.Tensor, Carry]:
-    """Outputs ``[B T, H]`` and carry ``[B, H]`` by one call of CUDA's kernel for packed sequences."""
-    everyone = torch.arange(len(pieces.starts), device=pieces.starts.device)
-    steps = torch.arange(int(pieces.lengths.max()), device=pieces.starts.device)[:, None]
-    columns = pieces.starts + torch.minimum(steps, pieces.lengths - 1)  # a short piece repeats its last row, never read
-    packed = torch.nn.utils.rnn.pack_padded_sequence(pieces.rows[columns], pieces.lengths.cpu(), enforce_sorted=False)
+    lengths = torch.diff(starts, append=starts.new_tensor([time * batch]))
+    steps = torch.arange(int(lengths.max()), device=done.device)[:, None]
+    columns = starts + torch.minimum(steps, lengths - 1)  # a short piece repeats its last row, never read
+    rows = xs.transpose(0, 1).reshape(time * batch, -1)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(rows[columns], lengths.cpu(), enforce_sorted=False)
     order, unsorted = packed.sorted_indices, packed.unsorted_indices
-    out, carry = _fused(cell, packed.data, packed.batch_sizes, tuple(s[order] for s in pieces.begun), weights)
+    out, carry = _fused(cell, packed.data, packed.batch_sizes, tuple(s[order] for s in begun), weights)
     padded, _ = torch.nn.utils.rnn.pad_packed_sequence(packed._replace(data=out))
-    owner = torch.repeat_interleave(everyone, pieces.lengths)
-    within = torch.arange(len(pieces.rows), device=owner.device) - pieces.starts[owner]
-    return padded[within, owner], tuple(s[unsorted][pieces.last] for s in carry)
+    piece = torch.cumsum(first.flatten(), 0) - 1
+    hs = padded[torch.arange(len(rows), device=done.device) - starts[piece], piece]
+    return hs.reshape(batch, time, -1).transpose(0, 1), tuple(s[unsorted][piece[time - 1 :: time]] for s in carry)
 
 
 def _fused(cell: str, xs: torch.Tensor, batch_sizes: Any, carry: Carry, weights: Any) -> tuple[torch.Tensor, Carry]:

@@ -82,7 +82,17 @@ def test_a_number_that_is_not_finite_stays_in_its_episode():
 @pytest.mark.parametrize(("time", "batch"), [(1, 1), (1, 4), (9, 1)])
 def test_small_sizes(time, batch):
     for ended in (False, True):
-        check(segmented_lstm, stepwise, arguments(torch.full((time, batch), ended)))
+        for dtype, tolerance in ((torch.float32, 2e-5), (torch.float64, 1e-11)):
+            check(segmented_lstm, stepwise, arguments(torch.full((time, batch), ended), dtype), tolerance)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_carries_and_gradients_may_be_views(ended):
+    xs, h, c, done, *rest = arguments(torch.full((5, 4), ended), torch.float32)
+    args = (xs.transpose(0, 1).contiguous().transpose(0, 1), h[:1].detach().expand_as(h), c, done, *rest)
+    check(
+        lambda *args: [x.mT for x in segmented_lstm(*args)], lambda *args: [x.mT for x in stepwise(*args)], args, 2e-5
+    )
 
 
 def test_compiled_is_eager_forward_and_backward_by_torchs_rules():
