@@ -260,12 +260,11 @@ class Trainer:
                 halted,
             )
         new = RunState(learner, network_state, env_state, episodes, teacher)
-        # The learner itself keeps its state at a bad value; the rest goes back here.
-        keep = metrics["nonfinite/any"]
-        back = self.engine.tree_map(
-            lambda a, b: self.engine.xp.where(keep, b, a), new._replace(learner=None), state._replace(learner=None)
-        )
-        return back._replace(learner=learner), metrics
+        # The learner itself keeps its state at a bad value. The rest goes back here, by a condition, since a choice
+        # between each two arrays would be a kernel to compile and to run.
+        before, after = (part._replace(learner=None) for part in (state, new))
+        kept = self.engine.cond(metrics["nonfinite/any"], lambda: before, lambda: after)
+        return kept._replace(learner=learner), metrics
 
     # -- a stepped environment: Python between the calls
 
