@@ -4,8 +4,7 @@ The blocks of one page run in order, in one namespace, as a reader would type th
 
 * ``<!-- engine: jax -->`` above a block: it runs on that engine alone;
 * ``<!-- not run: because ... -->`` above a block: it does not run;
-* a ``text`` block with ``title="Output"`` holds what the Python block before it prints;
-* a line ``--8<-- "path"`` stands for the file's text, as on the site.
+* a ``text`` block with ``title="Output"`` holds what the Python block before it prints.
 """
 
 import contextlib
@@ -23,7 +22,6 @@ NOT_CODE = ("bash", "diff", "text", "toml", "yaml")
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*) *(?P<options>.*)$")
 _MARK = re.compile(r"<!-- (?P<kind>engine|not run): (?P<text>.+?) -->")
-_SNIPPET = re.compile(r'^--8<-- "(?P<path>[^"]+)"$', re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -48,7 +46,6 @@ def blocks(page: Path) -> list[Block]:
             opened, body = (fence, number + 1), []
         elif opened is not None and fence and not fence["language"]:
             code = textwrap.dedent("\n".join(body))
-            code = _SNIPPET.sub(lambda match: (ROOT / match["path"]).read_text("utf-8"), code)
             found.append(Block(opened[0]["language"], opened[0]["options"], code, opened[1], marks))
             opened, marks = None, {}
         elif opened is not None:
@@ -61,7 +58,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def python_blocks(page: str) -> list[str]:
-    """The Python blocks of a page at the root."""
+    """The Python blocks of a page, by its path from the root."""
     return [block.code for block in blocks(ROOT / page) if block.language == "python"]
 
 

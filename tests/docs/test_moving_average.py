@@ -1,10 +1,10 @@
-"""The moving averages of the example, against numbers worked out by hand, on both engines."""
+"""The moving averages of the page on modules, against numbers worked out by hand, on both engines."""
 
-import runpy
+import types
 
 import numpy as np
 import pytest
-from pages import ROOT, program
+from pages import python_blocks
 from support import actor_critic
 
 import multippo as mp
@@ -26,7 +26,11 @@ LAST = {"buffer": [[5.0, 7.0], [0.0, 0.0]], "seen": [2, 0]}
 
 @pytest.fixture(scope="module")
 def example():
-    return program("examples/moving_average.py")
+    namespace = {}
+    for block in python_blocks("docs/tutorials/own_module.md"):
+        if "class MovingAverage" in block:
+            exec(block, namespace)
+    return types.SimpleNamespace(**namespace)
 
 
 def inputs(engine):
@@ -66,11 +70,3 @@ def test_it_trains_and_replay_repeats_the_rollout(engine, example):
     assert all(metrics["ratio/first_max_dev"] < 1e-5 for metrics in logged)
     # Two iterations of 128 steps, less those in which an environment only reset itself.
     assert 200 < int(network[0].count[...]) == int(logged[-1]["step"]) <= 256
-
-
-def test_as_a_program(torch_engine, capsys):
-    runpy.run_path(str(ROOT / "examples/moving_average.py"), run_name="__main__")
-    assert capsys.readouterr().out.splitlines() == [
-        "MovingAverage: Nothing is wrong with it.",
-        "MovingAverageWithStats: Nothing is wrong with it.",
-    ]
