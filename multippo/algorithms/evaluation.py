@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -40,6 +40,7 @@ def eval_rollout(
     key: Any = None,
     deterministic: bool = True,
     max_episode_steps: int | None = None,
+    progress: Callable[[float], Any] | None = None,
 ) -> dict[str, float]:
     """Plays whole episodes and summarises them.
 
@@ -54,6 +55,7 @@ def eval_rollout(
         max_episode_steps: Steps after which an episode is counted as it stands; by default the environment's limit, or
             10,000. Its rest is played and left out; an environment in which that takes too long plays no more, and
             fewer episodes are counted.
+        progress: Function of the share that is done, from 0 to 1, called now and then.
 
     Returns:
         ``eval/episode_reward/mean``, ``/std``, ``/min``, ``/max``, the same of ``eval/episode_length``,
@@ -78,7 +80,7 @@ def eval_rollout(
             config = dataclasses.replace(config, num_episodes=env.num_envs)
         split = network.engine.split(network)
         with network.engine.training(env.num_envs, widest_layer(network.engine, split.params)):
-            return Player(network, env, config, "off").play(split.params, split.variables, key)
+            return Player(network, env, config, "off").play(split.params, split.variables, key, progress)
 
 
 def evaluation_seed(seed: int = 0, num_envs: int = 1) -> int:
@@ -200,7 +202,9 @@ class Player:
             definition = engine.split(network).definition
             self._rollouts = Rollouts(engine, env, definition, min(_CHUNK, self._limit), mode)
 
-    def play(self, params: Any, variables: Any, key: Any) -> dict[str, float]:
+    def play(
+        self, params: Any, variables: Any, key: Any, progress: Callable[[float], Any] | None = None
+    ) -> dict[str, float]:
         """Plays the episodes with the given parameters, variables and key; see ``eval_rollout``."""
         engine, env = self._network.engine, self._env
         quota = np.full(env.num_envs, self._config.num_episodes // env.num_envs)
@@ -216,6 +220,8 @@ class Player:
                 state, env_state, seen = self._rollouts.score(params, variables, state, env_state)
                 tally.add(*(tree_map(engine.to_numpy, part) for part in seen))
                 round_number += 1
+                if progress is not None:
+                    progress(tally.done)
         return tally.summary()
 
 
@@ -224,6 +230,7 @@ class _Tally:
 
     def __init__(self, quota: np.ndarray, limit: int, patience: int) -> None:
         self._left, self._limit, self._patience = quota.copy(), limit, patience
+        self._total = int(quota.sum())
         # True in the rest of an episode that was given up.
         self._beyond = np.zeros(len(quota), bool)
         self._reward, self._length = np.zeros(len(quota)), np.zeros(len(quota), int)
@@ -234,6 +241,12 @@ class _Tally:
     @property
     def complete(self) -> bool:
         return not (self._left > 0).any()
+
+    @property
+    def done(self) -> float:
+        """Share of all episodes; one under way counts by its length."""
+        under_way = self._length[(self._left > 0) & ~self._beyond] / self._limit
+        return float(len(self._returns) + under_way.sum()) / self._total
 
     def add(self, rewards: Any, done: np.ndarray, valid: np.ndarray, broken: np.ndarray) -> None:
         total = np.sum([np.asarray(leaf, np.float64) for leaf in tree_leaves(rewards)], axis=0)

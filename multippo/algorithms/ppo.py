@@ -80,8 +80,8 @@ class Run:
         profile: Profile | None = None,
     ) -> None:
         check_call(network, config)
-        self.log_fn = callback("log_fn", log_fn, "the metrics, or of the metrics and the step", (1, 2))
-        self.checkpoint_fn = callback("checkpoint_fn", checkpoint_fn, "the training state and the step", (2,))
+        self.log_fn = callback("log_fn", log_fn, ("metrics", "step", "env"), 1)
+        self.checkpoint_fn = callback("checkpoint_fn", checkpoint_fn, ("training_state", "step"), 2)
         self.engine, self.network, self._profile = network.engine, network, profile
         self._started, self._compiled_before = time.perf_counter(), self.engine.compile_seconds()
         made.enter_context(self.engine.activated())
@@ -233,7 +233,7 @@ class Run:
         self.progress.update(metrics)
         if self.log_fn is not None:
             self._show_weights(weights, metrics.get("iteration"))
-            if self.log_fn(metrics, int(metrics["step"])) is False:
+            if self.log_fn(metrics, int(metrics["step"]), self.env) is False:
                 raise StopTraining
 
     def _evaluate(self) -> dict[str, float]:
@@ -363,9 +363,11 @@ def train_ppo(
         network: A StatefulModule whose output is a ``PPONetworkOutput``. It holds the trained weights afterwards.
             If ``network.eval()`` was called, it is trained on samples all the same, and in evaluation mode again after.
         config: All settings; ``TrainConfig()`` by default.
-        log_fn: Receiver of a dict of metrics (floats by name, ``step`` among them) after iterations, and after an
-            evaluation of ``step`` and ``eval/…`` alone. ``network`` then holds the weights after the iteration: read it
-            as you like, evaluate it, don't write to it. An exception ends the run after that iteration and is raised
+        log_fn: Receiver ``log_fn(metrics, step, env)`` of a dict of metrics (floats by name, ``step`` among them) after
+            iterations, and after an evaluation of ``step`` and ``eval/…`` alone; of the environment, for a curriculum
+            (``env.call``, ``get_attr``, ``set_attr``). It may take the first one or two alone, as ``wandb.log`` and
+            ``mlflow.log_metrics`` do. ``network`` then holds the weights after the iteration: read it as you like,
+            evaluate it, don't write to it. An exception ends the run after that iteration and is raised
             again, once its state has been given to ``checkpoint_fn`` and to ``network``; but ``mp.StopTraining``, or
             returning False, ends the run as its last iteration does, with a result.
         checkpoint_fn: Receiver of the training state and the step count every ``checkpoint_every_steps``, and after the

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import html
+import importlib
 import math
 import os
 import sys
@@ -11,7 +14,7 @@ from typing import Any, TextIO
 
 from multippo.algorithms.metric_names import EVAL_RETURN, RECENT_RETURN
 
-_SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_BETWEEN_LINES, _SECONDS_BETWEEN_TABLES = 5.0, 0.2
 
 
 class Progress:
@@ -59,6 +62,9 @@ class Progress:
 
     def stage(self, text: str) -> None:
         """Shows an activity that lasts until the next update, such as compiling."""
+
+    def part(self, done: float) -> None:
+        """Shows the share of the evaluation after training that is done, from 0 to 1."""
 
     def _show(self, iteration: int, **words: str) -> None:
         """Shows an iteration: its ``step``, ``score``, ``speed``, and the times ``elapsed`` and ``left``."""
@@ -114,17 +120,15 @@ class BarProgress(Progress):
         super().__init__(total_steps, total_iterations)
         self._bar = RichProgress(
             SpinnerColumn(),
-            TextColumn("step {task.fields[step]}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("return {task.fields[score]}"),
-            TextColumn("{task.fields[speed]} steps/s"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.percentage:>3.0f}%{task.fields[numbers]}"),
             TimeElapsedColumn(),
-            TextColumn("elapsed  {task.fields[left]} left  {task.description}"),
+            TextColumn("elapsed{task.fields[rest]}"),
             console=console,
         )
-        step: Any = f"–/{total_steps:,}"
-        self._task = self._bar.add_task("", total=total_iterations, step=step, score="–", speed="–", left="–")
+        self._task = self._bar.add_task(f"step –/{total_steps:,}", total=total_iterations, numbers="", rest="")
+        self._evaluation: Any = None
 
     def __enter__(self) -> BarProgress:
         """Shows the bar."""
@@ -135,16 +139,68 @@ class BarProgress(Progress):
         """Leaves the bar as it is, and the cursor visible."""
         self._bar.stop()
 
-    def _show(self, iteration: int, **words: Any) -> None:
-        self._bar.update(self._task, completed=iteration, description="", **words)
+    def _show(self, iteration: int, **words: str) -> None:
+        numbers, rest = "  return {score}  {speed} steps/s", "  {left} left"
+        fields: dict[str, Any] = {"numbers": numbers.format(**words), "rest": rest.format(**words)}
+        self._bar.update(self._task, completed=iteration, description=f"step {words['step']}", **fields)
 
     def stage(self, text: str) -> None:
         """Shows an activity behind the bar."""
-        self._bar.update(self._task, description=text)
+        rest: Any = f"  {text}"
+        self._bar.update(self._task, rest=rest)
+
+    def part(self, done: float) -> None:
+        """Shows a second bar."""
+        if self._evaluation is None:
+            self._evaluation = self._bar.add_task("evaluation", total=1.0, numbers="", rest="")
+        self._bar.update(self._evaluation, completed=done)
 
     def note(self, text: str) -> None:
         """Writes a line above the bar."""
         self._bar.console.print(text, markup=False, highlight=False)
+
+
+class NotebookProgress(Progress):
+    """Table in a notebook's output that is kept up to date, with the last evaluations below it.
+
+    Args:
+        total_steps: Environment steps of the whole run.
+        total_iterations: Iterations of the whole run.
+    """
+
+    def __init__(self, total_steps: int, total_iterations: int) -> None:
+        super().__init__(total_steps, total_iterations)
+        self._display: Any = importlib.import_module("IPython.display")
+        self._words: dict[str, str] = {}
+        self._notes, self._drawn = collections.deque[str](maxlen=10), -math.inf
+        self._output = self._display.display(self._display.HTML(""), display_id=True)
+
+    def _show(self, iteration: int, **words: str) -> None:
+        done, score, speed = f"{100 * iteration // self._total}%", words.pop("score"), words.pop("speed")
+        self._words = {"done": done, "return": score, "steps/s": speed, **words}
+        if iteration == self._total or time.perf_counter() - self._drawn > _SECONDS_BETWEEN_TABLES:
+            self._draw()
+
+    def note(self, text: str) -> None:
+        """Writes a line below the table."""
+        self._notes.append(text)
+        self._draw()
+
+    def stage(self, text: str) -> None:
+        """Shows an activity in the table."""
+        self._words["now"] = text
+        self._draw()
+
+    def __exit__(self, *_: object) -> None:
+        """Leaves the last numbers."""
+        self._draw()
+
+    def _draw(self) -> None:
+        self._drawn = time.perf_counter()
+        rows = self._words.keys(), self._words.values()
+        names, numbers = ("".join(f"<td>{html.escape(word)}</td>" for word in row) for row in rows)
+        lines = html.escape("\n".join(self._notes))
+        self._output.update(self._display.HTML(f"<table><tr>{names}</tr><tr>{numbers}</tr></table><pre>{lines}</pre>"))
 
 
 def make_progress(kind: str, total_steps: int, total_iterations: int, stream: TextIO) -> Progress:
@@ -168,7 +224,7 @@ def make_progress(kind: str, total_steps: int, total_iterations: int, stream: Te
 
 
 def progress_where_seen(shown: bool, total_steps: int, total_iterations: int) -> Progress:
-    """Display of a run's progress from Python: a bar on a terminal or in a notebook, elsewhere none.
+    """Display of a run's progress from Python: a bar on a terminal, a table in a notebook, elsewhere none.
 
     Args:
         shown: False for none anywhere.
@@ -176,9 +232,7 @@ def progress_where_seen(shown: bool, total_steps: int, total_iterations: int) ->
         total_iterations: Iterations of the whole run.
     """
     if shown and "ipykernel" in sys.modules:
-        from rich.console import Console
-
-        return BarProgress(total_steps, total_iterations, Console())
+        return NotebookProgress(total_steps, total_iterations)
     return make_progress("auto" if shown and sys.stderr.isatty() else "off", total_steps, total_iterations, sys.stderr)
 
 

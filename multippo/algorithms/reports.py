@@ -15,8 +15,8 @@ from multippo.algorithms.types import Episodes
 VALUE, LIKELIHOOD, NEXT_VALUE = "value estimate", "log-likelihood", "value of the next observation"
 _PARAMETER = "parameter"
 
-LogFn = Callable[..., None]
-"""``log_fn(metrics)`` or ``log_fn(metrics, step)``."""
+LogFn = Callable[..., Any]
+"""``log_fn(metrics, step, env)``, or with the first one or two alone."""
 
 
 _RECENT = 100  # episodes
@@ -54,34 +54,40 @@ def readable(report: dict[str, Any], recent: Episodes) -> dict[str, float]:
     return metrics
 
 
-def callback(name: str, function: Any, words: str, counts: tuple[int, ...]) -> Callable[[Any, int], Any] | None:
-    """Function of a value and the step that calls the user's with as many of the two as that takes.
+def callback(name: str, function: Any, takes: tuple[str, ...], least: int) -> Callable[..., Any] | None:
+    """Function of all arguments that calls the user's with as many of them as that takes.
+
+    An optional parameter is given a value if its name is that of the argument, such as ``step`` in ``wandb.log``.
 
     Args:
-        name: Name of the argument, for an error.
+        name: Name of the callback, for an error.
         function: The user's function, or None.
-        words: Description of its arguments, for an error.
-        counts: Possible numbers of its arguments.
+        takes: Names of the arguments.
+        least: Number of arguments that every function must take.
 
     Raises:
         TypeError: If ``function`` is not a function, or takes another number of arguments.
     """
     if function is None:
         return None
+    form = f"{name}({', '.join(takes)})" + (", or with the first of these" if least < len(takes) else "")
     if not callable(function):
-        raise TypeError(f"{name}={function!r} is not possible: expected a function of {words}.")
-    count = counts[0]
+        raise TypeError(f"{name}={function!r} is not possible: expected a function, {form}.")
+    count = least
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin, such as list.append
         pass
     else:
-        fitting = [count for count in counts if _binds(signature, count)]
+        fitting = [count for count in range(least, len(takes) + 1) if _binds(signature, count)]
         if not fitting:
-            raise TypeError(f"{name} takes {signature}; expected a function of {words}.")
-        any_number = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
-        count = fitting[-1] if any_number else fitting[0]
-    return function if count == 2 else lambda value, _: function(value)
+            raise TypeError(f"{name} takes {signature}; expected {form}.")
+        count, names = fitting[0], list(signature.parameters)
+        while count + 1 in fitting and names[count : count + 1] == [takes[count]]:
+            count += 1
+        if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
+            count = max(count, 2)
+    return lambda *arguments: function(*arguments[:count])
 
 
 def _binds(signature: inspect.Signature, count: int) -> bool:

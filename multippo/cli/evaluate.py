@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,13 @@ def _play(flags: _Flags, directory: RunDirectory) -> tuple[dict[str, float], dic
 
 
 def evaluate(
-    settings: RunSettings, env: Any, network: Any, episodes: int, seed: int = 0, deterministic: bool = True
+    settings: RunSettings,
+    env: Any,
+    network: Any,
+    episodes: int,
+    seed: int = 0,
+    deterministic: bool = True,
+    progress: Callable[[float], Any] | None = None,
 ) -> dict[str, float]:
     """Plays episodes; see ``eval_rollout`` for the metrics."""
     return eval_rollout(
@@ -128,6 +134,7 @@ def evaluate(
         key=network.engine.random.key(seed),
         deterministic=deterministic,
         max_episode_steps=settings.train.eval.max_episode_steps,
+        progress=progress,
     )
 
 

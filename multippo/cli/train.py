@@ -30,6 +30,7 @@ from multippo.runs.loading import check_num_envs, mend, restore_last_good
 from multippo.runs.notation import fields_of, read_settings, shown
 from multippo.runs.record import RunRecord
 from multippo.runs.settings import RunSettings, overlaid, run_settings
+from multippo.runs.trackers import followed, services
 from multippo.signals import Deadline, save_what_is_finished
 
 _LOG = logging.getLogger("multippo")
@@ -126,6 +127,7 @@ def run(argv: Sequence[str]) -> int:
         backend = choose_backend(flags.backend, stored.get("backend"))
         engine = stack.enter_context(settings.engine(backend, settings.device))
         check_trains(engine)
+        services(settings)
         if settings.video_every_steps:
             check_seen(settings)
         env = settings.make_env()
@@ -259,6 +261,7 @@ class _Training:
                 run = Run(self._env, self._network, settings, *callbacks, None, initial, stack, profile=self._profile)
                 run.progress = self._progress
             self._begin(stack, initial, damaged)
+            self._record.followers = stack.enter_context(followed(self._settings, self._directory.path))
             stack.enter_context(self._progress)
             self._introduce(initial)
             if run is not None:
@@ -376,7 +379,7 @@ class _Training:
         self._progress.stage(f"Evaluating over {episodes:,} episodes")
         env = self._settings.make_env(evaluation_envs(self._settings, episodes))
         try:
-            found = evaluate(self._settings, env, self._network, episodes)
+            found = evaluate(self._settings, env, self._network, episodes, progress=self._progress.part)
         except (KeyboardInterrupt, Terminated) as stop:
             self._draw()
             how = f"Saved: {saved}. Evaluate it with: {command('eval', self._directory.path)}"

@@ -150,6 +150,49 @@ class Env(abc.ABC):
             "explicitly."
         )
 
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method of the environments, or reads an attribute, as gymnasium's ``VectorEnv.call``.
+
+        Returns:
+            The result of each environment; a single one where one object is the whole batch, as a vector form of an
+            environment's own, a simulator in tensors or a functional environment is.
+        """
+        inner = self._inner
+        if inner is not self and hasattr(inner, "call"):
+            return inner.call(name, *args, **kwargs)
+        found = getattr(inner, name)
+        return (found(*args, **kwargs) if callable(found) else found,)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Reads an attribute of the environments; see ``call``."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Changes an attribute of the environments, as gymnasium's ``VectorEnv.set_attr``.
+
+        Args:
+            name: Name of the attribute.
+            values: List or tuple with the value of each environment, or one value for all.
+
+        Raises:
+            ValueError: If the environment is functional: its attributes are compiled into the run.
+        """
+        if self.functional:
+            raise ValueError(
+                f"{self.id} is compiled with its attributes, so {name!r} can't change within a run: keep it in the "
+                "state, or train in stages, each from initial_state=result.training_state."
+            )
+        inner = self._inner
+        if inner is not self and hasattr(inner, "set_attr"):
+            inner.set_attr(name, values)
+        else:
+            setattr(inner, name, values)
+
+    @property
+    def _inner(self) -> Any:
+        """The object with the environments' methods and attributes, or with gymnasium's ``call`` and ``set_attr``."""
+        return self
+
     def close(self) -> None:
         """Frees the environment's processes and windows; a second call does nothing."""
 

@@ -208,6 +208,7 @@ def _make_named(env_id: str, num_envs: int, keys: Sequence[str] | None, kwargs: 
 def _make_gymnasium(
     env_id: str,
     num_envs: int,
+    /,
     *,
     vectorization: Vectorization = "auto",
     wrappers: Sequence[Wrapper] = (),

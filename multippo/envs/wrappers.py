@@ -68,6 +68,10 @@ class EnvWrapper(Env):
         """See ``Env.similar``."""
         return type(self)(self.env.similar(num_envs), **self._options)
 
+    @property
+    def _inner(self) -> Any:
+        return self.env
+
     def close(self) -> None:
         """See ``Env.close``."""
         self.env.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from multippo.algorithms.metrics import JsonlWriter, TensorBoardWriter
 from multippo.runs.directory import RunDirectory
@@ -21,10 +22,12 @@ class RunRecord:
 
     Attributes:
         first_step: Step at which the run begins or goes on; may be set until something is written.
+        followers: Functions of metrics and step that pass the metrics on to other places.
     """
 
     def __init__(self, directory: RunDirectory, goes_on: bool) -> None:
         self.first_step = 0
+        self.followers: list[Callable[..., Any]] = []
         self._goes_on = goes_on
         self._make: dict[str, Callable[[], JsonlWriter | TensorBoardWriter]] = {
             "metrics.jsonl": lambda: JsonlWriter(directory.metrics),
@@ -34,11 +37,13 @@ class RunRecord:
         self._failing: set[str] = set()
 
     def write(self, metrics: Mapping[str, float]) -> None:
-        """Writes metrics to all files.
+        """Writes metrics to all files, and passes them on.
 
         Raises:
             OSError: If the disk is full, or the like, and the run is to stop.
         """
+        for follower in self.followers:
+            follower(dict(metrics), step=int(metrics["step"]))
         for name, make in self._make.items():
             try:
                 if name not in self._writers:

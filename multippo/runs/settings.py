@@ -68,6 +68,7 @@ _DIFFERING: dict[str, dict[str, Any]] = {
         "switches it on, and so does --keep-best."
     },
     **{name: {"group": "device and precision"} for name in ("precision", "matmul_precision", "device")},
+    **{name: {"group": "trackers"} for name in ("wandb", "mlflow")},
     **{name: {"group": "checkpoints"} for name in ("keep_last", "keep_best", "video_every_steps", "on_save_error")},
 }
 """Attributes in which a setting differs from its field."""
@@ -173,6 +174,12 @@ class RunSettings:
 
     video_every_steps: int | None = None
     """Environment steps between two videos, each of an episode of a checkpoint, which this saves; none for none."""
+
+    wandb: str | None = None
+    """Project of Weights & Biases that follows the run, after `wandb login` or with WANDB_MODE=offline."""
+
+    mlflow: str | None = None
+    """Experiment of MLflow that follows the run, at MLFLOW_TRACKING_URI."""
 
     on_save_error: OnSaveError = "stop"
     """Reaction to a full or read-only disk. A run that goes on warns, and fails in the end if its last state
@@ -327,7 +334,11 @@ def _env_kwargs(env_id: str, values: Mapping[str, Any]) -> dict[str, Any]:
                 f"{setting.flag} is for {fitting} environments, and {env_id!r} is of {family}: leave it out."
             )
         kwargs["backend" if name == "env_backend" else name] = value
-    return {**kwargs, **(values["env_kwargs"] or {})}
+    own = values["env_kwargs"] or {}
+    for name in ("env", "num_envs"):
+        if name in own:
+            raise UsageError(f"{name} is a setting of its own: give it outside of env_kwargs, as --num-envs 8.")
+    return {**kwargs, **own}
 
 
 def _network_options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,7 +158,9 @@ def test_when_it_is_due(torch_engine):
 
 def test_an_environment_by_name_and_an_integer_for_a_key(torch_engine):
     network = mp.make_mlp_actor_critic(4, spaces.Discrete(2), rngs=mp.Rngs(0))
-    found = mp.eval_rollout("CartPole-v1", network, num_episodes=2, key=3)
+    shares: list[float] = []
+    found = mp.eval_rollout("CartPole-v1", network, num_episodes=2, key=3, progress=shares.append)
+    assert shares[-1] == 1.0 and shares == sorted(shares)
     env = mp.make_env("CartPole-v1", num_envs=2)
     assert found == mp.eval_rollout(env, network, num_episodes=2, key=torch_engine.random.key(3))
     assert found != mp.eval_rollout(env, network, num_episodes=2, key=4)

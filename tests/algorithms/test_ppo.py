@@ -99,15 +99,16 @@ def test_what_is_logged(name):
     assert all(0 < value < 1e6 for value in run.column("throughput/train_sps"))
 
 
-def test_log_functions_of_one_and_two_arguments(torch_engine):
+def test_log_functions_of_fewer_arguments(torch_engine):
     lines: list[Any] = []
     config = mp.TrainConfig(ppo=mp.PPOConfig(total_steps=8, rollout_length=4, num_minibatches=2))
     for log_fn in (
         lambda metrics, prefix="": lines.append((metrics["step"], prefix)),
         lambda *args: lines.append((args[0]["step"], *args[1:])),
+        lambda data, step=None, commit=True: lines.append((step, commit)),  # as wandb.log
     ):
         mp.train_ppo(Clock(3, num_envs=2), TableNet([0.0] * 4), config, log_fn=log_fn)
-    assert lines == [(8, ""), (8, 8)]
+    assert lines == [(8, ""), (8, 8), (8, True)]
 
 
 def test_steps_are_rounded_up_to_whole_iterations(torch_engine):

@@ -2,11 +2,13 @@
 
 import io
 import math
+import sys
 import time
+import types
 
 import pytest
 
-from multippo.algorithms.progress import BarProgress, PlainProgress, make_progress
+from multippo.algorithms.progress import BarProgress, PlainProgress, make_progress, progress_where_seen
 
 
 def metrics(iteration: int, score: float = math.nan) -> dict[str, float]:
@@ -50,8 +52,9 @@ def test_a_bar_shows_the_same_and_leaves_the_terminal_in_order():
         progress.note("Training [b]env[/b]")
         progress.update(metrics(10, 3.0))
         progress.update({"step": 1000.0, "eval/episode_reward/mean": 12.0})
+        progress.part(0.25)
     shown = stream.getvalue()
-    for words in ("Training [b]env[/b]", "1,000/1,000", "evaluation: return 12.0"):
+    for words in ("Training [b]env[/b]", "1,000/1,000", "evaluation: return 12.0", "25%"):
         assert words in shown
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # the cursor is shown again
 
@@ -70,3 +73,23 @@ def test_the_kind_follows_the_stream(monkeypatch, kind, terminal, made):
     stream.isatty = lambda: terminal is not None
     monkeypatch.setenv("TERM", terminal or "xterm")
     assert type(make_progress(kind, 10, 1, stream)) is made
+
+
+def test_a_notebook_has_one_output_that_is_kept_up_to_date(monkeypatch):
+    outputs: list[types.SimpleNamespace] = []
+
+    def display(first: str, display_id: bool) -> types.SimpleNamespace:
+        outputs.append(types.SimpleNamespace(shown=first))
+        outputs[-1].update = lambda html: setattr(outputs[-1], "shown", html)
+        return outputs[-1]
+
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    stand_in = types.SimpleNamespace(display=display, HTML=str)
+    monkeypatch.setitem(sys.modules, "IPython.display", stand_in)
+    with progress_where_seen(True, 1000, 10) as progress:
+        for iteration in range(1, 11):
+            progress.update(metrics(iteration, 3.0))
+        progress.update({"step": 1000.0, "eval/episode_reward/mean": 12.0})
+    (output,) = outputs
+    assert "<td>return</td>" in output.shown and "<td>3.0</td>" in output.shown
+    assert output.shown.endswith("<pre>step 1,000  evaluation: return 12.0</pre>")

@@ -118,9 +118,9 @@ def test_a_failing_checkpoint_function_is_asked_once_and_told_of_beside_the_reas
 
 def test_what_can_not_be_called_is_refused_before_the_first_step(torch_engine: Any):
     env = Breaking(3, "truncated", num_envs=4)
-    with pytest.raises(TypeError, match=r"log_fn takes \(a, b, c\); expected a function of the metrics, or"):
-        mp.train_ppo(env, table_net(), log_fn=lambda a, b, c: None)
-    with pytest.raises(TypeError, match=r"checkpoint_fn='runs/a' is not possible: expected a function of the training"):
+    with pytest.raises(TypeError, match=r"log_fn takes \(a, b, c, d\); expected log_fn\(metrics, step, env\), or"):
+        mp.train_ppo(env, table_net(), log_fn=lambda a, b, c, d: None)
+    with pytest.raises(TypeError, match=r"checkpoint_fn='runs/a' is not possible: expected a function, checkpoint_fn"):
         mp.train_ppo(env, table_net(), checkpoint_fn="runs/a")
     assert env.steps == 0
 
@@ -145,3 +145,19 @@ def test_a_run_that_is_stopped_returns_what_one_of_so_many_iterations_would(torc
     assert (stopped.total_iterations, stopped.total_steps, saved) == (2, 32, [32])
     assert stopped.training_state.recent_episodes == whole.training_state.recent_episodes
     np.testing.assert_array_equal(weights(nets[0]), weights(nets[1]))
+
+
+def test_a_curriculum_changes_the_environments_between_iterations(torch_engine: Any):
+    lengths: list[float] = []
+
+    def log(metrics: dict[str, float], step: int, env: Any) -> None:
+        lengths.append(metrics["rollout/episode_length/mean"])
+        env.set_attr("_max_episode_steps", step // 2)
+
+    env = mp.make_env("Pendulum-v1", num_envs=2, max_episode_steps=4, vectorization="sync")
+    net = mp.make_mlp_actor_critic(
+        env.observation_space, env.action_space, actor_hidden_sizes=[4], critic_hidden_sizes=[4], rngs=mp.Rngs(0)
+    )
+    ppo = mp.PPOConfig(rollout_length=8, num_minibatches=1, total_steps=64, num_epochs=1)
+    mp.train_ppo(env, net, mp.TrainConfig(ppo=ppo), log_fn=log)
+    assert lengths[:2] == [4.0, 8.0]

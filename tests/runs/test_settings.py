@@ -111,6 +111,7 @@ def test_a_network_for_images():
         ({}, "an environment is missing"),
         ({"env": "CartPole-v1", "desired_kl": 0.02}, r"desired_kl=0\.02 has no effect with lr_schedule='linear'"),
         ({"env": "CartPole-v1", "hidden_features": 4}, "--hidden-features is an option of --network lstm"),
+        ({"env": "CartPole-v1", "env_kwargs": {"num_envs": 2}}, "num_envs is a setting of its own"),
         ({"env": "brax/ant", "vectorization": "sync"}, "--vectorization is for gymnasium"),
         ({"env": "CartPole-v1", "eval_max_episode_steps": 0}, "^eval_max_episode_steps=0 is not possible"),
     ],

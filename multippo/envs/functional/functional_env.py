@@ -220,6 +220,10 @@ class FunctionalEnv(Env):
         """
         return self._step(env_state.internal, action)
 
+    @property
+    def _inner(self) -> Any:
+        return self.env
+
     def similar(self, num_envs: int) -> FunctionalEnv:
         """See ``Env.similar``."""
         options: dict[str, Any] = {**self._options, "truncation_key": self._truncation_key, "content": self._content}

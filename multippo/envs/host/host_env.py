@@ -190,6 +190,10 @@ class GymnasiumEnv(Env):
             )
         return self._with(self._remake(num_envs))
 
+    @property
+    def _inner(self) -> Any:
+        return self.vector_env.unwrapped
+
     def close(self) -> None:
         """See ``Env.close``."""
         self.vector_env.close()

@@ -129,6 +129,10 @@ class TensorEnv(Env):
             )
         return self._with(self._remake(num_envs))
 
+    @property
+    def _inner(self) -> Any:
+        return self.vector_env
+
     def close(self) -> None:
         """See ``Env.close``."""
         getattr(self.vector_env, "close", lambda: None)()

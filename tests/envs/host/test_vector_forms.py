@@ -1,11 +1,16 @@
+import contextlib
+
 import gymnasium
 import numpy as np
 import pytest
+from counter_env import make_class
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 
+from multippo.envs import make_env
 from multippo.envs.host.vector_forms import vectorize_id
+from multippo.testing import FunctionalGoal
 
 CARTPOLE = gymnasium.spec("CartPole-v1")
 PENDULUM = gymnasium.spec("Pendulum-v1")
@@ -80,3 +85,22 @@ def test_the_time_limit_holds_in_either_form(vectorization):
     vector_env.reset(seed=0)
     truncated = [vector_env.step(np.array([0, 1]))[3].tolist() for _ in range(3)]
     assert truncated == [[False] * 2, [False] * 2, [True] * 2]
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "threads", "async"])
+def test_methods_and_attributes_of_the_environments_are_reached_in_every_form(vectorization):
+    with contextlib.closing(make_env(make_class(), 2, vectorization=vectorization, reward_scale=2.0)) as env:
+        env.set_attr("time", [1, 2])
+        assert env.get_attr("time") == (1, 2)
+        env.set_attr("time", 0)
+        assert env.call("time") == (0, 0)
+        assert env.call("has_wrapper_attr", "tim") == (False, False)
+
+
+def test_a_batch_that_is_one_object_has_one_attribute():
+    native, compiled = make_env("CartPole-v1", 2, reward_scale=2.0), make_env(FunctionalGoal(), 2)
+    native.set_attr("gravity", 1.0)
+    assert native.get_attr("gravity") == (1.0,)
+    assert compiled.get_attr("length") == (2,)
+    with pytest.raises(ValueError, match="'length' can't change within a run"):
+        compiled.set_attr("length", 3)
