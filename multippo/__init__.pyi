@@ -44,6 +44,7 @@ from multippo.networks.containers import Filter as Filter
 from multippo.networks.containers import Flattener as Flattener
 from multippo.networks.containers import Map as Map
 from multippo.networks.containers import Merge as Merge
+from multippo.networks.containers import MoveAxis as MoveAxis
 from multippo.networks.containers import Parallel as Parallel
 from multippo.networks.containers import Residual as Residual
 from multippo.networks.containers import Scale as Scale

@@ -101,7 +101,7 @@ def _at_its_bound() -> mp.StatefulModule:
 
 def _images() -> mp.StatefulModule:
     first = mp.Conv(2, 3, (3, 2), mp.Rngs(1), stride=(2, 1), padding="same", activation="tanh")
-    return mp.Sequential([mp.Scale(1 / 255), first, mp.Conv(3, 2, 2, mp.Rngs(2)), mp.Flattener()])
+    return mp.Sequential([mp.Scale(1 / 255), first, mp.Conv(3, 2, 2, mp.Rngs(2)), mp.MoveAxis(-1, 0), mp.Flattener()])
 
 
 def _residual() -> mp.StatefulModule:

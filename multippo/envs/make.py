@@ -17,11 +17,12 @@ from gymnasium.wrappers import TimeLimit
 
 from multippo.arguments import check_size, refuse_unknown
 from multippo.envs.api import Env
+from multippo.envs.host.envpool import is_pool, pool_env
 from multippo.envs.host.host_env import GymnasiumEnv
 from multippo.envs.host.members import Wrapper
 from multippo.envs.host.vector_forms import Vectorization, chosen, creator, first_made, vectorize, vectorize_id
 from multippo.envs.host.workers import WORKER_TIMEOUT_S
-from multippo.envs.registry import FAMILIES, maker, refuse_other_interface, register_hidden_velocities, unknown_env
+from multippo.envs.registry import FAMILIES, maker, refuse_other_interface, registered, unknown_env
 from multippo.envs.wrappers import (
     ActionRepeat,
     EpisodeLimit,
@@ -48,12 +49,13 @@ def make_env(
     Args:
         env: One of
 
-            * a name: ``"CartPole-v1"``, ``"gymnasium/CartPole-v1"``, ``"brax/ant"``,
-              ``"playground/CartpoleBalance"``;
+            * a name: ``"CartPole-v1"``, ``"gymnasium/CartPole-v1"``, or one with its suite, such as ``"brax/ant"``
+              and ``"popgym/RepeatPreviousEasy-v0"``;
             * a ``gymnasium.vector.VectorEnv``, in any autoreset mode;
             * a vector environment in torch tensors, such as one of IsaacLab or ManiSkill: see ``TensorEnv``;
             * a function that makes a ``gymnasium.Env``, or a list of such functions, one for each environment;
-            * a functional JAX environment, such as a brax or playground object: see ``FunctionalEnv``;
+            * a functional JAX environment, such as an object of brax or playground (with ``randomization_fn=``, see
+              ``RandomizedEnv``), gymnax (with ``params=``), craftax, jumanji or navix: see ``FunctionalEnv``;
             * an ``Env``, which is returned as it is.
         num_envs: Number of environments, stepped side by side; by default 1, or as many as ``env`` has.
         reward_scale: Factor of the rewards; see ``wrappers.ScaleReward``.
@@ -105,7 +107,7 @@ def _takers(env: Any) -> list[Any]:
         family = env.partition("/")[0]
         if family in FAMILIES:
             return [maker(family)]
-        spec = gymnasium.registry[env.removeprefix("gymnasium/")]
+        spec = gymnasium.registry[registered(env)[0]]
         return [_make_gymnasium, TimeLimit, creator(spec.entry_point or spec.vector_entry_point)]
     if _is_functional(env):
         from multippo.envs.functional.functional_env import FunctionalEnv
@@ -141,6 +143,9 @@ def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: di
             made = TensorEnv(env, **kwargs)
             _check_count(num_envs, made.num_envs, f"{type(env).__name__} has")
             return _shown(made, keys)
+    if is_pool(env):
+        _check_count(num_envs, env.num_envs, f"{type(env).__name__} has")
+        return pool_env(env, observation_keys=keys, **kwargs)
     if isinstance(env, VectorEnv):
         _check_count(num_envs, env.num_envs, f"{type(env).__name__} has")
         limit = kwargs.pop("max_episode_steps", None)
@@ -170,8 +175,14 @@ def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: di
         with needing("jax", f"The functional environment {type(env).__name__}"):
             from multippo.envs.functional.brax import without_batching
             from multippo.envs.functional.functional_env import FunctionalEnv
+            from multippo.envs.functional.randomized import RandomizedEnv
+            from multippo.envs.functional.suites import adapted
 
-        return _shown(FunctionalEnv(without_batching(env), num_envs or 1, **kwargs), keys)
+        own = {"params": kwargs.pop("params")} if "params" in kwargs else {}
+        single = adapted(without_batching(env), **own)
+        if (randomization_fn := kwargs.pop("randomization_fn", None)) is not None:
+            single = RandomizedEnv(single, randomization_fn)
+        return _shown(FunctionalEnv(single, num_envs or 1, **{"id": type(env).__name__, **kwargs}), keys)
     if callable(env):
         return _make_constructed([env] * (num_envs or 1), observation_keys=keys, **kwargs)
     raise TypeError(
@@ -218,9 +229,10 @@ def _make_gymnasium(
     worker_timeout: float = WORKER_TIMEOUT_S,
     **kwargs: Any,
 ) -> GymnasiumEnv:
+    gymnasium_id, package = registered(env_id)
+    if observation_keys is None and package is not None:
+        observation_keys = package.keys
     wrappers = (*wrappers, *_changes(action_repeat, observation_keys))
-    register_hidden_velocities()
-    gymnasium_id = env_id.removeprefix("gymnasium/")
     spec = gymnasium.registry.get(gymnasium_id)
     if spec is None:
         if ":" in gymnasium_id:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
@@ -19,22 +20,25 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import TransformObservation
 from gymnasium.wrappers.vector import TransformObservation as TransformVectorObservation
 
+from multippo.errors import needing
+
 
 class Family(NamedTuple):
     """Environments whose names begin with the family's: ``brax/ant``.
 
-    ``make_NAME(name, num_envs, **kwargs)`` in ``envs/functional/NAME.py`` makes one; it raises a KeyError for an
-    unknown name.
+    ``make_NAME(name, num_envs, **kwargs)`` in ``module`` makes one; it raises a KeyError for an unknown name.
 
     Attributes:
         package: Package of the environments. The extra of multippo that installs it has the family's name.
         options: Fields of ``runs.settings.EnvironmentOptions`` that the family takes beside those of every family.
-        names: Names of the environments; None to ask ``NAME_names()`` in that file.
+        names: Names of the environments; None to ask ``NAME_names()`` in the module.
+        module: Module below ``envs``; ``functional.NAME`` by default.
     """
 
     package: str
     options: frozenset[str]
     names: tuple[str, ...] | None = None
+    module: str = ""
 
 
 FAMILIES = {
@@ -58,13 +62,60 @@ FAMILIES = {
         ),
     ),
     "playground": Family("mujoco_playground", frozenset({"episode_length", "pool_size"})),
+    **{
+        name: Family(name, frozenset({"episode_length", "pool_size"}), module="functional.suites")
+        for name in ("gymnax", "craftax", "jumanji", "navix")
+    },
+    "envpool": Family("envpool", frozenset({"max_episode_steps"}), module="host.envpool"),
 }
 """Families beside gymnasium, whose names need no prefix."""
 
+
+class Registering(NamedTuple):
+    """A package that registers environments with gymnasium when it is imported.
+
+    Attributes:
+        package: Name of the package.
+        start: Start of the registered ids; a name may have the family's prefix in its place.
+        extra: Extra of multippo that installs it.
+        keys: Keys of a Dict observation that are shown by default.
+    """
+
+    package: str
+    start: str
+    extra: str
+    keys: tuple[str, ...] | None = None
+
+
+REGISTERING = {
+    "ALE": Registering("ale_py", "ALE/", "atari"),
+    # The mission is a text, the same in every episode of most tasks.
+    "minigrid": Registering("minigrid", "MiniGrid-", "minigrid", ("direction", "image")),
+    "popgym": Registering("popgym", "popgym-", "popgym"),
+}
+"""Packages that names may import, by the prefix of the names."""
+
+
+def registered(env_id: str) -> tuple[str, Registering | None]:
+    """The id under which gymnasium knows an environment, whose package is imported, and that package.
+
+    Raises:
+        ImportError: If the package is missing.
+    """
+    register_hidden_velocities()
+    name = env_id.removeprefix("gymnasium/")
+    for prefix, known in REGISTERING.items():
+        if name.startswith((f"{prefix}/", known.start)):
+            with needing(known.extra, env_id):
+                importlib.import_module(known.package)
+            return known.start + name.removeprefix(f"{prefix}/").removeprefix(known.start), known
+    return name, None
+
+
 _SPELLING = (
-    "Environments are written 'CartPole-v1' or 'gymnasium/CartPole-v1' (registered with gymnasium), 'brax/ant', and "
-    "'playground/CartpoleBalance'; `multippo envs` lists them. One of your own is known in a program that registers it "
-    "(gymnasium.register) before it asks for it, or that calls multippo.cli.main() after that."
+    "Environments are written 'CartPole-v1' or 'gymnasium/CartPole-v1' (registered with gymnasium), or with their "
+    "suite, as 'brax/ant' and 'minigrid/MemoryS7-v0'; `multippo envs` lists them. One of your own is known in a "
+    "program that registers it (gymnasium.register) before asking for it, or that calls multippo.cli.main() after that."
 )
 
 
@@ -76,13 +127,19 @@ def maker(family: str) -> Callable[..., Any]:
 def list_envs() -> list[str]:
     """Ids that ``make_env`` knows: gymnasium's newest versions, then those of the families that are installed.
 
-    An id of gymnasium's may need a further package, which is named when the environment is made.
+    An id of gymnasium's may need a further package, which is named when the environment is made. Suites that can't be
+    imported beside the other packages installed are left out.
     """
+    for known in REGISTERING.values():
+        if is_installed(known.package):
+            with contextlib.suppress(Exception):
+                importlib.import_module(known.package)
     names = _gymnasium_ids()
     for prefix, family in FAMILIES.items():
         if is_installed(family.package):
-            known = family.names or getattr(_module(prefix), f"{prefix}_names")()
-            names += [f"{prefix}/{name}" for name in known]
+            with contextlib.suppress(Exception):
+                known = family.names or getattr(_module(prefix), f"{prefix}_names")()
+                names += [f"{prefix}/{name}" for name in known]
     return names
 
 
@@ -107,7 +164,7 @@ def is_installed(package: str) -> bool:
 
 
 def _module(family: str) -> Any:
-    return importlib.import_module(f"{__package__}.functional.{family}")
+    return importlib.import_module(f"{__package__}.{FAMILIES[family].module or f'functional.{family}'}")
 
 
 def _gymnasium_ids() -> list[str]:
@@ -123,19 +180,11 @@ def _gymnasium_ids() -> list[str]:
     return sorted(spec.id for spec in newest.values())
 
 
-_FUNCTIONAL = (
-    "write a class whose reset(key) and step(state, action) return a dataclass or named tuple with obs, reward, done, "
-    "and info for the environment's own state and a random key, and pass action_space="
-)
-
 _WAYS = {
     "pettingzoo": "Several agents are not supported: write a gymnasium.Env of one of them, in which the others act.",
     "stable_baselines3": "Pass the functions that make its single environments: make_env([make, make, ...]).",
     "pufferlib": "Pass a function that makes the gymnasium.Env inside, or write a VectorEnv with a row for each agent.",
     "dm_env": "Pass lambda: shimmy.DmControlCompatibilityV0(...) with a new environment in it (pip install shimmy).",
-    "jumanji": f"Pass lambda: jumanji.wrappers.JumanjiToGymWrapper(env); or, to have it compiled, {_FUNCTIONAL}.",
-    "craftax": f"Make it with auto_reset=False and {_FUNCTIONAL}gymnasium.spaces.Discrete(env.num_actions).",
-    "gymnax": f"Pass lambda: gymnax.wrappers.gym.GymnaxToGymWrapper(env); or, to have it compiled, {_FUNCTIONAL}.",
     "gym": "Derive it from gymnasium.Env, with five values from step; or pass lambda: "
     "shimmy.GymV26CompatibilityV0(env=...) with a new environment in it (GymV21CompatibilityV0 before gym 0.26).",
 }
@@ -148,10 +197,7 @@ def refuse_other_interface(env: Any) -> None:
     Raises:
         TypeError: If ``env`` is of another library's interface; the message names it and the way to train on it.
     """
-    if hasattr(env, "action_size"):  # brax's interface, such as gymnax's wrapper for it
-        return
     packages = {base.__module__.partition(".")[0] for base in type(env).__mro__}
-    # craftax derives its environments from gymnax's, and is looked for first.
     package = next((package for package in _WAYS if package in packages), None)
     if package is not None:
         what, way = f"an environment of {package}", _WAYS[package]

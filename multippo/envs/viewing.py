@@ -12,7 +12,7 @@ import numpy as np
 
 from multippo.envs.host.vector_forms import creator
 from multippo.envs.keys import host_seed
-from multippo.envs.registry import FAMILIES, register_hidden_velocities
+from multippo.envs.registry import FAMILIES, registered
 from multippo.errors import UsageError
 
 
@@ -69,9 +69,8 @@ class HostView(View):
     def __init__(self, env_id: str, in_window: bool, **kwargs: Any) -> None:
         from multippo.envs.make import make_env
 
-        register_hidden_velocities()
         mode = "human" if in_window else "rgb_array"
-        spec = gymnasium.registry[env_id.removeprefix("gymnasium/")]
+        spec = gymnasium.registry[registered(env_id)[0]]
         modes = getattr(creator(spec.entry_point), "metadata", {}).get("render_modes", [mode])
         if mode not in modes:
             raise UsageError(f"{env_id} can't be seen: it has no render mode {mode!r}, only {list(modes)}.")

@@ -15,7 +15,7 @@ from typing import Any
 from multippo.arguments import check_size, describe
 from multippo.networks.core.error_paths import note_place
 from multippo.networks.core.outputs import check_scalars, recorders
-from multippo.networks.tree_layers import Filter, Flattener, Scale
+from multippo.networks.tree_layers import Filter, Flattener, MoveAxis, Scale
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Flattener",
     "Map",
     "Merge",
+    "MoveAxis",
     "Parallel",
     "Scale",
     "Sequential",

@@ -120,6 +120,24 @@ class Scale(StatefulModule):
         return leaf if factor is None else as_float(self, leaf) * factor
 
 
+class MoveAxis(StatefulModule):
+    """Moves an axis of arrays, for instance the channels of images ``[B, C, H, W]`` to ``[B, H, W, C]``.
+
+    Args:
+        source: Axis that is moved, counted without the batch's; from the end if it is below 0.
+        destination: Its new place.
+    """
+
+    def __init__(self, source: int = 0, destination: int = -1) -> None:
+        self.source, self.destination = source, destination
+
+    def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
+        """``[B, ...]`` to the same sizes in another order."""
+        order = list(range(1, x.ndim))
+        order.insert(range(x.ndim - 1)[self.destination], order.pop(self.source))
+        return StatefulModuleOutput(state, self.xp.permute_dims(x, (0, *order)))
+
+
 def as_float(module: StatefulModule, x: Any) -> Any:
     """An array of any number type in the engine's floating-point type.
 

@@ -62,13 +62,6 @@ class StateAndAction:
     def step(self, state, action): ...
 
 
-class KeyStateAction:
-    """What gymnax's environments have."""
-
-    def reset(self, key, params=None): ...
-    def step(self, key, state, action, params=None): ...
-
-
 def fake(base: type, package: str = "users_own", **attributes: Any) -> Any:
     """An object of a user's class, derived from a class of a package's."""
     foreign = type("Environment", (base,), {"__module__": f"{package}.environments.base", **attributes})
@@ -78,8 +71,6 @@ def fake(base: type, package: str = "users_own", **attributes: Any) -> Any:
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (fake(KeyStateAction, "gymnax"), "is an environment of gymnax; expected.*GymnaxToGymWrapper"),
-        (fake(KeyStateAction, "craftax", default_params=0), "is an environment of craftax.*auto_reset=False"),
         (fake(OneAction, "dm_env"), "is an environment of dm_env.*shimmy.DmControlCompatibilityV0"),
         (fake(OneAction, "pettingzoo"), "is an environment of pettingzoo.*Several agents are not supported"),
         (OneAction(), "is an object whose step takes the action alone.*Derive it from gymnasium.Env"),
@@ -90,12 +81,11 @@ def test_the_way_is_named(env, message):
     for given in (env, lambda: env):
         with pytest.raises(TypeError, match=f"^Mine {message}" if type(env) is not OneAction else message):
             mp.make_env(given)
-    assert not {"gymnax", "jumanji", "gym", "shimmy", "pettingzoo"} & (set(sys.modules) - before)
+    assert not {"gym", "shimmy", "pettingzoo"} & (set(sys.modules) - before)
 
 
 def test_functional_environments_pass():
     refuse_other_interface(FunctionalGoal())
-    refuse_other_interface(fake(StateAndAction, "gymnax", action_size=1))  # as gymnax's wrapper for brax
     refuse_other_interface(fake(StateAndAction, observation_space=0, action_space=0, render=0))
 
 

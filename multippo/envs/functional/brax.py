@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import io
 import warnings
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from multippo.envs.functional.functional_env import FunctionalEnv, precision_of_engine
+from multippo.envs.functional.randomized import RandomizedEnv
 from multippo.envs.structure import Content
 
 BRAX_BACKENDS = ("generalized", "spring", "positional", "mjx")
@@ -28,6 +30,7 @@ def make_brax(
     episode_length: int = 1000,
     action_repeat: int = 1,
     pool_size: int | None = None,
+    randomization_fn: Callable[..., Any] | None = None,
     **kwargs: Any,
 ) -> FunctionalEnv:
     """An environment from brax's registry, with the time limit kept by the adapter.
@@ -39,6 +42,7 @@ def make_brax(
         episode_length: Number of simulation steps after which an episode is cut.
         action_repeat: Number of simulation steps per action.
         pool_size: Number of fresh starts; see ``FunctionalEnv``.
+        randomization_fn: Function that draws systems, for domain randomisation; see ``RandomizedEnv``.
         **kwargs: Arguments of the environment's constructor.
 
     Raises:
@@ -70,7 +74,7 @@ def make_brax(
             f"(jax.numpy.clip's a_min) that jax {jax.__version__} no longer has: it needs an older jax or a newer brax."
         )
     return FunctionalEnv(
-        env,
+        env if randomization_fn is None else RandomizedEnv(env, randomization_fn),
         num_envs,
         id=f"brax/{name}",
         episode_length=episode_length,
@@ -78,7 +82,7 @@ def make_brax(
         pool_size=pool_size,
         # All ends that brax's tasks declare without a wrapper are terminations.
         truncation_key=None,
-        content=Content(env, "brax", name, kwargs),
+        content=Content(env, "brax", name, kwargs, randomization_fn),
     )
 
 

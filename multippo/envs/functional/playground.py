@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable
 from typing import Any
 
 from multippo.envs.functional.functional_env import FunctionalEnv, precision_of_engine
+from multippo.envs.functional.randomized import RandomizedEnv
 from multippo.envs.structure import Content
 
 
@@ -17,6 +19,7 @@ def make_playground(
     episode_length: int | None = None,
     action_repeat: int | None = None,
     pool_size: int | None = None,
+    randomization_fn: Callable[..., Any] | None = None,
     **config_overrides: Any,
 ) -> FunctionalEnv:
     """An environment from playground's registry, with the time limit kept by the adapter.
@@ -27,6 +30,7 @@ def make_playground(
         episode_length: Number of the environment's steps after which an episode is cut; by default its configuration's.
         action_repeat: Number of the environment's steps per action; by default its configuration's.
         pool_size: Number of fresh starts; see ``FunctionalEnv``.
+        randomization_fn: Function that draws models, for domain randomisation; see ``RandomizedEnv``.
         **config_overrides: Entries of the environment's configuration.
 
     Raises:
@@ -39,7 +43,7 @@ def make_playground(
     with precision_of_engine():
         env = registry.load(name, config=config, config_overrides=config_overrides or None)
     return FunctionalEnv(
-        env,
+        env if randomization_fn is None else RandomizedEnv(env, randomization_fn),
         num_envs,
         id=f"playground/{name}",
         episode_length=episode_length or int(config.episode_length),
@@ -47,7 +51,7 @@ def make_playground(
         pool_size=pool_size,
         # The environments themselves know no time limit.
         truncation_key=None,
-        content=Content(env, "playground", name, config_overrides),
+        content=Content(env, "playground", name, config_overrides, randomization_fn),
     )
 
 

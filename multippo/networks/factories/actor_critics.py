@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -20,7 +20,7 @@ from multippo.networks.factories.observations import Size, observation_layers
 from multippo.networks.feedforward import Dense
 from multippo.networks.initializers import Initializer, orthogonal
 from multippo.networks.recurrent import GRU, LSTM
-from multippo.networks.tree_layers import Flattener, Scale
+from multippo.networks.tree_layers import Flattener, MoveAxis, Scale
 from multippo.networks.types import StatefulModule
 from multippo.random import Rngs
 
@@ -293,6 +293,7 @@ def make_cnn_actor_critic(
     kernel_sizes: Sequence[int] = (8, 4, 3),
     strides: Sequence[int] = (4, 2, 1),
     hidden_features: int = 512,
+    channel_axis: Literal["auto", "first", "last"] = "auto",
     activation: Activation = "relu",
     entropy_weight: float = 0.0,
     distribution: Distribution | None = None,
@@ -307,14 +308,16 @@ def make_cnn_actor_critic(
     the critic's.
 
     Args:
-        observation: Box of shape ``(height, width, channels)``, of ``uint8`` or of floating-point numbers, which are
-            taken as they are.
+        observation: Box of shape ``(height, width, channels)`` or ``(channels, height, width)``, of ``uint8`` or of
+            floating-point numbers, which are taken as they are.
         action: Action space or number of continuous actions; see ``make_mlp_actor_critic``.
         rngs: Source of initial weights and the samplers' keys; ``Rngs(0)`` by default.
         channels: Number of output channels of each convolution.
         kernel_sizes: Height and width of each kernel in pixels.
         strides: Stride of each convolution in pixels.
         hidden_features: Number of units of the shared dense layer.
+        channel_axis: Axis of the channels, such as the frames of a stack; "auto" for the first where it is the
+            shortest, else the last.
         activation: Activation of the convolutions and the dense layer.
         entropy_weight: Weight of the entropy bonus.
         distribution: Distribution of a Box's actions; see ``make_mlp_actor_critic``.
@@ -333,7 +336,8 @@ def make_cnn_actor_critic(
     if not isinstance(observation, spaces.Box) or len(observation.shape) != 3:
         raise ValueError(
             f"make_cnn_actor_critic got the observation space {observation}; expected a Box of shape (height, width, "
-            "channels). For vectors there is make_mlp_actor_critic; for both at once, compose a network of containers."
+            "channels) or (channels, height, width). For vectors there is make_mlp_actor_critic; for both at once, "
+            "compose a network of containers."
         )
     if not len(channels) == len(kernel_sizes) == len(strides) >= 1:
         raise ValueError(
@@ -343,6 +347,9 @@ def make_cnn_actor_critic(
     gain = orthogonal(_HIDDEN_GAIN)
     front: list[StatefulModule] = [Scale(1.0 / 255.0)] if observation.dtype == np.uint8 else []
     shape: tuple[int, ...] = observation.shape
+    if channel_axis == "first" or (channel_axis == "auto" and shape[0] < min(shape[1:])):
+        front.append(MoveAxis(0, -1))
+        shape = *shape[1:], shape[0]
     for size, kernel, stride in zip(channels, kernel_sizes, strides, strict=True):
         conv = Conv(shape[-1], size, kernel, rngs, stride=stride, activation=activation, kernel_init=gain)
         shape = conv.output_shape(shape)
