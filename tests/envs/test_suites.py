@@ -144,7 +144,7 @@ class Step:
 class Jumanji:
     """Environment with jumanji's methods, cut after two steps by a discount of 1."""
 
-    class action_spec:  # noqa: N801
+    class action_spec:
         num_values = np.array([2, 3])
 
     def reset(self, key: Any) -> Any:
@@ -163,7 +163,7 @@ class Navix:
 
     max_steps = 2
 
-    class action_space:  # noqa: N801
+    class action_space:
         n, shape = 7, ()
 
     def reset(self, key: Any) -> Step:
