@@ -182,7 +182,8 @@ def _make(env: Any, num_envs: int | None, keys: Sequence[str] | None, kwargs: di
         single = adapted(without_batching(env), **own)
         if (randomization_fn := kwargs.pop("randomization_fn", None)) is not None:
             single = RandomizedEnv(single, randomization_fn)
-        return _shown(FunctionalEnv(single, num_envs or 1, **{"id": type(env).__name__, **kwargs}), keys)
+        kwargs.setdefault("id", type(env).__name__)
+        return _shown(FunctionalEnv(single, num_envs or 1, **kwargs), keys)
     if callable(env):
         return _make_constructed([env] * (num_envs or 1), observation_keys=keys, **kwargs)
     raise TypeError(
