@@ -1,5 +1,5 @@
 """Pages that are made while the site is built: one for each module, from the table of modules and its docstring; the
-API's, from the lists of public names; the list of decisions; and the tables of metrics.
+API's, from the lists of public names; the list of decisions; the tables of metrics; and the benchmark's numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 _ADR = Path(__file__).parents[1] / "adr"
-_MODULES, _METRICS = "reference/modules.md", "reference/metrics.md"
+_MODULES, _METRICS, _SPEED = "reference/modules.md", "reference/metrics.md", "reference/performance.md"
 
 _PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "networks": ("Networks", ("multippo.networks",)),
@@ -64,10 +64,13 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links the table of modules to their pages, and appends the tables of metrics to theirs."""
+    """Links the table of modules to their pages, and appends the tables of metrics and of the benchmark to theirs."""
     del config, files
     if page.file.src_uri == _METRICS:
         return "\n".join([markdown, *_metric_tables()])
+    if page.file.src_uri == _SPEED:
+        results = (_ADR.parents[1] / "benchmarks" / "RESULTS.md").read_text("utf-8")
+        return markdown + "\n\n".join(results.partition("## Speed beside other libraries\n")[2].split("\n\n")[:2])
     if page.file.src_uri != _MODULES:
         return markdown
     return re.sub(r"^\| (`(\w+)`) \|", r"| [\1](modules/\2.md) |", markdown, flags=re.MULTILINE)
