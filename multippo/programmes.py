@@ -46,6 +46,10 @@ class Programmes:
             method: Function of the class.
             jit: Compiler of a function of arrays, such as ``Engine.jit``.
             kernel: Compiler of a function of an object and arrays, such as ``Engine.kernel``.
+
+        Returns:
+            A function of arrays. On JAX it takes ``lower=True``, too: it is then traced for arrays or their shapes, and
+            returns what ``jax.jit``'s method of that name does.
         """
         if method not in self._compiled:
             function = method if kernel is None else kernel(method)
@@ -66,10 +70,10 @@ def _finding_its_owner(method: Callable[..., Any], jit: Callable[..., Any]) -> C
     if run is traced:  # as on an engine that compiles no whole functions
         return method
 
-    def call(owner: Any, *args: Any) -> Any:
+    def call(owner: Any, *args: Any, lower: bool = False) -> Any:
         owners.append(owner)
         try:
-            return run(*args)
+            return run.lower(*args) if lower else run(*args)  # type: ignore[attr-defined]
         finally:
             owners.pop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from multippo.algorithms.advantages import mean_over
@@ -13,7 +14,7 @@ from multippo.algorithms.config import PPOConfig
 from multippo.algorithms.distillation.teacher import Teacher, TeacherState
 from multippo.algorithms.reward_scaling import clip_rewards, divisors, initial_scale, scale_rewards
 from multippo.algorithms.rollout import Actor, Rollout, collect, is_traced, programmes_for
-from multippo.algorithms.schedules import Coefficients, compiled_in
+from multippo.algorithms.schedules import Coefficients, coefficients_at, compiled_in
 from multippo.algorithms.types import EpisodeState, TrainingState, Transition
 from multippo.algorithms.update import Learner, LearnerState, fold_episodes
 from multippo.envs.api import Env, EnvState
@@ -128,15 +129,17 @@ class Trainer:
         """
         engine, env = self.engine, self.env
         iteration = 0 if initial is None else initial.iteration
+        if initial is not None:
+            engine.update_module(self.network, initial.params, initial.variables)
+        learner = self.initial_learner(initial)
+        if initial is None and self.traced and self.teacher is None:
+            self._trace_ahead(learner, roots[0])
         if initial is not None and env.functional:
             saved = initial.env_state
             env_state = saved.restore(env) if isinstance(saved, SavedEnvState) else saved
         else:
             # A host environment starts other episodes after a resume than at first.
             env_state = restart_unsound(env, env.reset(host.fold_in(roots[0], iteration)))
-        if initial is not None:
-            engine.update_module(self.network, initial.params, initial.variables)
-        learner = self.initial_learner(initial)
         key = engine.random.wrap_key(host.fold_in(roots[1], iteration))
         network_state, episodes = self._begin(learner.params, learner.variables, key, env_state.reward)
         obs = self._observed(env_state)
@@ -161,6 +164,21 @@ class Trainer:
                 episodes = episodes._replace(scale=engine.snapshot(zeroed))
         state = RunState(learner, network_state, env_state, episodes, teacher)
         return self.copied(state) if self.traced else state._replace(network_state=engine.snapshot(network_state))
+
+    def _trace_ahead(self, learner: LearnerState, words: Any) -> None:
+        """Traces the first iteration while another thread compiles what is called before it; the key may be any."""
+        engine, env = self.engine, self.env
+        weights, key = (learner.params, learner.variables), engine.random.wrap_key(words)
+        # What is wrong with an environment or a network is found again, and explained, where they are used.
+        with ThreadPoolExecutor(1) as other, contextlib.suppress(Exception):
+            env_state, pool = (engine.shapes(function, words) for function in (env.reset, env.draw_starts))
+            begun = *weights, key, env_state.reward
+            for one in (*env.lowered(), self._begin(*begun, lower=True)):
+                other.submit(one.compile)
+            network_state, episodes = engine.shapes(self._begin, *begun)
+            state = RunState(learner, network_state, env_state, episodes)
+            scheduled, halted = self._scalars(coefficients_at(self.config, 0)), engine.asarray(False)
+            self._call(state, pool, key, scheduled, halted, lower=True)
 
     def copied(self, state: RunState) -> RunState:
         """Copy of a state that a call will consume, but for what no call changes: host environments' states."""
@@ -210,16 +228,12 @@ class Trainer:
         weights: list[tuple[Any, Any]] = []
         for key, entry in zip(host.split(keys), coefficients, strict=True):
             update_key = engine.random.wrap_key(key[1])
-            scheduled = Coefficients(*(engine.asarray(float(value)) for value in entry))
+            scheduled = self._scalars(entry)
             if self.traced:
-                learner = state.learner
-                rest = state._replace(learner=learner._replace(params=None, variables=None))
                 pool = self.env.draw_starts(key[0])
                 # Nothing waits for the metrics here, so that the device always has work.
                 with engine.annotate("iteration"):
-                    state, metrics = self._iterate(
-                        rest, learner.params, learner.variables, pool, update_key, scheduled, halted
-                    )
+                    state, metrics = self._call(state, pool, update_key, scheduled, halted)
                 halted = metrics["nonfinite/any"]
             else:
                 state, metrics = self._stepped(state, key[0], update_key, scheduled, stepping)
@@ -227,7 +241,16 @@ class Trainer:
             weights.append((state.learner.params, state.learner.variables))
         return state, [{name: to_numpy(value) for name, value in metrics.items()} for metrics in found], weights
 
+    def _scalars(self, entry: Coefficients) -> Coefficients:
+        return Coefficients(*(self.engine.asarray(float(value)) for value in entry))
+
     # -- a traced environment: everything in one call
+
+    def _call(self, state: RunState, *inputs: Any, lower: bool = False) -> Any:
+        """Calls ``_iteration``, or traces it."""
+        learner = state.learner
+        rest = state._replace(learner=learner._replace(params=None, variables=None))
+        return self._iterate(rest, learner.params, learner.variables, *inputs, lower=lower)
 
     def _iteration(
         self,

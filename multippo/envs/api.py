@@ -116,6 +116,10 @@ class Env(abc.ABC):
         del key
         return None
 
+    def lowered(self) -> list[Any]:
+        """What ``reset`` has compiled, traced; any thread may call ``compile`` of each, so that ``reset`` need not."""
+        return []
+
     def with_starts(self, env_state: EnvState, starts: Any) -> EnvState:
         """The state with a new pool of starts, from ``draw_starts``; running episodes continue."""
         del starts

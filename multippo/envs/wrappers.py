@@ -56,6 +56,10 @@ class EnvWrapper(Env):
         restarted = self.env.restart(self._latest or env_state, which)
         return None if restarted is None else self._show(restarted)
 
+    def lowered(self) -> list[Any]:
+        """See ``Env.lowered``."""
+        return self.env.lowered()
+
     def draw_starts(self, key: Any) -> Any:
         """See ``Env.draw_starts``."""
         return self.env.draw_starts(key)

@@ -187,10 +187,21 @@ class FunctionalEnv(Env):
     @in_own_precision
     def reset(self, key: Any) -> EnvState:
         """See ``Env.reset``. Draws a pool of starts as well."""
-        if self.structure != self._bound_to:
-            self._compile()
+        self._compile_if_changed()
         start_key, pool_key = random.split(raw_jax_key(key))
         return self._begin(self._draw(start_key), self._draw(pool_key))
+
+    def _compile_if_changed(self) -> None:
+        if self.structure != self._bound_to:
+            self._compile()
+
+    @in_own_precision
+    def lowered(self) -> list[Any]:
+        """See ``Env.lowered``."""
+        self._compile_if_changed()
+        key = jax.ShapeDtypeStruct((2,), jnp.uint32)
+        drawn = jax.eval_shape(self._draw, key)
+        return [self._draw_compiled(key, lower=True), self._begin(drawn, drawn, lower=True)]
 
     def _draw(self, key: Any) -> Any:
         # JAX takes a compiler's options at the top alone; the trace is one for both.
