@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optree
@@ -34,8 +34,10 @@ from multippo.networks.core.random_state import reseed
 from multippo.networks.core.unrolling import check_batch, reset_where
 from multippo.networks.types import PPONetworkOutput
 from multippo.programmes import Programmes, identity, programmes_of
-from multippo.straight.acting import Straight
 from multippo.trees import select, tree_leaves, tree_map, tree_structure
+
+if TYPE_CHECKING:
+    from multippo.straight.acting import Straight
 
 _LOG = logging.getLogger("multippo")
 
@@ -176,6 +178,8 @@ class Actor:
     def straight(self, params: Any, variables: Any, state: Any, obs: Any, length: int) -> Straight | None:
         """The network as straight code with these weights, compared with the network once; None without any."""
         if not self._is_tried:
+            from multippo.straight.acting import Straight  # imports the NumPy engine and all of NumPy
+
             self._is_tried = True
             seen = tree_map(self.engine.asarray, obs)
             with self.engine.no_grad():

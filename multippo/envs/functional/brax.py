@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import io
+import sys
+import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from importlib import metadata
 from typing import Any
 
@@ -57,7 +60,7 @@ def make_brax(
         kwargs["backend"] = backend
     # MJX prints to standard output when its optional engine, warp, is missing, and would spoil a command's output that
     # other programs read.
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), deferred("trimesh"):
         from brax import envs
     with warnings.catch_warnings():
         # Loading any system warns of something that a user of brax's environments can't change.
@@ -84,6 +87,26 @@ def make_brax(
         truncation_key=None,
         content=Content(env, "brax", name, kwargs, randomization_fn),
     )
+
+
+class _Deferred(types.ModuleType):
+    """Stand-in for a package of which some functions, or none, are called later."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: getattr(importlib.import_module(self.__name__), name)(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def deferred(package: str) -> Generator[None]:
+    """Lets imports within leave a package out until they call it: MJX needs trimesh for meshes that collide alone."""
+    stand_in = _Deferred(package)
+    if sys.modules.setdefault(package, stand_in) is not stand_in:
+        yield
+        return
+    try:
+        yield
+    finally:
+        del sys.modules[package]
 
 
 def without_batching(env: Any) -> Any:

@@ -1,6 +1,8 @@
 """brax's own environments, the small ones: `fast` has no physics, `inverted_pendulum` is traced but not compiled."""
 
+import importlib
 import inspect
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ brax_envs = pytest.importorskip("brax.envs")
 
 from brax.envs.wrappers import training  # noqa: E402
 
-from multippo.envs.functional.brax import make_brax, without_batching  # noqa: E402
+from multippo.envs.functional.brax import deferred, make_brax, without_batching  # noqa: E402
 from multippo.envs.functional.declarations import find_truncation_key  # noqa: E402
 from multippo.envs.functional.functional_env import FunctionalEnv  # noqa: E402
 from multippo.envs.make import make_env  # noqa: E402
@@ -20,6 +22,15 @@ from multippo.envs.registry import FAMILIES, list_envs  # noqa: E402
 
 def fast():
     return brax_envs.get_environment("fast")
+
+
+def test_a_deferred_package_is_imported_when_it_is_called():
+    with deferred("this"):  # a module that nothing else imports
+        module = importlib.import_module("this")
+    assert "this" not in sys.modules
+    with pytest.raises(AttributeError, match="'this' has no attribute 'absent'"):
+        module.absent()
+    assert sys.modules.pop("this") is not module
 
 
 def test_a_hidden_automatic_reset_is_refused():
