@@ -93,6 +93,8 @@ class _Deferred(types.ModuleType):
     """Stand-in for a package of which some functions, or none, are called later."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked for by the import system, and where modules are searched
+            raise AttributeError(name)
         return lambda *args, **kwargs: getattr(importlib.import_module(self.__name__), name)(*args, **kwargs)
 
 
