@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,10 +25,10 @@ class Acting(Protocol):
     def begin(self, state: Any, sequence: int) -> None:
         """Starts a rollout from a carry; the carry before every ``sequence``-th step is kept."""
 
-    def act(self, t: int, obs: list[np.ndarray]) -> Any:
+    def act(self, t: int, obs: Sequence[np.ndarray]) -> Any:
         """Takes step ``t`` by the leaves of its observation; returns the actions."""
 
-    def value(self, obs: list[np.ndarray]) -> Any:
+    def value(self, obs: Sequence[np.ndarray]) -> Any:
         """Leaves of the value estimates of another observation under the carry after the step just taken.
 
         It comes before ``settle``; the result is to be read at once.
@@ -55,13 +55,13 @@ def step_through(
         acting.begin(state, sequence)
     obs_t = _empty(length, tree_leaves(env_state.obs), functools.partial(_own_type, engine, engine.float_dtype))
     kept_t: list[np.ndarray] = []
-    broken_t = np.zeros((length, env.num_envs), np.int32)
+    # Most steps end no episode and break none, and write nothing here.
+    terminated_t, truncated_t = np.zeros((2, length, env.num_envs), np.bool_)
+    valid_t, broken_t = np.ones((length, env.num_envs), np.bool_), np.zeros((length, env.num_envs), np.int32)
     finals: list[tuple[int, list[np.ndarray]]] = []
-    for t in range(length):
-        rows: list[np.ndarray] = []
-        for held, leaf in zip(obs_t, tree_leaves(env_state.obs), strict=True):
-            held[t] = leaf
-            rows.append(held[t])
+    for t, rows in enumerate(zip(*obs_t, strict=True)):
+        for row, leaf in zip(rows, tree_leaves(env_state.obs), strict=True):
+            row[...] = leaf
         with annotate("acting"):
             actions = acting.act(t, rows)
         try:
@@ -72,30 +72,31 @@ def step_through(
             raise
         # Copies, since an environment may write its next answer into the same arrays.
         _, reward, terminated, truncated, _, valid, metrics, _, broken = env_state
-        leaves = [terminated, truncated, valid, *tree_leaves(reward), *(tree_leaves(metrics) if metrics else ())]
+        leaves = [*tree_leaves(reward), *tree_leaves(metrics)] if metrics else tree_leaves(reward)
         kept_t = kept_t or _empty(length, leaves)
         for held, leaf in zip(kept_t, leaves, strict=True):
             held[t] = leaf
         if broken is not None:
             broken_t[t] = broken
         done = terminated | truncated
-        ended = np.count_nonzero(done) > 0
-        if ended and np.count_nonzero(truncated):
-            final = zip(obs_t, tree_leaves(env_state.final_obs), strict=True)
-            values = acting.value([np.asarray(leaf, held.dtype) for held, leaf in final])
-            finals.append((t, [value[np.asarray(truncated)] for value in values]))
-        all_valid = not env.may_skip or np.count_nonzero(valid) == env.num_envs
-        acting.settle(done if ended else None, None if all_valid else valid)
-    terminated, truncated, valid, *rest = kept_t
-    reward, metrics = tree_unflatten(tree_structure((env_state.reward, env_state.metrics)), rest)
-    kept = EnvState(None, reward, terminated, truncated, None, valid, metrics, None, broken_t)
+        if ended := np.count_nonzero(done) > 0:
+            terminated_t[t], truncated_t[t] = terminated, truncated
+            if np.count_nonzero(truncated):
+                final = zip(obs_t, tree_leaves(env_state.final_obs), strict=True)
+                values = acting.value([np.asarray(leaf, held.dtype) for held, leaf in final])
+                finals.append((t, [value[truncated_t[t]] for value in values]))
+        if skipped := env.may_skip and np.count_nonzero(valid) < env.num_envs:
+            valid_t[t] = valid
+        acting.settle(done if ended else None, valid if skipped else None)
+    reward, metrics = tree_unflatten(tree_structure((env_state.reward, env_state.metrics)), kept_t)
+    kept = EnvState(None, reward, terminated_t, truncated_t, None, valid_t, metrics, None, broken_t)
     with annotate("acting"):
         output, extras, state, starts = acting.finish(obs_t)
     own = lambda leaf: leaf if isinstance(leaf, np.ndarray) else engine.to_numpy(leaf)  # noqa: E731
     bootstraps = tree_map(lambda value: np.zeros_like(own(value)), output.value_estimates)
     for t, values in finals:
         for held, value in zip(tree_leaves(bootstraps), values, strict=True):
-            held[t][truncated[t]] = value
+            held[t][truncated_t[t]] = value
     transition = make_transition(tree_unflatten(tree_structure(env_state.obs), obs_t), output, extras, kept, bootstraps)
     state, transition, starts = _adopted(engine, (state, transition, starts))
     return state, env_state, transition, starts
@@ -134,7 +135,7 @@ class EngineActing:
         self._starts: list[Any] = []
         self._outputs: list[tuple[list[Any], Any]] = []
 
-    def act(self, t: int, obs: list[np.ndarray]) -> Any:
+    def act(self, t: int, obs: Sequence[np.ndarray]) -> Any:
         """See ``Acting.act``."""
         engine, seen = self._engine, self._actor.received(tree_unflatten(self._structure, obs))
         with engine.no_grad():
@@ -148,7 +149,7 @@ class EngineActing:
             engine.to_jax(output.actions) if self._actor.env.functional else tree_map(engine.to_numpy, output.actions)
         )
 
-    def value(self, obs: list[np.ndarray]) -> Any:
+    def value(self, obs: Sequence[np.ndarray]) -> Any:
         """See ``Acting.value``."""
         seen = self._actor.received(tree_unflatten(self._structure, obs))
         with self._engine.no_grad():

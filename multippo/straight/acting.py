@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ class Straight:
             code.name_array(f"y{i}", self._filled[i])
         self._acted = self._filled[: code.num_actions]
 
-    def act(self, t: int, obs: list[np.ndarray]) -> Any:
+    def act(self, t: int, obs: Sequence[np.ndarray]) -> Any:
         """Takes step ``t``; returns the actions."""
         if t % self._sequence == 0:
             for kept, held in zip(self._starts, self._code.carry, strict=True):
@@ -113,7 +114,7 @@ class Straight:
         """Number of valid steps of each environment so far."""
         return self._code.at // self._batch - self._first
 
-    def value(self, obs: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    def value(self, obs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         """Leaves of the value estimates of other observations, under the carry after the step just taken."""
         return self._code.value(*obs)
 

@@ -245,8 +245,8 @@ class JaxEngine(NativeLayers):
         return list(zip(names, (leaf for _, leaf in leaves), strict=True))
 
     def native_arrays(self, params: Any, variables: Any) -> dict[Any, np.ndarray]:
-        leaves = (leaf for tree in (params, variables) for leaf in jax.tree_util.tree_leaves_with_path(tree))
-        return {_keystr(path): _words(leaf) for path, leaf in leaves}
+        leaves, structure = jax.tree.flatten((params, variables))
+        return dict(zip(_paths(structure), map(_words, leaves), strict=True))
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
         return self._place(jnp.zeros(shape, self.float_dtype))
@@ -401,7 +401,11 @@ def _order(words: Any) -> Any:
         return jnp.sort(numbers, axis=-1, stable=False).astype(jnp.uint32).astype(jnp.int32)
 
 
-_keystr = functools.cache(jax.tree_util.keystr)
+@functools.cache
+def _paths(structure: Any) -> list[str]:
+    """Paths of the leaves in the trees of a tuple of some structure."""
+    tree = jax.tree.unflatten(structure, range(structure.num_leaves))
+    return [jax.tree_util.keystr(path[1:]) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def _words(value: Any) -> np.ndarray:

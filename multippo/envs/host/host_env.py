@@ -164,8 +164,13 @@ class GymnasiumEnv(Env):
         if np.count_nonzero(truncated):
             # An end that is both counts as a termination.
             truncated &= ~terminated
-        self._latest = terminated
-        return self._finish(EnvState(obs, reward, terminated, truncated, obs, self._all_valid, {}, ()), infos)
+        self._latest, ended, valid = terminated, terminated | truncated, self._all_valid
+        if self.may_skip:
+            if np.count_nonzero(self._skips):
+                valid = self._without_resets(reward, ended)
+            self._skips = ended
+        state = EnvState(obs, reward, terminated, truncated, obs, valid, {}, ())
+        return state if self.may_skip or not np.count_nonzero(ended) else self._finish(state, ended, infos)
 
     def restart(self, env_state: EnvState, which: np.ndarray) -> EnvState | None:
         """See ``Env.restart``. Needs a gymnasium environment that can reset single members."""
@@ -198,16 +203,8 @@ class GymnasiumEnv(Env):
         """See ``Env.close``."""
         self.vector_env.close()
 
-    def _finish(self, state: EnvState, infos: Any) -> EnvState:
-        """The step's state as the autoreset mode leaves it, with last observations and new episodes."""
-        ended = state.terminated | state.truncated
-        if self.may_skip:
-            if np.count_nonzero(self._skips):
-                state = self._without_resets(state, ended)
-            self._skips = ended
-            return state
-        if not np.count_nonzero(ended):
-            return state
+    def _finish(self, state: EnvState, ended: np.ndarray, infos: Any) -> EnvState:
+        """The state of a step in which episodes ended, with their last observations and new episodes."""
         if not self._same_step:
             return state._replace(obs=self._reset_some(state.obs, ended))
         final = final_observations(self._observations, infos, ended, state.obs)
@@ -216,16 +213,16 @@ class GymnasiumEnv(Env):
             report_overwritten(self.id, ended, final, state.obs)
         return state._replace(final_obs=final)
 
-    def _without_resets(self, state: EnvState, ended: np.ndarray) -> EnvState:
-        """The state of a NEXT_STEP environment's step, not valid where the step was only a reset."""
+    def _without_resets(self, reward: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """Mask of a NEXT_STEP environment's valid steps; the others, which were only resets, get a reward of 0."""
         if np.count_nonzero(ended & self._skips):
             raise ValueError(
                 f"{self.id} ended an episode in the step that resets it, which AutoresetMode.NEXT_STEP does not allow: "
                 "it seems to reset in the same step. Correct its metadata['autoreset_mode'], or pass autoreset_mode=."
             )
         # A reward wrapper may have turned the reset step's 0 into something else.
-        state.reward[self._skips] = 0
-        return state._replace(valid=~self._skips)
+        reward[self._skips] = 0
+        return ~self._skips
 
     def _reset_some(self, latest: Any, which: np.ndarray) -> Any:
         """Resets environments where ``which`` holds; returns their first observations, and ``latest`` elsewhere."""
