@@ -156,6 +156,7 @@ class Engine:
         activations: Activation functions by name; every engine has the same names.
         draws_ahead: True if a rollout should draw its noise in one call ahead of time rather than step by step.
         whole_steps: True if a step of acting should be one compiled call, which takes NumPy's arrays as they are.
+        sums_in_order: True if every entry of a cumulative sum is the one before and a number more, rounding included.
     """
 
     name: str
@@ -165,6 +166,7 @@ class Engine:
     activations: Mapping[str, Callable[[Any], Any]]
     draws_ahead: bool = False
     whole_steps: bool = False
+    sums_in_order: bool = False
 
     # -- modules ---------------------------------------------------------------------------------------------------
 

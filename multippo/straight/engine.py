@@ -148,6 +148,7 @@ class TracingEngine(NumpyEngine):
     def __init__(self, dtype: Any, plain_words: Any = None) -> None:
         super().__init__()
         self._dtype, words = np.dtype(dtype), np.dtype(plain_words or np.uint32)
+        self.sums_in_order = plain_words is None  # other frameworks that take the record may not
         rounds = np.errstate(over="ignore") if plain_words else _one_operation
         self.random = Random(xp, words, np.asarray, lambda: self._dtype, rounds)
 

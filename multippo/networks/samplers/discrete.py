@@ -74,10 +74,13 @@ class CategoricalSampler(ActionSampler):
             return xp.argmax(log_probabilities, axis=-1)
         probabilities = xp.exp(log_probabilities)
         cumulative = xp.cumulative_sum(probabilities, axis=-1)
-        # An action of probability 0 is out of reach whatever the rounding of a parallel sum, since its entry is 0 and
-        # the number drawn is relative to the largest entry of the others.
-        cumulative = xp.where(probabilities > 0, cumulative, xp.zeros_like(cumulative))
-        reached = noise[..., None] * xp.max(cumulative, axis=-1, keepdims=True) < cumulative
+        largest = cumulative[..., -1:]
+        if not self.engine.sums_in_order:
+            # An action of probability 0 is out of reach whatever the rounding of a parallel sum, since its entry is 0
+            # and the number drawn is relative to the largest entry of the others.
+            cumulative = xp.where(probabilities > 0, cumulative, xp.zeros_like(cumulative))
+            largest = xp.max(cumulative, axis=-1, keepdims=True)
+        reached = noise[..., None] * largest < cumulative
         return xp.argmax(xp.astype(reached, xp.int32), axis=-1)  # the first
 
     def _evaluate(self, parameters: Categorical, raw_action: Any, noise: Any) -> tuple[Any, Any, Any]:
