@@ -10,7 +10,6 @@ observation before its last step, whose value is there already.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -124,8 +123,6 @@ def collect_tensors(
     obs, rewards, terminated, truncated = buffers
     rows = list(zip(*(buffer.unbind(0) for buffer in tree_leaves(obs)), strict=True))
     rows_of_ends = list(zip(*(buffer.unbind(0) for buffer in tree_leaves(buffers[1:])), strict=True))
-    nothing = contextlib.nullcontext()
-    annotate = engine.annotate if engine.profiling else lambda _: nothing
     with engine.no_grad():
         # One step more, for the value of a last observation after the last step.
         state = actor.draw_ahead(params, variables, engine.snapshot(state), env_state.obs, length + 1)
@@ -149,11 +146,11 @@ def collect_tensors(
                 starts.append(carry)
             for row, leaf in zip(rows[t], tree_leaves(env_state.obs), strict=True):
                 row.copy_(leaf)
-            with annotate("acting"):
+            with engine.annotate("acting"):
                 results = act(*carry, *noise[t], *rows[t])
             acted.append(results)
             carry = results[: len(carry)]
-            with annotate("environment"):
+            with engine.annotate("environment"):
                 env_state = env.step(env_state, actions_structure.unflatten(results[place] for place in actions))
             ends = tree_leaves((env_state.reward, env_state.terminated, env_state.truncated))
             for row, leaf in zip(rows_of_ends[t], ends, strict=True):
@@ -165,7 +162,7 @@ def collect_tensors(
         valued: list[Any] = []
         if code.values is not None:
             values = code.values.prepare(functions[1], weights)
-            with annotate("acting"):
+            with engine.annotate("acting"):
                 valued = values(*carry, *noise[0], *tree_leaves(fold_time(xp, obs)))
     found = {
         place: xp.stack([results[j] for results in acted]) for j, place in enumerate(code.computed) if j >= len(carry)

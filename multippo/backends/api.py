@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multippo.errors import UsageError
+from multippo.trees import tree_map
 
 PRECISIONS = ("float32", "float64", "bfloat16")
 """Names that ``multippo.precision`` takes."""
@@ -398,23 +399,27 @@ class Engine:
     def zeros(self, shape: tuple[int, ...]) -> Any:
         """Zeros in ``float_dtype``."""
 
-    @abc.abstractmethod
     def stop_gradient(self, tree: Any) -> Any:
         """Tree of the same values, constant for differentiation."""
+        return tree
 
-    @abc.abstractmethod
     def tree_map(self, function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
         """Maps trees that may hold node types only the engine's framework knows, such as a simulator's state."""
+        return tree_map(function, tree, *rest)
 
-    # -- transformations -------------------------------------------------------------------------------------------
+    # -- transformations, by default those of an engine without compiler and gradients ---------------------------------
 
-    @abc.abstractmethod
     def scan(self, body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
         """Computes ``carry, y_t = body(carry, x_t)`` for each t; returns the last carry and the ``y_t`` stacked."""
+        stacked: list[Any] = []
+        for t in range(length):
+            carry, y = body(carry, tree_map(lambda x, t=t: x[t], xs))
+            stacked.append(y)
+        return carry, self.stack_time(stacked)
 
-    @abc.abstractmethod
     def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
         """Evaluates one of two functions that return the same structure, by a boolean scalar array."""
+        return if_true() if bool(predicate) else if_false()
 
     def checkpoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Function of trees of arrays whose inner values are not kept for the gradient, but computed again for it.
@@ -423,7 +428,6 @@ class Engine:
         """
         return function
 
-    @abc.abstractmethod
     def jit(
         self, function: Callable[..., Any], donate: tuple[int, ...] = (), static: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
@@ -434,6 +438,8 @@ class Engine:
             donate: Positions of arguments whose memory may be reused; not to be read afterwards.
             static: Positions of arguments that are hashable and no arrays.
         """
+        del donate, static
+        return function
 
     def save_programme(self, make: Callable[[Any], Callable[..., Any]], args: tuple[Any, ...], path: Path) -> Any:
         """Saves a function as a programme that runs without multippo, for any number of rows.
@@ -455,13 +461,14 @@ class Engine:
         """Compiles a programme that runs a few times only: as ``jit``, but quickly rather than well."""
         return self.jit(function)
 
-    @abc.abstractmethod
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
         """Compiles a piece without loops, on engines whose ``jit`` does nothing; ``mode`` is TrainConfig.compile.
 
         The function may be a method of a class, given an object of the class before the arrays; the piece serves
         objects of equal structure.
         """
+        del mode
+        return function
 
     def straight(self, function: Callable[..., Any], args: Any, weights: Any) -> Any:
         """Code of a function without the Python between its operations, on an engine that acts on tensors of its own.
@@ -521,21 +528,21 @@ class Engine:
         del name
         return nullcontext()
 
-    @abc.abstractmethod
     def compile_seconds(self) -> float:
         """Seconds that this process has spent tracing and compiling so far."""
+        return 0.0
 
     def clear_caches(self) -> None:
         """Frees programmes compiled so far, where they would otherwise stay in memory as long as the process."""
         return
 
-    @abc.abstractmethod
     def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
         """Result of ``function(*args)``, or a tree of the same structure, shapes and dtypes, cheaply."""
+        return function(*args)
 
-    @abc.abstractmethod
     def no_grad(self) -> AbstractContextManager[Any]:
         """Context in which nothing is differentiated, for acting."""
+        return nullcontext()
 
     def training(self, rows: int, widest: int) -> AbstractContextManager[Any]:
         """Context of a whole run or evaluation, which owns the framework's modes: all is put back after it.

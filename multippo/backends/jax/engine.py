@@ -276,10 +276,6 @@ class JaxEngine(NativeLayers):
     def draft(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
 
-    def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
-        del mode  # everything is inside a jit already
-        return function
-
     def trace(self, directory: Path) -> contextlib.AbstractContextManager[Any]:
         return jax.profiler.trace(str(directory))
 

@@ -167,45 +167,10 @@ class NumpyEngine(Engine):
     def zeros(self, shape: tuple[int, ...]) -> Any:
         return np.zeros(shape)
 
-    def stop_gradient(self, tree: Any) -> Any:
-        return tree
-
-    def tree_map(self, function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-        return tree_map(function, tree, *rest)
-
     # -- transformations
-
-    def scan(self, body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
-        stacked: list[Any] = []
-        for t in range(length):
-            carry, y = body(carry, tree_map(lambda x, t=t: x[t], xs))
-            stacked.append(y)
-        return carry, self.stack_time(stacked)
-
-    def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
-        return if_true() if bool(predicate) else if_false()
-
-    def jit(
-        self, function: Callable[..., Any], donate: tuple[int, ...] = (), static: tuple[int, ...] = ()
-    ) -> Callable[..., Any]:
-        del donate, static  # there is no compiler
-        return function
-
-    def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
-        del mode
-        return function
 
     def structure(self, definition: Any) -> Any:
         return type(definition)  # nothing is compiled
-
-    def compile_seconds(self) -> float:
-        return 0.0
-
-    def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
-        return function(*args)
-
-    def no_grad(self) -> Any:
-        return contextlib.nullcontext()
 
     def value_and_grad(self, loss: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[tuple[Any, Any], Any]]:
         _refuse("value_and_grad")

@@ -234,7 +234,9 @@ class TorchEngine(NativeLayers):
 
     def stack_time(self, trees: list[Any]) -> Any:
         def stack(*leaves: Any) -> torch.Tensor:
-            return torch.stack(leaves) if isinstance(leaves[0], torch.Tensor) else self.asarray(np.stack(leaves))
+            if isinstance(leaves[0], torch.Tensor):
+                return torch.stack(leaves)
+            return self.asarray(np.stack(leaves) if isinstance(leaves[0], np.ndarray | np.generic) else list(leaves))
 
         return tree_map(stack, *trees)
 
@@ -259,37 +261,13 @@ class TorchEngine(NativeLayers):
             return tree.detach()
         return map_leaves(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, tree)
 
-    def tree_map(self, function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-        return tree_map(function, tree, *rest)
-
-    # -- transformations
-
-    def scan(self, body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
-        stacked: list[Any] = []
-        for t in range(length):
-            carry, y = body(carry, tree_map(lambda x, t=t: x[t], xs))
-            stacked.append(y)
-
-        def stack(*leaves: Any) -> torch.Tensor:
-            is_tensor = isinstance(leaves[0], torch.Tensor)
-            return torch.stack(leaves if is_tensor else [torch.as_tensor(leaf, device=self.device) for leaf in leaves])
-
-        return carry, tree_map(stack, *stacked)
-
-    def cond(self, predicate: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
-        return if_true() if bool(predicate) else if_false()
+    # -- transformations. ``jit`` compiles nothing: a whole training step would unroll its loops
 
     def checkpoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
         # Noise comes from keys among the arguments, so that the state of torch's generators matters to nothing.
         # The exception by which torch ends a computation early holds all activations until garbage is collected.
         whole = set_checkpoint_early_stop(False)
         return whole(functools.partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False))
-
-    def jit(
-        self, function: Callable[..., Any], donate: tuple[int, ...] = (), static: tuple[int, ...] = ()
-    ) -> Callable[..., Any]:
-        del donate, static  # compiled in pieces, by ``kernel``; a whole training step would unroll its loops
-        return function
 
     def kernel(self, function: Callable[..., Any], mode: str) -> Callable[..., Any]:
         if mode == "off" or (mode == "auto" and self.device.type == "cpu"):
@@ -327,10 +305,6 @@ class TorchEngine(NativeLayers):
 
     def compile_seconds(self) -> float:
         return sum(self._compile_seconds)
-
-    def shapes(self, function: Callable[..., Any], *args: Any) -> Any:
-        # Gradients are on, unless the caller wants none, so that functions without a derivative are reported.
-        return function(*args)
 
     @contextlib.contextmanager
     def no_grad(self) -> Generator[None]:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from multippo.backends.api import Engine
 from multippo.backends.torch import products
-from multippo.backends.torch.segments import Carry, Weights, hidden_operator, segmented_gru, segmented_lstm
+from multippo.backends.torch.segments import Carry, Weights, hidden_operator, parts_of, segmented
 from multippo.networks.convolution import pad_sizes
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -84,38 +84,59 @@ def _gru(projected: torch.Tensor, carry: Carry, weights: Weights) -> Carry:
 
 
 def _stepped(cell: str, *tensors: torch.Tensor) -> Carry:
-    n, step = (2, _lstm) if cell == "lstm" else (1, _gru)
-    xs, carry, done = tensors[0], tensors[1 : 1 + n], tensors[1 + n]
-    initial, weights = tensors[2 + n : 2 + 2 * n], tensors[2 + 2 * n :]
-    projected = _projected(cell, xs, weights)  # pyright: ignore[reportArgumentType]
+    step = _lstm if cell == "lstm" else _gru
+    xs, carry, done, initial, weights = parts_of(cell, tensors)
+    projected = _projected(cell, xs, weights)
     hs: list[torch.Tensor] = []
     for t in range(done.shape[0]):
-        carry = step(projected[t], carry, weights)  # pyright: ignore[reportArgumentType]
+        carry = step(projected[t], carry, weights)
         hs.append(carry[0])
         reset = done[t][:, None]
         carry = tuple(torch.where(reset, s0, s) for s, s0 in zip(carry, initial, strict=True))
     return torch.stack(hs), *carry
 
 
-_COMPILED: dict[str, Any] = {cell: hidden_operator("stepped", cell, _stepped) for cell in ("lstm", "gru")}
+# A compiler would unroll the loop into one graph of all steps.
+_STEPS: dict[str, Any] = {cell: hidden_operator("stepped", cell, _stepped) for cell in ("lstm", "gru")}
 
 
-def _steps(cell: str, *inputs: Any) -> Any:
-    *tensors, weights = inputs
-    # A compiler would unroll the loop into one graph of all steps.
-    return _COMPILED[cell](*tensors, *weights) if torch.compiler.is_compiling() else _stepped(cell, *tensors, *weights)
+class _Recurrent:
+    """Part of the cores of recurrent layers that is the same for all cells."""
+
+    cell: str
+    weight_hh: Any
+    bfloat16_operands = False
+
+    def carry(self, batch_size: int) -> Any:
+        """Zeros ``[B, H]`` of the weights' type, where they lie."""
+        return self.weight_hh.new_zeros((batch_size, self.weight_hh.shape[1]))
+
+    def unroll(self, xs: Any, *carries: Any) -> Any:
+        """Takes T steps by the fused kernel.
+
+        The kernel can't round a float32 carry to bfloat16 operands, so with ``bfloat16`` steps are taken one by one.
+
+        Args:
+            xs: Inputs ``[T, B, in]``.
+            carries: The carry, ``done`` and the carry after each step where ``done`` holds.
+        """
+        way = _STEPS if self.bfloat16_operands else segmented
+        return way[self.cell](_typed(xs, carries[0].dtype), *carries, *self._weights())
+
+    def _weights(self) -> Weights:
+        raise NotImplementedError
 
 
-class LSTMCore(nn.LSTMCell):
+class LSTMCore(_Recurrent, nn.LSTMCell):
     """``nn.LSTMCell`` with one bias: the second, redundant one is zero and not trained.
 
     torch adds two biases to every gate, which under Adam would move their sum at twice the learning rate. A cell rather
     than an ``nn.LSTM``, since torch.compile does not take that; ``unroll`` calls the kernel of ``nn.LSTM`` anyhow.
     """
 
+    cell = "lstm"
     bias_ih: torch.Tensor
     bias_hh: nn.Parameter
-    bfloat16_operands = False
 
     def __init__(self, in_features: int, hidden_features: int, dtype: Any, device: Any) -> None:
         super().__init__(in_features, hidden_features, dtype=dtype, device=device)
@@ -127,10 +148,6 @@ class LSTMCore(nn.LSTMCell):
         del self.bias_ih
         self.register_buffer("bias_ih", native.bias_ih_l0.data.zero_())
 
-    def carry(self, batch_size: int) -> Any:
-        """Zeros ``[B, H]`` of the weights' type, where they lie."""
-        return self.weight_hh.new_zeros((batch_size, self.hidden_size))
-
     def step(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
         """Takes one step: ``[B, in]``, ``[B, H]``, ``[B, H]`` to the new ``h`` and ``c``."""
         x = _typed(x, h.dtype)
@@ -139,34 +156,22 @@ class LSTMCore(nn.LSTMCell):
             return h, c
         return self(x, (h, c))
 
-    def unroll(self, xs: Any, h: Any, c: Any, done: Any, h0: Any, c0: Any) -> tuple[Any, Any, Any]:
-        """Takes T steps, reset to ``(h0, c0)`` after each step where ``done`` holds, by the fused kernel.
-
-        The kernel can't round a float32 carry to bfloat16 operands, so with ``bfloat16`` steps are taken one by one.
-        """
-        inputs = (_typed(xs, h.dtype), h, c, done, h0, c0, self._weights())
-        return _steps("lstm", *inputs) if self.bfloat16_operands else segmented_lstm(*inputs)
-
-    def _weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _weights(self) -> Weights:
         return self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
 
 
-class GRUCore(nn.GRUCell):
+class GRUCore(_Recurrent, nn.GRUCell):
     """``nn.GRUCell`` whose second bias is the candidate's alone: those of r and z would be redundant.
 
     ``bias_hh``, which the kernels want for all three gates, is ``recurrent_bias`` behind zeros that are not trained.
     """
 
-    bfloat16_operands = False
+    cell = "gru"
 
     def __init__(self, in_features: int, hidden_features: int, dtype: Any, device: Any) -> None:
         super().__init__(in_features, hidden_features, bias=False, dtype=dtype, device=device)
         self.bias_ih = nn.Parameter(self.weight_ih.new_zeros(3 * hidden_features))
         self.recurrent_bias = nn.Parameter(self.weight_ih.new_zeros(hidden_features))
-
-    def carry(self, batch_size: int) -> Any:
-        """Zeros ``[B, H]`` of the weights' type, where they lie."""
-        return self.weight_hh.new_zeros((batch_size, self.hidden_size))
 
     def forward(self, input: torch.Tensor, hx: torch.Tensor | None = None) -> torch.Tensor:
         """Takes one step in the form of ``nn.GRUCell``."""
@@ -179,12 +184,7 @@ class GRUCore(nn.GRUCell):
             return _gru(_projected("gru", x, self._weights()), (h,), self._weights())[0]
         return self(x, h)
 
-    def unroll(self, xs: Any, h: Any, done: Any, h0: Any) -> tuple[Any, Any]:
-        """Takes T steps, reset to ``h0`` after each step where ``done`` holds; as in ``LSTMCore.unroll``."""
-        inputs = (_typed(xs, h.dtype), h, done, h0, self._weights())
-        return _steps("gru", *inputs) if self.bfloat16_operands else segmented_gru(*inputs)
-
-    def _weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _weights(self) -> Weights:
         bias_hh = functional.pad(self.recurrent_bias, (2 * self.hidden_size, 0))
         return self.weight_ih, self.weight_hh, self.bias_ih, bias_hh
 

@@ -32,7 +32,7 @@ def takes(xs: torch.Tensor) -> bool:
 def lstm(
     xs: torch.Tensor, carry: Any, done: torch.Tensor, initial: Any, weights: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Outputs ``[T, B, H]``, and carry ``[B, H]`` before a reset after the last step; see ``segmented_lstm``."""
+    """Outputs ``[T, B, H]``, and carry ``[B, H]`` before a reset after the last step; see ``segments``."""
     parts = _ops.cut_pieces(done, carry[0].shape[-1])
     xs, *carry = (tensor.contiguous() for tensor in (xs, *carry))
     hs: Any = _Lstm.apply(xs, *carry, *initial, *weights, *parts)

@@ -19,51 +19,25 @@ Carry = tuple[torch.Tensor, ...]
 _NUM_CARRIES = {"lstm": 2, "gru": 1}
 
 
-def segmented_lstm(
-    xs: torch.Tensor, h: Any, c: Any, done: torch.Tensor, h0: Any, c0: Any, weights: Weights
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Takes T steps of an LSTM with resets.
+def parts_of(cell: str, tensors: Sequence[torch.Tensor]) -> Any:
+    """Splits a recurrent layer's tensors: inputs, carry, ends, the carry after a reset, weights."""
+    n, (xs, *rest) = _NUM_CARRIES[cell], tensors
+    return xs, tuple(rest[:n]), rest[n], tuple(rest[n + 1 : 2 * n + 1]), rest[2 * n + 1 :]
+
+
+def _segmented(cell: str, *tensors: torch.Tensor) -> Carry:
+    """Takes T steps of a recurrent layer with resets.
 
     Args:
-        xs: ``[T, B, in]``.
-        h: ``[B, H]`` carry before the first step.
-        c: ``[B, H]`` carry before the first step.
-        done: ``[T, B]`` bool; the carry is reset after the step.
-        h0: ``[B, H]`` carry after a reset.
-        c0: ``[B, H]`` carry after a reset.
-        weights: Input weight ``[4H, in]``, recurrent weight ``[4H, H]``, and the two biases ``[4H]``.
+        cell: "lstm" or "gru".
+        tensors: Inputs ``[T, B, in]``; the carry ``[B, H]`` before the first step; ``done``, ``[T, B]`` bool, where the
+            carry is reset after the step; the carry after a reset; and of G gates the input weight ``[G H, in]``, the
+            recurrent weight ``[G H, H]``, and the two biases ``[G H]``.
 
     Returns:
         ``[T, B, H]`` outputs, and the carry after the last step (after its reset, if any).
     """
-    return _run("lstm", (xs, h, c, done, h0, c0, *weights))
-
-
-def segmented_gru(
-    xs: torch.Tensor, h: Any, done: torch.Tensor, h0: Any, weights: Weights
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Takes T steps of a GRU with resets: as ``segmented_lstm``, without ``c``; weights and biases are of ``3H``."""
-    return _run("gru", (xs, h, done, h0, *weights))
-
-
-def _run(cell: str, tensors: tuple[torch.Tensor, ...]) -> Any:
-    return _COMPILED[cell](*tensors) if torch.compiler.is_compiling() else _segmented(cell, *tensors)
-
-
-def _parts(cell: str, tensors: Sequence[torch.Tensor]) -> Any:
-    """Splits a recurrent layer's tensors: inputs, carry, ends, the carry after a reset, weights."""
-    n = _NUM_CARRIES[cell]
-    return (
-        tensors[0],
-        tuple(tensors[1 : 1 + n]),
-        tensors[1 + n],
-        tuple(tensors[2 + n : 2 + 2 * n]),
-        tensors[2 + 2 * n :],
-    )
-
-
-def _segmented(cell: str, *tensors: torch.Tensor) -> Carry:
-    xs, carry, done, initial, weights = _parts(cell, tensors)
+    xs, carry, done, initial, weights = parts_of(cell, tensors)
     if cell == "lstm" and onednn.takes(xs):
         hs, *last = onednn.lstm(xs, carry, done, initial, weights)
     else:
@@ -110,15 +84,14 @@ def _fused(cell: str, xs: torch.Tensor, batch_sizes: Any, carry: Carry, weights:
 
 
 def hidden_operator(way: str, cell: str, run: Callable[..., Carry], tags: tuple[torch.Tag, ...] = ()) -> Any:
-    """Makes a recurrent layer over time one operator of fixed output shapes, into which torch.compile does not look.
+    """A recurrent layer over time, for a compiler one operator of fixed output shapes, into which it does not look.
 
-    The backward pass computes the steps again.
+    The operator's backward pass computes the steps again.
 
     Args:
         way: Beginning of the operator's name.
         cell: "lstm" or "gru".
-        run: Function of ``(cell, *tensors)`` to outputs and carry; tensors as in ``segmented_lstm`` or
-            ``segmented_gru``.
+        run: Function of ``(cell, *tensors)`` to outputs and carry, as ``_segmented``.
         tags: Tags for torch's compiler.
     """
     name, n = f"multippo::{way}_{cell}", _NUM_CARRIES[cell]
@@ -174,9 +147,13 @@ def hidden_operator(way: str, cell: str, run: Callable[..., Carry], tags: tuple[
     torch.library.impl(backward, "CompositeExplicitAutograd")(run_backward)
     torch.library.register_fake(backward)(backward_shapes)
     operator.register_autograd(differentiate, setup_context=save)
-    return operator
+
+    def call(*tensors: torch.Tensor) -> Any:
+        return operator(*tensors) if torch.compiler.is_compiling() else run(cell, *tensors)
+
+    return call
 
 
 # The number of pieces depends on data: the host waits for the number, and no graph of launches can hold a wait.
 _UNSAFE = (torch.Tag.cudagraph_unsafe,) if hasattr(torch.Tag, "cudagraph_unsafe") else ()
-_COMPILED: dict[str, Any] = {cell: hidden_operator("segmented", cell, _segmented, _UNSAFE) for cell in _NUM_CARRIES}
+segmented: dict[str, Any] = {cell: hidden_operator("segmented", cell, _segmented, _UNSAFE) for cell in _NUM_CARRIES}

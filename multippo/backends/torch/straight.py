@@ -14,7 +14,9 @@ from typing import Any
 import optree
 import torch
 
-from multippo.backends.torch.recording import Operation, Tape, Unfit, Writer, lines, needed, numbers_in, simplified
+from multippo.backends.torch.recording import Writer, lines
+from multippo.backends.torch.rewriting import needed, simplified
+from multippo.backends.torch.tape import Operation, Tape, Unfit, numbers_in
 
 _LOG = logging.getLogger("multippo")
 

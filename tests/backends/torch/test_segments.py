@@ -6,7 +6,7 @@ from zoo import EPISODE_ENDS
 
 from multippo.backends.torch import onednn
 from multippo.backends.torch.recording import recorded
-from multippo.backends.torch.segments import segmented_lstm
+from multippo.backends.torch.segments import segmented
 
 HIDDEN, FEATURES = 3, 4
 
@@ -18,6 +18,10 @@ def arguments(done, dtype=torch.float64, seed=0, hidden=HIDDEN):
     shapes += [(4 * hidden, FEATURES), (4 * hidden, hidden), (4 * hidden,), (4 * hidden,)]
     xs, h, c, h0, c0, *weights = (torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes)
     return xs, h, c, done, h0, c0, tuple(weights)
+
+
+def segmented_lstm(*args):
+    return segmented["lstm"](*args[:-1], *args[-1])
 
 
 def stepwise(xs, h, c, done, h0, c0, weights):
