@@ -46,20 +46,20 @@ def _brax_rollout(work: Work) -> Callable[[], None]:
 
     env = brax_env(work)
     state = env.reset(jax.random.split(jax.random.PRNGKey(0), work.num_envs))
-    unroll = unroll_brax(env, work)
+    several = unroll(env, env.action_size, work)
 
     def rollout() -> None:
         nonlocal state
-        state = jax.block_until_ready(unroll(state))
+        state = jax.block_until_ready(several(state))
 
     return rollout
 
 
-def unroll_brax(env: Any, work: Work) -> Callable[[Any], Any]:
+def unroll(env: Any, action_size: int, work: Work) -> Callable[[Any], Any]:
     """A compiled function of a state that steps as many times as a rollout has steps."""
     import jax
 
-    actions = jax.random.uniform(jax.random.key(0), (work.num_envs, env.action_size), minval=-1, maxval=1)
+    actions = jax.random.uniform(jax.random.key(0), (work.num_envs, action_size), minval=-1, maxval=1)
     return jax.jit(
         lambda state: jax.lax.scan(lambda now, _: (env.step(now, actions), None), state, length=work.rollout_length)[0]
     )

@@ -19,7 +19,7 @@ from multippo.bench.limit_environment import host_env
 from multippo.bench.recorder import Recorder
 from multippo.bench.works import Work
 
-GAMMA, LAMBDA, CLIP, VALUE_WEIGHT, RATE, NORM, MIN_STD = 0.99, 0.95, 0.2, 0.5, 3e-4, 0.5, 0.1
+GAMMA, LAMBDA, CLIP, VALUE_COEF, RATE, NORM, MIN_STD = 0.99, 0.95, 0.2, 0.5, 3e-4, 0.5, 0.1
 BETAS, EPSILON = (0.9, 0.999), 1e-5
 
 

@@ -12,20 +12,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from multippo.bench import limit_host
-from multippo.bench.limit_environment import brax_env, unroll_brax
-from multippo.bench.limit_host import (
-    BETAS,
-    CLIP,
-    EPSILON,
-    GAMMA,
-    LAMBDA,
-    MIN_STD,
-    NORM,
-    RATE,
-    VALUE_WEIGHT,
-    Steps,
-    Task,
-)
+from multippo.bench.limit_environment import brax_env, unroll
+from multippo.bench.limit_host import BETAS, CLIP, EPSILON, GAMMA, LAMBDA, MIN_STD, NORM, RATE, VALUE_COEF, Steps, Task
 from multippo.bench.recorder import Recorder
 from multippo.bench.works import NUM_EPOCHS, NUM_MINIBATCHES, Work
 
@@ -98,7 +86,7 @@ class _Ppo:
         ratio = jnp.exp(self.likelihood(out, action[..., 0] if self.task.discrete else action) - old)
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         objective = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * advantage)
-        return -objective.mean() + VALUE_WEIGHT * jnp.mean((value[..., 0] - target) ** 2)
+        return -objective.mean() + VALUE_COEF * jnp.mean((value[..., 0] - target) ** 2)
 
     def _columns(self) -> list[int]:
         first = self.task.features + (1 if self.task.discrete else self.task.actions)
@@ -123,12 +111,10 @@ class _Ppo:
             grad = jax.grad(self._loss)(self.heads(flat), begun, jnp.take(rows, chosen, axis))
             grad = ravel_pytree(grad)[0]
             grad = grad * jnp.minimum(1.0, NORM / jnp.sqrt(jnp.sum(grad**2)))
-            taken = taken + 1
-            first, second = (
-                b * m + (1 - b) * g for b, m, g in zip(BETAS, (first, second), (grad, grad**2), strict=True)
-            )
-            unbiased = (m / (1 - b**taken) for b, m in zip(BETAS, (first, second), strict=True))
-            return (flat - RATE * next(unbiased) / (jnp.sqrt(next(unbiased)) + EPSILON), first, second, taken), None
+            (b1, b2), taken = BETAS, taken + 1
+            first, second = b1 * first + (1 - b1) * grad, b2 * second + (1 - b2) * grad**2
+            unbiased = first / (1 - b1**taken), second / (1 - b2**taken)
+            return (flat - RATE * unbiased[0] / (jnp.sqrt(unbiased[1]) + EPSILON), first, second, taken), None
 
         (*learnt, taken), _ = jax.lax.scan(step, (*learnt, taken), orders)
         return *learnt, _counted(statistics, steps.obs.reshape(-1, self.task.features) / scale + mean), taken
@@ -276,7 +262,7 @@ def run(work: Work, recorder: Recorder) -> None:
 
     state = jax.jit(env.reset)(jax.random.split(jax.random.PRNGKey(0), work.num_envs))
     now = (ppo.start(), (ppo.carries(), state, jnp.ones(work.num_envs)))
-    alone, roll, key = unroll_brax(env, work), jax.jit(rollout), jax.random.key(0)
+    alone, roll, key = unroll(env, env.action_size, work), jax.jit(rollout), jax.random.key(0)
     recorder.alone = {
         "environment": lambda: jax.block_until_ready(alone(state)),
         "rollout": lambda: jax.block_until_ready(roll(*now, key)),

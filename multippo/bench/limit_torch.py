@@ -13,19 +13,7 @@ from torch.nn import functional
 
 from multippo.bench import limit_host
 from multippo.bench.limit_environment import host_env
-from multippo.bench.limit_host import (
-    BETAS,
-    CLIP,
-    EPSILON,
-    GAMMA,
-    LAMBDA,
-    MIN_STD,
-    NORM,
-    RATE,
-    VALUE_WEIGHT,
-    Steps,
-    Task,
-)
+from multippo.bench.limit_host import BETAS, CLIP, EPSILON, GAMMA, LAMBDA, MIN_STD, NORM, RATE, VALUE_COEF, Steps, Task
 from multippo.bench.recorder import Recorder
 from multippo.bench.works import NUM_EPOCHS, NUM_MINIBATCHES, Work
 from multippo.trees import tree_leaves
@@ -164,7 +152,7 @@ class _Learner:
         if self.task.work.lstm:
             self.grad.zero_()
         self.actor.backward(grad)
-        self.critic.backward((value - target[:, None]).mul_(2 * VALUE_WEIGHT / len(old)))
+        self.critic.backward((value - target[:, None]).mul_(2 * VALUE_COEF / len(old)))
         self.grad.mul_((NORM / torch.linalg.vector_norm(self.grad)).clamp(max=1.0))
         self.optimizer.step()
 

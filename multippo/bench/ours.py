@@ -8,6 +8,7 @@ from typing import Any
 
 import multippo as mp
 from multippo.algorithms.rollout import Rollouts
+from multippo.bench.limit_environment import unroll
 from multippo.bench.limit_host import arithmetic, task_of
 from multippo.bench.recorder import Recorder
 from multippo.bench.works import NUM_EPOCHS, NUM_MINIBATCHES, Work
@@ -55,17 +56,9 @@ def _alone(work: Work, env: Any, network: Any) -> dict[str, Callable[[], Any]]:
     import jax
 
     start = env.reset(0)
-    carry, actions = (
-        network.initialize_state(work.num_envs),
-        jax.numpy.zeros((work.num_envs, env.action_space.shape[0])),
-    )
+    carry, environment = network.initialize_state(work.num_envs), unroll(env, env.action_space.shape[0], work)
     definition, *weights = network.engine.split(network)
     rollouts = Rollouts(network.engine, env, definition, work.rollout_length, "off")
-
-    @jax.jit
-    def environment(state: Any) -> Any:
-        return jax.lax.scan(lambda now, _: (env.step(now, actions), None), state, length=work.rollout_length)[0]
-
     return {
         "environment": lambda: jax.block_until_ready(environment(start)),
         "rollout": lambda: jax.block_until_ready(rollouts.play(*weights, carry, start)),

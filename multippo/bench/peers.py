@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -30,9 +31,8 @@ def _brax(work: Work, recorder: Recorder) -> None:
     from flax import linen
 
     # brax 0.14 calls a function that JAX has removed.
-    jax.device_put_replicated = lambda tree, devices: jax.tree.map(
-        lambda leaf: jax.numpy.stack([leaf] * len(devices)), tree
-    )
+    stacked = lambda tree, devices: jax.tree.map(lambda leaf: jax.numpy.stack([leaf] * len(devices)), tree)  # noqa: E731
+    jax.device_put_replicated = stacked
 
     def factory(*args: Any, **kwargs: Any) -> Any:
         sizes = {"policy_hidden_layer_sizes": work.hidden, "value_hidden_layer_sizes": work.hidden}
@@ -40,25 +40,12 @@ def _brax(work: Work, recorder: Recorder) -> None:
 
     dispatches = 100_000
     chunk = 1 if work.measure == "start" else work.chunk
-    train.train(
-        environment=_brax_env(work),
-        num_timesteps=dispatches * chunk * work.steps,
-        num_evals=dispatches + 1,
-        run_evals=False,
-        episode_length=1000,
-        num_envs=work.num_envs,
-        unroll_length=work.rollout_length,
-        batch_size=work.num_envs // NUM_MINIBATCHES,
-        num_minibatches=NUM_MINIBATCHES,
-        num_updates_per_batch=NUM_EPOCHS,
-        normalize_observations=True,
-        network_factory=factory,
-        entropy_cost=0.0,
-        discounting=0.99,
-        learning_rate=3e-4,
-        max_grad_norm=0.5,
-        progress_fn=lambda steps, _: recorder.iteration(steps),
-    )
+    settings: dict[str, Any] = {"environment": _brax_env(work), "episode_length": 1000, "normalize_observations": True}
+    settings |= {"num_envs": work.num_envs, "unroll_length": work.rollout_length, "num_updates_per_batch": NUM_EPOCHS}
+    settings |= {"batch_size": work.num_envs // NUM_MINIBATCHES, "num_minibatches": NUM_MINIBATCHES}
+    settings |= {"num_timesteps": dispatches * chunk * work.steps, "num_evals": dispatches + 1, "run_evals": False}
+    settings |= {"entropy_cost": 0.0, "discounting": 0.99, "learning_rate": 3e-4, "max_grad_norm": 0.5}
+    train.train(**settings, network_factory=factory, progress_fn=lambda steps, _: recorder.iteration(steps))
 
 
 def _nnx_ppo(work: Work, recorder: Recorder) -> None:
@@ -76,19 +63,12 @@ def _nnx_ppo(work: Work, recorder: Recorder) -> None:
         return [*cell, *factories.make_mlp_layers(sizes, rngs, nnx.tanh, activation_last_layer=False)]
 
     sampler = sampling_layers.NormalTanhSampler(rngs, entropy_weight=0.0)
-    heads = adapter.PPOAdapter(
-        action=containers.Sequential([*trunk(2 * actions), sampler]), value=containers.Sequential(trunk(1))
-    )
+    action, value = containers.Sequential([*trunk(2 * actions), sampler]), containers.Sequential(trunk(1))
+    heads = adapter.PPOAdapter(action=action, value=value)
     network = containers.Sequential([normalizer.Normalizer(inputs), heads])
-    settings = config.PPOConfig(
-        n_envs=work.num_envs,
-        rollout_length=work.rollout_length,
-        total_steps=10**9,
-        n_epochs=NUM_EPOCHS,
-        n_minibatches=NUM_MINIBATCHES,
-        learning_rate=3e-4,
-        gradient_clipping=0.5,
-    )
+    sizes = {"n_envs": work.num_envs, "rollout_length": work.rollout_length, "total_steps": 10**9}
+    passes = {"n_epochs": NUM_EPOCHS, "n_minibatches": NUM_MINIBATCHES}
+    settings = config.PPOConfig(**sizes, **passes, learning_rate=3e-4, gradient_clipping=0.5)
     train = config.TrainConfig(ppo=settings, eval=config.EvalConfig(enabled=False))
     ppo.train_ppo(env, network, train, log_fn=lambda _, steps: recorder.iteration(steps))
 
@@ -97,18 +77,14 @@ def _rejax(work: Work, recorder: Recorder) -> None:
     import jax
     from rejax.algos.ppo import PPO
 
-    algorithm = PPO.create(
-        env=work.env,
-        agent_kwargs={"hidden_layer_sizes": work.hidden, "activation": "tanh"},
-        num_envs=work.num_envs,
-        num_steps=work.rollout_length,
-        num_epochs=NUM_EPOCHS,
-        num_minibatches=NUM_MINIBATCHES,
-        learning_rate=3e-4,
-        max_grad_norm=0.5,
-        ent_coef=0.0,
-        normalize_observations=True,
-    )
+    network = {
+        "agent_kwargs": {"hidden_layer_sizes": work.hidden, "activation": "tanh"},
+        "normalize_observations": True,
+    }
+    sizes = {"num_envs": work.num_envs, "num_steps": work.rollout_length}
+    passes = {"num_epochs": NUM_EPOCHS, "num_minibatches": NUM_MINIBATCHES}
+    loss = {"learning_rate": 3e-4, "max_grad_norm": 0.5, "ent_coef": 0.0}
+    algorithm = PPO.create(env=work.env, **(network | sizes | passes | loss))
 
     @jax.jit
     def several(state: Any) -> Any:
@@ -178,21 +154,10 @@ def _solve_sb3(work: Work, seed: int, recorder: Recorder) -> None:
                     recorder.reached(self.num_timesteps)
             return True
 
-    total = 100_000
-    PPO(
-        "MlpPolicy",
-        make_vec_env(work.env, 8, seed=seed),
-        n_steps=32,
-        batch_size=256,
-        gae_lambda=0.8,
-        gamma=0.98,
-        n_epochs=20,
-        ent_coef=0.0,
-        learning_rate=lambda left: 0.001 * left,
-        clip_range=lambda left: 0.2 * left,
-        seed=seed,
-        device="cpu",
-    ).learn(total, Look())
+    sizes = {"n_steps": 32, "batch_size": 256, "gae_lambda": 0.8, "gamma": 0.98, "n_epochs": 20, "ent_coef": 0.0}
+    rates: dict[str, Any] = {"learning_rate": lambda left: 0.001 * left, "clip_range": lambda left: 0.2 * left}
+    env = make_vec_env(work.env, 8, seed=seed)
+    PPO("MlpPolicy", env, **sizes, **rates, seed=seed, device="cpu").learn(100_000, Look())
 
 
 def _skrl(work: Work, recorder: Recorder) -> None:
@@ -208,56 +173,39 @@ def _skrl(work: Work, recorder: Recorder) -> None:
     vector = gymnasium.make_vec(work.env, work.num_envs, vectorization_mode="sync")
     vector.step = recorder.timed(vector.step, ends=True)
     env: Any = wrap_env(vector)
-    spaces = {
-        "observation_space": env.observation_space,
-        "action_space": env.action_space,
-        "device": env.device,
-    }
+    spaces = {"observation_space": env.observation_space, "action_space": env.action_space, "device": env.device}
 
     def layers(outputs: int) -> Any:
         sizes = [env.observation_space.shape[0], *work.hidden]
-        hidden = [
-            layer
-            for size, following in zip(sizes, work.hidden, strict=False)
-            for layer in (torch.nn.Linear(size, following), torch.nn.Tanh())
-        ]
-        return torch.nn.Sequential(*hidden, torch.nn.Linear(sizes[-1], outputs))
+        pairs = [(torch.nn.Linear(*both), torch.nn.Tanh()) for both in itertools.pairwise(sizes)]
+        return torch.nn.Sequential(*itertools.chain(*pairs), torch.nn.Linear(sizes[-1], outputs))
 
-    class Actor(CategoricalMixin, Model):
-        def __init__(self) -> None:
-            Model.__init__(self, **spaces)
-            CategoricalMixin.__init__(self)
-            self.net = layers(env.action_space.n)
+    def model(mixin: Any, outputs: int) -> Any:
+        class Net(mixin, Model):
+            def __init__(self) -> None:
+                Model.__init__(self, **spaces)
+                mixin.__init__(self)
+                self.net = layers(outputs)
 
-        def compute(self, inputs: Any, role: str = "") -> Any:
-            return self.net(inputs["observations"]), {}
+            def compute(self, inputs: Any, role: str = "") -> Any:
+                return self.net(inputs["observations"]), {}
 
-    class Critic(DeterministicMixin, Model):
-        def __init__(self) -> None:
-            Model.__init__(self, **spaces)
-            DeterministicMixin.__init__(self)
-            self.net = layers(1)
+        return Net()
 
-        def compute(self, inputs: Any, role: str = "") -> Any:
-            return self.net(inputs["observations"]), {}
-
-    agent = PPO(
-        models={"policy": Actor(), "value": Critic()},
-        memory=RandomMemory(memory_size=work.rollout_length, num_envs=env.num_envs, device=env.device),
-        **spaces,
-        cfg={
-            "rollouts": work.rollout_length,
-            "learning_epochs": NUM_EPOCHS,
-            "mini_batches": NUM_MINIBATCHES,
-            "learning_rate": 3e-4,
-            "observation_preprocessor": RunningStandardScaler,
-            "observation_preprocessor_kwargs": {"size": env.observation_space, "device": env.device},
-            "experiment": {"write_interval": 0, "checkpoint_interval": 0},
-        },
-    )
-    SequentialTrainer(
-        env=env, agents=agent, cfg={"timesteps": 10**8, "headless": True, "disable_progressbar": True}
-    ).train()
+    settings = {
+        "rollouts": work.rollout_length,
+        "learning_epochs": NUM_EPOCHS,
+        "mini_batches": NUM_MINIBATCHES,
+        "learning_rate": 3e-4,
+        "observation_preprocessor": RunningStandardScaler,
+        "observation_preprocessor_kwargs": {"size": env.observation_space, "device": env.device},
+        "experiment": {"write_interval": 0, "checkpoint_interval": 0},
+    }
+    models = {"policy": model(CategoricalMixin, env.action_space.n), "value": model(DeterministicMixin, 1)}
+    memory = RandomMemory(memory_size=work.rollout_length, num_envs=env.num_envs, device=env.device)
+    agent = PPO(models=models, memory=memory, **spaces, cfg=settings)
+    quiet = {"timesteps": 10**8, "headless": True, "disable_progressbar": True}
+    SequentialTrainer(env=env, agents=agent, cfg=quiet).train()
 
 
 def _rsl_rl(work: Work, recorder: Recorder) -> None:
@@ -287,14 +235,9 @@ def _rsl_rl(work: Work, recorder: Recorder) -> None:
             self.obs, reward, _, truncated, _ = self.inner.step(actions)
             return self.get_observations(), reward, truncated, {"time_outs": truncated}
 
-    cell = {"rnn_type": "lstm", "rnn_hidden_dim": work.lstm, "rnn_num_layers": 1} if work.lstm else {}
-    model = {
-        "class_name": "RNNModel" if work.lstm else "MLPModel",
-        "hidden_dims": list(work.hidden),
-        "activation": "tanh",
-        "obs_normalization": True,
-        **cell,
-    }
+    model = {"class_name": "MLPModel", "activation": "tanh", "obs_normalization": True, "hidden_dims": [*work.hidden]}
+    if work.lstm:
+        model |= {"class_name": "RNNModel", "rnn_type": "lstm", "rnn_hidden_dim": work.lstm, "rnn_num_layers": 1}
     settings = {
         "num_steps_per_env": work.rollout_length,
         "save_interval": 10**9,

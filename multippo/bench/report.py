@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from multippo.bench.works import GOALS, LIMITS, OURS, WORKS, Work
+from multippo.envs.host.workers import num_cores
 
 Record = Mapping[str, Any]
 
@@ -26,13 +28,11 @@ def machine(packages: Iterable[str]) -> dict[str, Any]:
     """
     versions: dict[str, str] = {}
     for name in (*_PACKAGES, *packages):
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": num_cores(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
         "versions": versions,
@@ -79,11 +79,8 @@ def ratios(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[dict[
         main = _OF_MEASURE[WORKS[goal.work].measure]
         number, their_number = goal.number or main, goal.their_number or goal.number or main
         is_rate = number == "steps_per_s"
-        ours = {who: found[number] for who in goal.ours if number in (found := _of(summary, goal.work, who))}
-        place = goal.theirs or goal.work
-        theirs = {
-            who: found[their_number] for who in goal.against if their_number in (found := _of(summary, place, who))
-        }
+        ours = _numbers(summary.get(goal.work, {}), goal.ours, number)
+        theirs = _numbers(summary.get(goal.theirs or goal.work, {}), goal.against, their_number)
         if not ours or not theirs:
             continue
         us, them = ((max if is_rate else min)(values, key=values.__getitem__) for values in (ours, theirs))
@@ -96,8 +93,8 @@ def ratios(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[dict[
     return rows
 
 
-def _of(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], work: str, who: str) -> Mapping[str, Any]:
-    return summary.get(work, {}).get(who, {})
+def _numbers(found: Mapping[str, Mapping[str, Any]], names: Iterable[str], number: str) -> dict[str, float]:
+    return {who: found[who][number] for who in names if number in found.get(who, {})}
 
 
 def where_time_goes(values: Mapping[str, Any]) -> dict[str, float]:
@@ -106,9 +103,8 @@ def where_time_goes(values: Mapping[str, Any]) -> dict[str, float]:
     Where Python stands between the parts they are measured in the same iterations as the whole, and the rest is
     overhead. Of one compiled programme the environment alone and a rollout alone were measured in between.
     """
-    spent = {
-        name: values[f"{name}_s"] for name in ("rollout", "environment", "acting", "update") if f"{name}_s" in values
-    }
+    parts = "rollout", "environment", "acting", "update"
+    spent = {name: values[f"{name}_s"] for name in parts if f"{name}_s" in values}
     if "iteration_s" not in values or len(spent) < 2:
         return {}
     if "update" not in spent:
@@ -124,11 +120,8 @@ def lines(records: Sequence[Record], about: Mapping[str, Any]) -> list[str]:
     """The report as Markdown."""
     summary = summarise(records)
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    out = [
-        f"{about['processor']}, {about['cores']} cores, load {about['load']} at the start; Python {about['python']}; "
-        f"{versions}.",
-        "",
-    ]
+    hardware = f"{about['processor']}, {about['cores']} cores, load {about['load']} at the start"
+    out = [f"{hardware}; Python {about['python']}; {versions}.", ""]
     for name, found in summary.items():
         work = WORKS[name]
         out += [f"## {name}: {_described(work)}", "", *_table(work, found), ""]
@@ -142,12 +135,10 @@ def lines(records: Sequence[Record], about: Mapping[str, Any]) -> list[str]:
         for row in rows:
             sign = "≥" if row["number"] == "steps_per_s" else "≤"
             other = "" if row["their_number"] == row["number"] else f" {row['their_number']}"
-            ours, theirs = (
-                f"{row['ours']} {row['ours_value']:,.4g}",
-                f"{row['against']}{other} {row['their_value']:,.4g}",
-            )
-            cells = [row["work"], row["number"], ours, theirs, f"{row['ratio']:.2f}", f"{sign} {row['goal']:g}"]
-            out.append("| " + " | ".join([*cells, "reached" if row["reached"] else "missed"]) + " |")
+            cells = [row["work"], row["number"], f"{row['ours']} {row['ours_value']:,.4g}"]
+            cells += [f"{row['against']}{other} {row['their_value']:,.4g}", f"{row['ratio']:.2f}"]
+            cells += [f"{sign} {row['goal']:g}", "reached" if row["reached"] else "missed"]
+            out.append("| " + " | ".join(cells) + " |")
     return out
 
 

@@ -73,104 +73,68 @@ class Goal:
     their_number: str = ""
 
 
-_TRACED = ("jax", "brax", "nnx-ppo", "limit-jax", "environment")
+_ALONE = ("limit-jax", "environment")
+_TRACED = ("jax", "brax", "nnx-ppo", *_ALONE)
 _FAST: dict[str, Any] = {"env": "brax/fast", "num_envs": 256, "rollout_length": 20, "chunk": 20}
 _PENDULUM: dict[str, Any] = {"env": "brax/inverted_pendulum", "num_envs": 256, "rollout_length": 20}
+_MANY: dict[str, Any] = dict(_PENDULUM, num_envs=4096)
 _TENSORS: dict[str, Any] = {"env": "pendulum", "num_envs": 256, "rollout_length": 20}
-_HOST: dict[str, Any] = {"num_envs": 8, "rollout_length": 128}
-_HOST_64: dict[str, Any] = {**_HOST, "num_envs": 64}
-_PENDULUM_4096: dict[str, Any] = {**_PENDULUM, "num_envs": 4096}
-_TENSORS_4096: dict[str, Any] = {**_TENSORS, "num_envs": 4096}
+_CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "num_envs": 8, "rollout_length": 128}
+_SHORT: dict[str, Any] = dict(_CARTPOLE, rollout_length=32)
+_LSTM: dict[str, Any] = {"hidden": (), "lstm": 64}
+_ON_TENSORS = ("torch", "rsl-rl", "limit-torch", "environment")
 _SB = ("jax", "torch", "sb3", "sbx", "limit-jax", "limit-torch", "environment")
 
 WORKS: dict[str, Work] = {
     work.name: work
     for work in (
         Work(name="fast-mlp", **_FAST, who=(*_TRACED, "rejax")),
-        Work(name="fast-lstm", **_FAST, hidden=(), lstm=64, who=("jax", "nnx-ppo", "limit-jax", "environment")),
+        Work(name="fast-lstm", **_FAST, **_LSTM, who=("jax", "nnx-ppo", *_ALONE)),
         Work(name="invpend-mlp", **_PENDULUM, chunk=8, who=("torch", *_TRACED, "rejax")),
         Work(name="invpend-wide", **_PENDULUM, chunk=2, hidden=(256, 256, 256), who=_TRACED),
         Work(name="start-empty", **_PENDULUM, measure="start", cache="empty", who=("jax", "brax", "nnx-ppo")),
         Work(name="start-full", **_PENDULUM, measure="start", cache="full", who=("jax", "brax", "nnx-ppo")),
-        Work(name="cartpole-8", env="CartPole-v1", **_HOST, who=(*_SB, "skrl")),
-        Work(name="cartpole-64", env="CartPole-v1", **_HOST_64, who=(*_SB, "skrl")),
-        Work(
-            name="cartpole-lstm",
-            env="CartPole-v1",
-            **_HOST,
-            hidden=(),
-            lstm=64,
-            who=("jax", "torch", "recurrent-ppo", "limit-jax", "environment"),
-        ),
-        Work(name="cheetah-8", env="HalfCheetah-v5", **_HOST, who=_SB),
-        Work(name="pendulum-mlp", **_TENSORS, who=("torch", "rsl-rl", "limit-torch", "environment")),
+        Work(name="cartpole-8", **_CARTPOLE, who=(*_SB, "skrl")),
+        Work(name="cartpole-64", **dict(_CARTPOLE, num_envs=64), who=(*_SB, "skrl")),
+        Work(name="cartpole-lstm", **_CARTPOLE, **_LSTM, who=("jax", "torch", "recurrent-ppo", *_ALONE)),
+        Work(name="cheetah-8", **dict(_CARTPOLE, env="HalfCheetah-v5"), who=_SB),
+        Work(name="pendulum-mlp", **_TENSORS, who=_ON_TENSORS),
         # rsl_rl has a dense layer behind the recurrent one, always.
-        Work(
-            name="pendulum-lstm",
-            **_TENSORS,
-            hidden=(64,),
-            lstm=64,
-            who=("torch", "rsl-rl", "limit-torch", "environment"),
-        ),
-        Work(
-            name="cartpole-475",
-            env="CartPole-v1",
-            num_envs=8,
-            rollout_length=32,
-            measure="return",
-            who=("jax", "torch", "sb3"),
-        ),
-        Work(name="quick", env="CartPole-v1", num_envs=8, rollout_length=32, who=_SB, default=False),
-        Work(
-            name="invpend-4096",
-            **_PENDULUM_4096,
-            chunk=8,
-            who=("jax", "brax", "nnx-ppo"),
-            default=False,
-        ),
-        Work(
-            name="pendulum-4096",
-            **_TENSORS_4096,
-            who=("torch", "rsl-rl", "limit-torch", "environment"),
-            default=False,
-        ),
+        Work(name="pendulum-lstm", **_TENSORS, hidden=(64,), lstm=64, who=_ON_TENSORS),
+        Work(name="cartpole-475", **_SHORT, measure="return", who=("jax", "torch", "sb3")),
+        Work(name="quick", **_SHORT, who=_SB, default=False),
+        Work(name="invpend-4096", **_MANY, chunk=8, who=("jax", "brax", "nnx-ppo"), default=False),
+        Work(name="pendulum-4096", **dict(_TENSORS, num_envs=4096), who=_ON_TENSORS, default=False),
     )
 }
 
+_OVERHEAD: dict[str, Any] = {"number": "rollout_overhead_s", "their_number": "needed_s"}
+
 GOALS: tuple[Goal, ...] = (
-    Goal("fast-mlp", ("jax",), ("brax",), 1.1),
-    Goal("fast-mlp", ("jax",), ("nnx-ppo",), 1.6),
-    Goal("fast-mlp", ("jax",), ("limit-jax",), 0.9),
-    Goal("fast-lstm", ("jax",), ("nnx-ppo",), 1.15),
-    Goal("fast-lstm", ("jax",), ("limit-jax",), 0.9),
-    Goal("invpend-mlp", ("jax",), ("brax",), 1.02),
-    Goal("invpend-mlp", ("jax",), ("nnx-ppo",), 1.4),
-    Goal("invpend-mlp", ("jax",), ("limit-jax",), 0.95),
-    Goal("invpend-wide", ("jax",), ("brax",), 1.05),
-    Goal("invpend-wide", ("jax",), ("nnx-ppo",), 1.5),
-    Goal("start-empty", ("jax",), ("brax", "nnx-ppo"), 0.5),
+    *(
+        Goal(work, (ours,), tuple(against.split("|")), ratio)
+        for work, by_ours in {
+            "fast-mlp": {"jax": {"brax": 1.1, "nnx-ppo": 1.6, "limit-jax": 0.9}},
+            "fast-lstm": {"jax": {"nnx-ppo": 1.15, "limit-jax": 0.9}},
+            "invpend-mlp": {"jax": {"brax": 1.02, "nnx-ppo": 1.4, "limit-jax": 0.95}, "torch": {"jax": 0.6}},
+            "invpend-wide": {"jax": {"brax": 1.05, "nnx-ppo": 1.5}},
+            "start-empty": {"jax": {"brax|nnx-ppo": 0.5}},
+            "cartpole-8": {"jax": {"sb3": 2.5}, "torch": {"sb3": 2.0}},
+            "cartpole-64": {"jax": {"sb3|sbx": 3.0}, "torch": {"sb3|sbx": 2.0}},
+            "cartpole-lstm": {"jax": {"recurrent-ppo": 10.0}, "torch": {"recurrent-ppo": 6.0}},
+            "cheetah-8": {"jax": {"sb3": 1.8}, "torch": {"sb3": 1.5}},
+            "pendulum-mlp": {"torch": {"rsl-rl": 1.3, "limit-torch": 0.85}},
+            "pendulum-lstm": {"torch": {"rsl-rl": 1.8}},
+            "invpend-4096": {"jax": {"brax": 1.0}},
+            "pendulum-4096": {"torch": {"rsl-rl": 1.0}},
+        }.items()
+        for ours, goals in by_ours.items()
+        for against, ratio in goals.items()
+    ),
     # A user of the peers has no cache unless they set one up.
     Goal("start-full", ("jax",), ("brax", "nnx-ppo"), 0.25, theirs="start-empty"),
-    Goal("cartpole-8", ("jax",), ("sb3",), 2.5),
-    Goal("cartpole-8", ("torch",), ("sb3",), 2.0),
-    Goal("cartpole-64", ("jax",), ("sb3", "sbx"), 3.0),
-    Goal("cartpole-64", ("torch",), ("sb3", "sbx"), 2.0),
-    Goal("cartpole-lstm", ("jax",), ("recurrent-ppo",), 10.0),
-    Goal("cartpole-lstm", ("torch",), ("recurrent-ppo",), 6.0),
-    Goal("cheetah-8", ("jax",), ("sb3",), 1.8),
-    Goal("cheetah-8", ("torch",), ("sb3",), 1.5),
-    Goal("pendulum-mlp", ("torch",), ("rsl-rl",), 1.3),
-    Goal("pendulum-mlp", ("torch",), ("limit-torch",), 0.85),
-    Goal("pendulum-lstm", ("torch",), ("rsl-rl",), 1.8),
-    Goal("invpend-mlp", ("torch",), ("jax",), 0.6),
-    Goal("invpend-4096", ("jax",), ("brax",), 1.0),
-    Goal("pendulum-4096", ("torch",), ("rsl-rl",), 1.0),
     # What a rollout takes beside the environment and the arithmetic in plain NumPy.
-    *(
-        Goal(work, (engine,), (engine,), 0.5, number="rollout_overhead_s", their_number="needed_s")
-        for work in ("cartpole-8", "cartpole-64")
-        for engine in OURS
-    ),
+    *(Goal(work, (name,), (name,), 0.5, **_OVERHEAD) for work in ("cartpole-8", "cartpole-64") for name in OURS),
     # 16 gradient steps of 256 rows.
     Goal("cartpole-8", ("torch",), ("limit-torch",), 1.5, number="update_s"),
     Goal("cartpole-475", ("jax", "torch"), ("sb3",), 0.7),
