@@ -14,6 +14,9 @@ TEST_WORKERS ?= -n auto --maxprocesses 4
 
 # The environment of `make test-lowest`.
 LOWEST ?= .venv-lowest
+# What `make check-wheel` installs, one after another, and a file that limits the versions: the newest by default.
+EXTRAS ?= none torch export render conformance brax mujoco box2d all
+CONSTRAINTS ?=
 # How many random networks `make test-nightly` checks, and the number of the first.
 NETWORKS ?= $(if $(PART),100,500)
 NETWORKS_SEED ?= $(if $(PART),$$(( ($(PART) - 1) * 100 )),0)
@@ -39,7 +42,8 @@ SPLIT = $(if $(PART),--splits 5 --group $(PART))
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-unit test-conformance test-nightly test-lowest check lint format docs bench learning clean distclean
+.PHONY: help setup train test test-unit test-conformance test-nightly test-lowest check check-wheel lint format docs \
+	bench learning clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -71,6 +75,10 @@ test-lowest: ## conformance on JAX with the oldest versions declared, in .venv-l
 		--editable ".[brax,conformance]" pytest pytest-xdist
 	@# Old releases warn of one another, which is no news.
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest conformance --backend jax -W default $(TEST_WORKERS) --dist loadgroup
+
+check-wheel: $(BIN)/pip ## wheel, sdist, and each extra alone in an empty environment (EXTRAS="torch render", CONSTRAINTS=FILE)
+	PYTHON=$(abspath $(BIN)/python) EXTRAS="$(EXTRAS)" CONSTRAINTS=$(CONSTRAINTS) TORCH_INDEX=$(TORCH_INDEX) \
+		.ci/check_wheel
 
 check: lint test ## everything a change must pass
 
