@@ -119,13 +119,7 @@ COUNT = Annotated[int, Limit(range(2**31).__contains__, "an integer in [0, 2**31
 
 @pytest.mark.parametrize(
     "text",
-    [
-        '{"a": 1, "a": 1}',
-        "NaN",
-        str(2**64),
-        "[" * 101 + "]" * 101,
-        f'{{"{"a" * 500_000}": 1, "{"a" * 500_000}": 1}}',
-    ],
+    ['{"a": 1, "a": 1}', "NaN", str(2**64), "[" * 101 + "]" * 101, f'{{"{"a" * 500_000}": 1, "{"a" * 500_000}": 1}}'],
 )
 def test_what_is_not_json_within_the_limits_is_refused_in_one_short_line(text: str | bytes):
     with pytest.raises(ValueError, match=r".") as caught:

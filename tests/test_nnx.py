@@ -20,9 +20,7 @@ def test_an_activation_is_a_name_and_a_function(engine, name):
     # A layer takes that of the engine it is on, whichever is active when it is called.
     layer = mp.Dense(5, 5, nnx.Rngs(0), activation=activation, bias_init=lambda rngs, shape: np.ones(shape))
     twin = mp.Dense(5, 5, mp.Rngs(0), activation=name, bias_init=lambda rngs, shape: np.ones(shape))
-    np.testing.assert_array_equal(
-        *(engine.to_numpy(one((), x[None]).output) for one in (layer, twin)),
-    )
+    np.testing.assert_array_equal(*(engine.to_numpy(one((), x[None]).output) for one in (layer, twin)))
 
 
 def test_lists_dicts_and_initializers(engine):

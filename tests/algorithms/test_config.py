@@ -54,10 +54,7 @@ ADAPTIVE = {"lr_schedule": "adaptive_kl", "min_learning_rate": 1e-3, "max_learni
             {"num_envs": 6, "rollout_length": 12, "sequence_length": 12, "num_minibatches": 4},
             r"num_envs=6 .* 6 sequences .* num_minibatches=4.*shorter",
         ),
-        (
-            {"desired_kl": 0.02},
-            "desired_kl=0.02 has no effect with lr_schedule='linear'.*set lr_schedule='ad",
-        ),
+        ({"desired_kl": 0.02}, "desired_kl=0.02 has no effect with lr_schedule='linear'.*set lr_schedule='ad"),
     ],
 )
 def test_fields_that_do_not_go_together(fields, message):

@@ -143,6 +143,7 @@ def allocated_bytes(function: Any) -> int:
     return most
 
 
+@pytest.mark.nightly_if("jax")
 def test_activations_of_a_few_steps_are_kept_at_a_time(engine: Any):
     network = mp.make_recurrent_actor_critic(1, 1, 32, mp.Rngs(0), cell="gru", encoder_sizes=())
     whole, pieces = (gradient_bytes(network, 128, remat_steps) for remat_steps in (None, 8))
@@ -174,6 +175,7 @@ def make(name: str) -> tuple[Any, Any]:
     return env, mp.make_recurrent_actor_critic(env.observation_space, env.action_space, 4, mp.Rngs(0), encoder_sizes=())
 
 
+@pytest.mark.nightly_if("jax")
 def test_forty_iterations_keep_nothing(engine: Any):
     tracemalloc.start()
     try:

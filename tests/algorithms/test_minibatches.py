@@ -79,6 +79,7 @@ def replayed(network: Any, xs: Any, done: Any, extras: Any, remat_steps: int | N
 
 
 @pytest.mark.parametrize("make", [with_memory, pytest.param(zoo.feed_forward, marks=pytest.mark.nightly)])
+@pytest.mark.nightly_if("jax")
 def test_a_replay_in_pieces_is_that_of_the_whole(engine: Any, float64: None, make: Any):
     network = make()
     support.fill_randomly(network)

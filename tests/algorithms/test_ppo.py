@@ -174,9 +174,7 @@ def test_a_network_in_evaluation_mode_is_trained_on_samples_and_left_in_it(torch
         network = mp.make_mlp_actor_critic(env.observation_space, env.action_space, [4], [4], rngs=mp.Rngs(0))
         network.train(not evaluating)
         training.train(env, network, iterations=2)
-        assert all(
-            module.training != evaluating for module in network.modules() if isinstance(module, mp.StatefulModule)
-        )
+        assert all(one.training != evaluating for one in network.modules() if isinstance(one, mp.StatefulModule))
         weights.append(mp.to_portable(network))
     for name, value in weights[0].items():
         np.testing.assert_array_equal(value, weights[1][name], err_msg=name)

@@ -32,13 +32,7 @@ def fresh_engines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        ("auto", "cuda:0"),
-        ("cuda", "cuda:0"),
-        ("gpu:1", "cuda:1"),
-        ("cpu", "cpu:0"),
-    ],
+    ("wanted", "expected"), [("auto", "cuda:0"), ("cuda", "cuda:0"), ("gpu:1", "cuda:1"), ("cpu", "cpu:0")]
 )
 def test_what_a_name_means(wanted: str, expected: str):
     assert choose_device("torch", wanted, THERE) == expected

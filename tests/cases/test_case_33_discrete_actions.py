@@ -86,11 +86,7 @@ def test_an_offset_changes_no_likelihood(engine: Any, plain: str, offset: str):
 
 @pytest.mark.parametrize(
     "space",
-    [
-        spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]),
-        spaces.Text(5),
-        spaces.Box(0, 1024, (2,), np.int32),
-    ],
+    [spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]), spaces.Text(5), spaces.Box(0, 1024, (2,), np.int32)],
     ids=str,
 )
 def test_an_unsupported_space_is_refused_by_name_before_any_step(torch_engine: Any, space: spaces.Space[Any]):

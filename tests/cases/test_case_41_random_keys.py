@@ -42,6 +42,7 @@ def without_orbax(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
 
 
+@pytest.mark.nightly_if("jax")
 def test_keys_in_the_carry(engine: Any, tmp_path: Path):
     network, other = (NoisyNet(4, 2, mp.Rngs(seed)) for seed in (0, 1))
     run = training.train(Clock(3, "truncated", 2), network, iterations=1)
@@ -88,7 +89,7 @@ class WithKey(FunctionalGoal):
         return after._replace(reward=jax.random.uniform(drawn), info={**after.info, "key": key})
 
 
-@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize("typed", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_keys_in_an_environments_state(torch_engine: Any, typed: bool, tmp_path: Path):
     network = support.actor_critic(1, "NormalTanhSampler")
 

@@ -134,10 +134,7 @@ def one(clock):
         (lambda clock: make_env(clock(), num_envs=2), "One Clock can't become 2.*lambda: Clock"),
         (lambda clock: make_env(clock()).similar(2), "eval_env="),
         (lambda clock: make_env(3), "can't be made from 3 of type int"),
-        (
-            lambda clock: make_env(clock, vectorization="processes"),
-            "'processes' is not known: expected one of auto, native,",
-        ),
+        (lambda clock: make_env(clock, vectorization="processes"), "'processes' is not known: expected one of auto,"),
         (lambda clock: make_env([clock, lambda: clock(size=9)]), "Environment 1, Clock, has the observation_space Box"),
         (lambda clock: make_env([one(clock)] * 3), r"Environments of .* are one .*lambda: Clock\(...\)"),
         (lambda clock: make_env(SyncVectorEnv([one(clock)] * 2)), "Environments of .* are one"),

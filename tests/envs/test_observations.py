@@ -8,14 +8,7 @@ import torch
 from gymnasium import spaces
 
 from multippo.envs import make_env
-from multippo.envs.observations import (
-    Observations,
-    as_flag,
-    as_reward,
-    make_observation_map,
-    put_rows,
-    split_step,
-)
+from multippo.envs.observations import Observations, as_flag, as_reward, make_observation_map, put_rows, split_step
 from multippo.trees import tree_map
 
 
@@ -89,10 +82,7 @@ def test_a_mismatch_names_the_leaf(raw, message):
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (
-            spaces.Dict(x=spaces.Text(3)),
-            r"observation\['x'\] = .*supported are Box.*TransformObservation",
-        ),
+        (spaces.Dict(x=spaces.Text(3)), r"observation\['x'\] = .*supported are Box.*TransformObservation"),
         (spaces.Dict(a=spaces.Dict({1: spaces.Discrete(2), "x": spaces.Discrete(2)})), "strings that are not empty"),
     ],
 )

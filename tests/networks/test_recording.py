@@ -133,9 +133,7 @@ def test_a_module_in_two_places_stays_one(torch_engine):
 
 def test_names_that_would_be_taken_for_something_else(torch_engine):
     layer = mp.Dense(5, 2, mp.Rngs(0))
-    with pytest.raises(
-        ValueError, match="a Parallel with a child called 'activations', which would be taken for a record"
-    ):
+    with pytest.raises(ValueError, match="a Parallel with a child called 'activations', which would be taken"):
         mp.with_recording(mp.Sequential([mp.Parallel(activations=layer)]))
     net = mp.with_recording(mp.Sequential([mp.Parallel({"1": layer, "a": layer})]))
     out = net(net.initialize_state(1), torch_engine.zeros((1, 5)))

@@ -62,10 +62,7 @@ REFUSED: list[tuple[Any, str]] = [
     *((lambda kind=kind: kind(2, rngs(), min_std=-1.0), "(min_std=-1.0) is not possible") for kind in BOTTLENECKS),
     (lambda: mp.AR1VariationalBottleneck(2, rngs(), prior_correlation=1.0), "expected less than 1"),
     (lambda: mp.VariationalBottleneck(2, rngs(), beta=1.0), "() got an unexpected keyword argument 'beta'. It takes"),
-    (
-        lambda: mp.NormalSampler(rngs(), std_scale=0.0),
-        "(std_scale=0.0) is not possible: expected a number above 0",
-    ),
+    (lambda: mp.NormalSampler(rngs(), std_scale=0.0), "(std_scale=0.0) is not possible: expected a number above 0"),
     (lambda: mp.NormalSampler(rngs(), initial_std=0.5), "expected None where the standard deviation is part"),
     (lambda: mp.NormalSampler(rngs(), state_dependent_std=False), "state_dependent_std=False) needs action_shape"),
     (lambda: mp.CategoricalSampler(rngs(), NAN), "CategoricalSampler(entropy_weight=nan) is not possible"),
@@ -77,14 +74,8 @@ REFUSED: list[tuple[Any, str]] = [
         "made an array of shape (2, 3); expected (3, 2)",
     ),
     (lambda: mp.Dense(3, 2, rngs(), kernel_init=np.ones((3, 2))), "Dense(kernel_init=...) is a ndarray"),
-    (
-        lambda: mp.Dense(3, 2, rngs(), kernel_init=nnx.initializers.lecun_normal()),
-        "is a function of jax; expected",
-    ),
-    (
-        lambda: mp.Dense(3, 2, rngs(), bias_init=torch.nn.init.zeros_),
-        "is a function of torch; expected",
-    ),
+    (lambda: mp.Dense(3, 2, rngs(), kernel_init=nnx.initializers.lecun_normal()), "is a function of jax; expected"),
+    (lambda: mp.Dense(3, 2, rngs(), bias_init=torch.nn.init.zeros_), "is a function of torch; expected"),
     (lambda: mp.Dense(1, 1, rngs(), "rleu"), "Unknown activation 'rleu'; expected one of elu, gelu"),
     # Sizes of factories.
     (lambda: mp.make_mlp(3, rngs()), "make_mlp(sizes=3) is not possible: expected a list of sizes"),

@@ -182,10 +182,7 @@ ERRORS = {
     ),
 }
 ON_TORCH = {
-    "writes to its input": (
-        changed(writes_to_its_input),
-        f"{WRITES}: a call in rollout changed its arguments in place",
-    ),
+    "writes to its input": (changed(writes_to_its_input), f"{WRITES}: a call in rollout changed its arguments"),
     "resets in place": (
         changed(reset_state=lambda m, prev_state: prev_state.zero_()),
         "reset_state must not write .*: reset_state changed its argument in place",

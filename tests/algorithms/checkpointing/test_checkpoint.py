@@ -129,9 +129,7 @@ def test_a_checkpoint_without_sums_is_read_as_before(path: Path):
 @pytest.mark.nightly_if("jax")
 def test_saving_does_not_write_to_the_network_even_for_a_moment(engine, tmp_path: Path):
     network = mp.Sequential([mp.Normalizer(4), TableNet([0.5] * 4)])
-    run = training.train(
-        Clock(3, "truncated", num_envs=4), network, iterations=2, config={"checkpoint_every_steps": 16}
-    )
+    run = training.train(Clock(3, "truncated", 4), network, iterations=2, config={"checkpoint_every_steps": 16})
     before = mp.to_portable(network)
     holders = {name: leaf.holder for name, leaf in engine.leaves(network).items()}
 

@@ -286,9 +286,7 @@ def take_theirs(teacher_extras: Any, student_extras: Any) -> Any:
 def test_target_fn_decides(engine):
     (teacher, theirs), (student, ours) = gaussian(1, mp.NormalSampler), gaussian(2)
     env = Spy(Goal(2, length=3))
-    with pytest.raises(
-        ValueError, match=r"does not fit .* a NormalSampler with .* a NormalTanhSampler with .*target_fn"
-    ):
+    with pytest.raises(ValueError, match=r"does not fit .* NormalSampler with .* a NormalTanhSampler with .*target_fn"):
         distil(env, teacher, student)
     assert env.actions == []
     logs, _ = distil(env, teacher, student, learning_rate=0.0, target_fn=take_theirs)

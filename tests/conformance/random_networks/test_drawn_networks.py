@@ -46,14 +46,7 @@ def test_the_few_of_every_run_have_every_module_and_episodes_that_end_in_its_car
     assert seen.count("Delay") >= 1 and seen.count("PopulationGraph") >= 2
 
 
-@pytest.mark.parametrize(
-    ("count", "seed", "numbers"),
-    [
-        (None, None, EVERY_RUN),
-        (3, 40, (40, 41, 42)),
-        (0, None, ()),
-    ],
-)
+@pytest.mark.parametrize(("count", "seed", "numbers"), [(None, None, EVERY_RUN), (3, 40, (40, 41, 42)), (0, None, ())])
 def test_networks_that_are_asked_for_are_numbered_one_after_the_other(
     count: int | None, seed: int | None, numbers: tuple[int, ...]
 ):

@@ -118,9 +118,7 @@ def test_environments_in_the_manner_of_rsl_rl():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(
-        ValueError, match=r"of torch.float32 on cpu, expected a tensor \(2, 3\) of torch.float64 on cpu"
-    ):
+    with pytest.raises(ValueError, match=r"of torch.float32 on cpu, expected .*\(2, 3\) of torch.float64 on cpu"):
         mp.make_env(TensorPendulum(2), observation_space=spaces.Box(-9, 9, (3,), np.float64)).reset(0)
     with pytest.raises(ValueError, match="Return one-hot vectors"):
         mp.make_env(TensorPendulum(2), observation_space=spaces.Discrete(3))

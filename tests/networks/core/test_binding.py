@@ -227,12 +227,7 @@ def test_an_optimiser_step_does_not_change_what_was_read(engine):
 def test_arithmetic_on_one_says_how_to_read_it(name, kind):
     with mp.use_backend(name) as engine:
         weight, x = kind(np.ones(3)), engine.asarray(np.ones((2, 3)))
-        for run in (
-            lambda: x * weight,
-            lambda: 1.0 - weight,
-            lambda: x @ weight,
-            lambda: -weight,
-        ):
+        for run in (lambda: x * weight, lambda: 1.0 - weight, lambda: x @ weight, lambda: -weight):
             with pytest.raises(TypeError, match=rf"got a {kind.__name__} itself; read its value first: self.weight\["):
                 run()
 

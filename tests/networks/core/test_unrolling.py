@@ -57,9 +57,7 @@ def test_the_gradient_flows_through_time_and_stops_at_a_reset(engine):
     for ends, expected in (([0, 0, 0], 3.0), ([0, 1, 0], 1.0)):
         done = engine.asarray(np.asarray(ends, bool)[:, None])
         # Outputs 1, leak + 1, leak**2 + leak + 1: slopes 0, 1, 2 leak + 1, which is 2 at 0.5; with a reset 0, 1, 0.
-        found = gradients(
-            module, lambda m, done=done: m.xp.sum(m.unroll(m.initialize_state(1), xs, done).output[..., 0])
-        )
+        found = gradients(module, lambda m, d=done: m.xp.sum(m.unroll(m.initialize_state(1), xs, d).output[..., 0]))
         np.testing.assert_allclose(found["leak"], [expected, 0.0], rtol=1e-6)
 
 
@@ -143,9 +141,7 @@ def test_inputs_of_other_steps_or_rows_than_done(torch_engine, name):
     for time, batch in ((T + 1, B), (T - 1, B), (T, B - 1)):
         with pytest.raises(ValueError):
             module.unroll(state, arrays(torch_engine, time, batch, F), ends(torch_engine, T, B))
-    with pytest.raises(
-        ValueError, match=r"got done of shape \(0, 4\), of zero steps; expected \[T, B\] with a T of at le"
-    ):
+    with pytest.raises(ValueError, match=r"got done of shape \(0, 4\), of zero steps; expected \[T, B\]"):
         module.unroll(state, arrays(torch_engine, 0, B, F), ends(torch_engine, 0, B))
     for done in (torch_engine.zeros((T, B)), torch_engine.asarray(np.zeros((T, B), np.int32))):
         with pytest.raises(TypeError, match=r"got done of type .*(float|int)32; expected truth values \[T, B\]"):
@@ -162,11 +158,7 @@ def test_inputs_of_other_steps_or_rows_than_done(torch_engine, name):
             lambda: None,
             r"AR1VariationalBottleneck got a NoneType as its state; expected that of initialize_state",
         ),
-        (
-            Count,
-            lambda: Count().initialize_state(1),
-            r"Count got a carry 'n', an array of shape \(1,\); expected 4 rows",
-        ),
+        (Count, lambda: Count().initialize_state(1), r"Count got a carry 'n', .* shape \(1,\); expected 4 rows"),
     ],
 )
 def test_a_carry_of_another_kind(torch_engine, make, state, said):

@@ -51,10 +51,7 @@ REFUSED = [
     # Sizes
     (lambda g: g.add_population("c"), "Population 'c' got no size, or too many"),
     (lambda g: g.add_population("c", 0), "Population 'c'(input_size=0) is not possible"),
-    (
-        lambda g: g.add_population("c", input_size=2, output_size=3),
-        "'c' has no compute, but leads from 2 features to 3",
-    ),
+    (lambda g: g.add_population("c", input_size=2, output_size=3), "'c' has no compute, but leads from 2 features to"),
     (lambda g: g.add_population("c", input_size=2, output_size=4, compute=dense()), "yields an array of shape (1, 3);"),
     (lambda g: g.add_population("c", input_size=5, output_size=3, compute=dense()), "not take an input of 5 features:"),
     (lambda g: g.connect("b", "a", transform=dense()), "'b->a', transform=..., does not take an input of 3 features"),

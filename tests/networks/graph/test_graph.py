@@ -212,9 +212,7 @@ def test_wrong_observations_are_refused_by_name(torch_engine):
     state, x = graph.initialize_state(2), torch_engine.zeros((2, 1))
     with pytest.raises(ValueError, match=r"observation of shape \(2, 1\), but several populations have an input_from"):
         graph(state, x)
-    with pytest.raises(
-        ValueError, match=r"Population 'a' \(input_from='a'\) got an input of shape \(2, 3\); expected 1"
-    ):
+    with pytest.raises(ValueError, match=r"Population 'a' \(input_from='a'\) got an input of shape \(2, 3\); expect"):
         graph(state, {"a": torch_engine.zeros((2, 3)), "b": x})
 
 
