@@ -1,6 +1,9 @@
 """What the pages say runs, on both engines."""
 
+import functools
+import importlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from pages import NOT_CODE, ROOT, blocks, run_page
 
 from multippo.backends import registry
 from multippo.backends.api import Engine
+from multippo.cli import app
 
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "adr")
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
@@ -57,6 +61,29 @@ def test_every_block_is_run_or_says_why_not(page: Path):
             assert len(block.marks.get("not run", "because of this")) > 10, f"{where} does not say why"
         else:
             assert not block.marks, f"{where}: a mark for a block that never runs"
+
+
+class UnderstoodError(Exception):
+    """A command line was read without an error."""
+
+
+def understood(read, *flags):
+    read(*flags)
+    raise UnderstoodError
+
+
+def test_command_lines_have_flags_that_exist(monkeypatch):
+    text = "\n".join(page.read_text("utf-8") for page in [ROOT / "README.md", *PAGES]).replace("\\\n", " ")
+    lines = re.findall(r"^(?: {4})?(?:\.venv/bin/)?multippo (.*)$", text, re.MULTILINE)
+    assert len(lines) > 40
+    for line in lines:
+        command, *arguments = shlex.split(line, comments=True)
+        path, function, _ = app._COMMANDS[command]
+        module = importlib.import_module(path)
+        name = "parse" if hasattr(module, "parse") else "given_flags"
+        with monkeypatch.context() as patch, pytest.raises(UnderstoodError):
+            patch.setattr(module, name, functools.partial(understood, getattr(module, name)))
+            getattr(module, function)(arguments)
 
 
 def test_the_checks_that_the_engine_page_names_exist():
