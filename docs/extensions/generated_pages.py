@@ -21,7 +21,7 @@ _MODULES, _METRICS, _SPEED = "reference/modules.md", "reference/metrics.md", "re
 
 _PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "networks": ("Networks", ("multippo.networks",)),
-    "training": ("Training", ("multippo.algorithms", "multippo.runs")),
+    "training": ("Training, and using a policy", ("multippo.algorithms", "multippo.runs", "multippo.policy")),
     "environments": ("Environments", ("multippo.envs",)),
     "testing": ("Testing", ("multippo.testing",)),
     "engines": ("Engines and random numbers", ("multippo",)),

@@ -63,6 +63,12 @@ def test_every_block_is_run_or_says_why_not(page: Path):
             assert not block.marks, f"{where}: a mark for a block that never runs"
 
 
+def test_the_index_and_the_navigation_show_every_page():
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in PAGES if path.stem != "index"]
+    index, nav = ((ROOT / name).read_text("utf-8") for name in ("docs/index.md", "mkdocs.yml"))
+    assert [page for page in pages if f"({page})" not in index or f"- {page}" not in nav] == []
+
+
 class UnderstoodError(Exception):
     """A command line was read without an error."""
 
