@@ -23,6 +23,9 @@ from multippo.algorithms.evaluation import evaluation_seed as evaluation_seed
 from multippo.algorithms.evaluation import record_activations_rollout as record_activations_rollout
 from multippo.algorithms.losses import ppo_loss as ppo_loss
 from multippo.algorithms.minibatches import replay as replay
+from multippo.algorithms.ppo import iterate_ppo as iterate_ppo
+from multippo.algorithms.ppo import new_training_state as new_training_state
+from multippo.algorithms.ppo import ppo_step as ppo_step
 from multippo.algorithms.ppo import train_ppo as train_ppo
 from multippo.algorithms.rollout import unroll_env as unroll_env
 from multippo.algorithms.types import TrainingState as TrainingState
@@ -65,6 +68,7 @@ from multippo.networks.feedforward import LayerNorm as LayerNorm
 from multippo.networks.feedforward import Lift as Lift
 from multippo.networks.graph import PopulationGraph as PopulationGraph
 from multippo.networks.normalizer import Normalizer as Normalizer
+from multippo.networks.recording import Recorder as Recorder
 from multippo.networks.recording import extract_activations as extract_activations
 from multippo.networks.recording import with_recording as with_recording
 from multippo.networks.recurrent import GRU as GRU

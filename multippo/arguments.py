@@ -58,12 +58,16 @@ _NNX_PPO = {
     "obs_size": "observation",
     "action_size": "action",
     "networks": "network",
+    "rng": "rngs",
     "n_envs": "num_envs",
     "n_epochs": "num_epochs",
     "n_minibatches": "num_minibatches",
     "max_episode_length": "max_episode_steps",
 }
 """Names of arguments in nnx-ppo, with ours. Both are taken, so that a program for nnx-ppo needs other imports only."""
+
+_WITHOUT_EFFECT = ("logging_level", "logging_percentiles")
+"""Arguments of nnx-ppo that mean nothing here, where everything is logged."""
 
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
@@ -255,6 +259,17 @@ def refuse_unknown(taker: str, given: Iterable[str], known: Iterable[str]) -> No
             raise TypeError(f"{taker}() got an unexpected keyword argument {name!r}.{hint}")
 
 
+def renamed(keywords: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """Keywords by our names: those of nnx-ppo are replaced where ours are known, or left out if they mean nothing here.
+
+    >>> renamed({"n_envs": 2, "logging_level": 0, "seed": 1}, ["num_envs", "seed"])
+    {'num_envs': 2, 'seed': 1}
+    """
+    ours = {theirs: name for theirs, name in _NNX_PPO.items() if name in known and name not in keywords}
+    found = {name if name in known else ours.get(name, name): value for name, value in keywords.items()}
+    return {name: value for name, value in found.items() if name in known or name not in _WITHOUT_EFFECT}
+
+
 def known_keywords(target: _Callable) -> _Callable:
     """A class or function that answers an unknown keyword with the nearest known one, and takes nnx-ppo's names.
 
@@ -264,12 +279,13 @@ def known_keywords(target: _Callable) -> _Callable:
     parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"]
 
+    takes_others = any(p.kind is p.VAR_KEYWORD for p in parameters)
+
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        for theirs, ours in _NNX_PPO.items():
-            if theirs in keywords and theirs not in known and ours in known and ours not in keywords:
-                keywords[ours] = keywords.pop(theirs)
-        refuse_unknown(target.__name__, keywords, known)
+        keywords = renamed(keywords, known)
+        if not takes_others:
+            refuse_unknown(target.__name__, keywords, known)
         return function(*args, **keywords)
 
     if not isinstance(target, type):

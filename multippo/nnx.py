@@ -1,12 +1,13 @@
 """The names of ``flax.nnx`` that networks are written with, for every engine.
 
 A program for nnx-ppo needs ``from multippo import nnx`` in place of ``from flax import nnx``, and the rest of its
-network stays: ``nnx.Rngs(0)``, ``nnx.Param``, ``nnx.List``, ``nnx.swish``. The module is not a copy of flax, whose
-other names work on JAX.
+network stays: ``nnx.Rngs(0)``, ``nnx.Param``, ``nnx.List``, ``nnx.swish``. On JAX the other names are flax's own:
+``nnx.state``, ``nnx.jit``.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from multippo.backends.registry import active_engine
@@ -44,3 +45,9 @@ class initializers:  # noqa: N801 - a name of flax's
     zeros = staticmethod(_initializers.zeros())
     lecun_normal = staticmethod(_initializers.lecun_normal)
     orthogonal = staticmethod(_initializers.orthogonal)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__") or active_engine().name != "jax":
+        raise AttributeError(f"multippo.nnx has no {name!r}, which works on JAX only.")
+    return getattr(importlib.import_module("flax.nnx"), name)

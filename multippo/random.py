@@ -256,14 +256,19 @@ def permutation(key: Any, n: int) -> Any:
 
 
 class Rngs:
-    """A stream of keys from one seed, on the host and the same for every engine.
+    """Streams of keys from seeds, on the host and the same for every engine.
+
+    ``rngs.key()``, or ``rngs()``, is the next key of the default stream, and ``rngs.NAME()`` that of a stream of its
+    own if ``NAME`` has a seed, else of the default one. Layers draw weights from ``params`` and the keys of their noise
+    from ``noise``: ``Rngs(0, noise=1)`` has the weights of ``Rngs(0, noise=2)``.
 
     Args:
-        seed: Integer in [0, 2**64).
+        seed: Seed of the default stream, an integer in [0, 2**64).
+        **streams: Seeds of other streams, by name.
 
     Raises:
-        TypeError: If ``seed`` is not an integer.
-        ValueError: If ``seed`` is out of range.
+        TypeError: If a seed is not an integer.
+        ValueError: If a seed is out of range.
 
     Example:
         >>> rngs = Rngs(0)
@@ -271,23 +276,41 @@ class Rngs:
         (2,)
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, **streams: int) -> None:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             raise TypeError(f"Rngs(seed={seed!r}) is not possible: expected an integer.")
         self._root = host.key(int(seed))
         self._count = 0
+        self._streams = {name: Rngs(own) for name, own in streams.items()}
+
+    @classmethod
+    def from_key(cls, key: Any) -> Rngs:
+        """A default stream that begins with a random key of any engine."""
+        made = cls()
+        made._root = np.asarray(fold_in(key, 0))
+        return made
 
     def key(self) -> np.ndarray:
         """The next key, ``[2]`` words."""
         self._count += 1
         return host.fold_in(self._root, self._count)
 
+    __call__ = key
+
+    def __getattr__(self, name: str) -> Callable[[], np.ndarray]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._streams.get(name, self).key
+
     def __repr__(self) -> str:
         return f"Rngs(key={self._root.tolist()}, count={self._count})"
 
 
 def check_rngs(owner: str, rngs: object) -> Rngs:
-    """Returns ``rngs``; raises a TypeError unless it is an ``Rngs``."""
+    """Returns ``rngs``, made from the next key of a ``flax.nnx.Rngs``; raises a TypeError if it is neither."""
+    theirs: Any = rngs
+    if type(theirs).__module__.startswith("flax.") and callable(getattr(theirs, "params", None)):
+        return Rngs.from_key(theirs.params())
     if not isinstance(rngs, Rngs):
         raise TypeError(f"{owner}(rngs={rngs!r}) is not possible: expected a stream of keys, such as multippo.Rngs(0).")
     return rngs

@@ -1,8 +1,11 @@
 """NumPy's words equal JAX's own, and distributions have their moments; conformance holds the engines to NumPy's."""
 
+import copy
+
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from support import on, to_numpy
 
 import multippo as mp
@@ -117,6 +120,33 @@ def test_keys_are_folded_from_the_seed_and_counted_from_one():
     for count, key in enumerate(keys, start=1):
         np.testing.assert_array_equal(key, host.fold_in(host.key(7), count))
     assert keys[0].shape == (2,) and keys[0].dtype == np.uint32
+
+
+def test_streams_by_name():
+    rngs, plain = Rngs(7, noise=3), Rngs(7)
+    # A name without a seed of its own draws from the default stream.
+    np.testing.assert_array_equal([rngs.params(), rngs(), rngs.key()], [plain.key() for _ in range(3)])
+    np.testing.assert_array_equal([rngs.noise(), rngs.noise()], [(noise := Rngs(3)).key(), noise.key()])
+    assert not hasattr(rngs, "_other") and repr(copy.deepcopy(rngs)) == repr(rngs)
+
+
+@pytest.mark.parametrize("make", [lambda **rng: mp.NormalTanhSampler(**rng), lambda **rng: mp.Dense(2, 3, **rng)])
+def test_a_layer_takes_its_keys_by_either_name_and_stream(torch_engine, make):
+    with_rng, with_rngs = (mp.to_portable(make(**{name: Rngs(0)})) for name in ("rng", "rngs"))
+    other = mp.to_portable(make(rngs=Rngs(0, params=1, noise=1)))
+    for name, array in with_rng.items():
+        np.testing.assert_array_equal(array, with_rngs[name])
+        assert name == "bias" or (array != other[name]).any()
+
+
+def test_keys_from_flax(jax_engine):
+    made = [mp.to_portable(mp.make_mlp_actor_critic(3, 2, rngs=nnx.Rngs(seed))) for seed in (0, 0, 1)]
+    for name, array in made[0].items():
+        np.testing.assert_array_equal(array, made[1][name])
+        assert name.endswith(("bias", "counter", "mean", "M2", "std")) or (array != made[2][name]).any(), name
+    assert (made[0]["layers.1.action.layers.0.kernel"][:, :2] != made[0]["layers.1.value.layers.0.kernel"][:, :2]).any()
+    stream = nnx.Rngs(params=0)
+    assert (Rngs.from_key(stream.params()).key() != Rngs.from_key(stream.params()).key()).any()
 
 
 @pytest.mark.parametrize("seed", [1.0, "1", None, True, -1, 2**64])

@@ -204,6 +204,8 @@ class PPOConfig:
     another of its starts. A loss or gradient that is not finite always stops the run."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.combine_advantages, bool):  # nnx-ppo's
+            object.__setattr__(self, "combine_advantages", "sum" if self.combine_advantages else "separate")
         check_types(self)
         _positive_int(self, "total_steps", "num_epochs", "num_minibatches", "sequence_length", "remat_steps")
         _positive_int(self, "rollout_length", most=_MOST_STEPS)

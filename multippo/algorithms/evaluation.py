@@ -101,12 +101,16 @@ def made_env(env: Any, num_envs: int | None) -> Generator[Env]:
         env: An ``Env``, or anything ``make_env`` takes.
         num_envs: Argument of ``make_env``; None is ``DEFAULT_NUM_ENVS`` for a name.
     """
+    made = found_env(env, num_envs)
+    with contextlib.closing(made) if isinstance(env, str) else contextlib.nullcontext():
+        yield made
+
+
+def found_env(env: Any, num_envs: int | None) -> Env:
+    """The ``Env`` of ``made_env``, for a caller that closes it."""
     from multippo.envs.make import make_env
 
-    by_name = isinstance(env, str)
-    made = make_env(env, DEFAULT_NUM_ENVS if by_name and num_envs is None else num_envs)
-    with contextlib.closing(made) if by_name else contextlib.nullcontext():
-        yield made
+    return make_env(env, DEFAULT_NUM_ENVS if isinstance(env, str) and num_envs is None else num_envs)
 
 
 def widest_layer(engine: Any, params: Any) -> int:

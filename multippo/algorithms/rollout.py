@@ -13,6 +13,7 @@ one ended, the carry is reset; where the step was not valid, the carry stays as 
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
@@ -57,8 +58,9 @@ def unroll_env(
     """Acts for ``unroll_length`` steps in every environment.
 
     Args:
-        env: Host or functional environments, on any engine.
-        env_state: State of the environments, from ``env.reset`` or an earlier call.
+        env: Host or functional environments, on any engine; or a functional environment without ``make_env``.
+        env_state: State of the environments, from ``env.reset`` or an earlier call; at first a batch of its own states
+            of an environment without ``make_env``, such as ``jax.vmap(env.reset)(keys)``.
         network: A StatefulModule whose output is a ``PPONetworkOutput``.
         network_state: Carry of every environment.
         unroll_length: T.
@@ -74,6 +76,8 @@ def unroll_env(
         ValueError: If ``unroll_length`` is not an integer of at least 1, or the carry is of another number of
             environments.
     """
+    if not isinstance(env, Env) and hasattr(env_state, "reward"):
+        env, env_state = _adopted(env, env_state)
     if not isinstance(env, Env):
         raise TypeError(f"unroll_env got a {type(env).__name__} as its env; expected environments from make_env(...).")
     refuse_other_module("unroll_env", network, "network")
@@ -85,6 +89,14 @@ def unroll_env(
         rollouts = Rollouts(engine, env, definition, unroll_length, "off")
         state, env_state, transition, _ = rollouts.play(params, variables, network_state, env.refresh(env_state, key))
     return state, env_state, transition
+
+
+def _adopted(env: Any, env_state: Any) -> tuple[Any, Any]:
+    """A functional environment and its batch of states, as a user has them, as ``make_env`` and its ``reset`` do."""
+    from multippo.envs.make import make_env
+
+    made: Any = make_env(env, len(tree_leaves(env_state.reward)[0]))
+    return made, env_state if isinstance(env_state, EnvState) else made.adopt(env_state)
 
 
 def programmes_for(kind: type, engine: Any, definition: Any, env: Env, mode: str, *more: Hashable) -> Programmes:
@@ -363,3 +375,9 @@ def _scan(
         output = transition.network_output._replace(value_estimates=out.value_estimates)
         transition = transition._replace(network_output=output)
     return after, env_state, transition, starts
+
+
+def __getattr__(name: str) -> Any:
+    if name != "eval_rollout":  # its module imports this one; nnx-ppo has it here
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("multippo.algorithms.evaluation").eval_rollout

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -200,3 +201,11 @@ class TrainResult:
 
         network = self.training_state.network()
         return make_policy(network, *self.spaces, backend=backend, deterministic=deterministic, seed=seed)
+
+
+class LoggingLevel(enum.Flag):
+    """Names for nnx-ppo's programmes, without effect: everything is logged."""
+
+    LOSSES = CRITIC_EXTRA = ACTOR_EXTRA = ROLLOUT_STATS = ROLLOUT_OBS = ENV_METRICS = enum.auto()
+    NETWORK_METRICS = GRAD_NORM = WEIGHTS = THROUGHPUT = BASIC = ALL = LOSSES
+    NONE = 0

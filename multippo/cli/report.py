@@ -14,7 +14,7 @@ from typing import Any
 
 from multippo.algorithms.metric_names import EVAL_RETURN, RETURN, metric_of
 from multippo.algorithms.metrics import plot_metric, read_metrics
-from multippo.algorithms.ppo import REPLAY_TOLERANCE
+from multippo.algorithms.run import REPLAY_TOLERANCE
 from multippo.cli.flags import parse
 from multippo.errors import UsageError, one_line
 from multippo.files import write_text

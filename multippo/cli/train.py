@@ -250,7 +250,7 @@ class _Training:
             print(f"Evaluate the best, {best.name}, with: {command('eval', path, '--checkpoint', 'best')}")
 
     def _train(self, stack: contextlib.ExitStack) -> None:
-        from multippo.algorithms.ppo import Run
+        from multippo.algorithms.run import Run
 
         try:
             initial, damaged = self._last_state()

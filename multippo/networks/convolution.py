@@ -63,7 +63,7 @@ class Conv(StatefulModule):
         self.kernel_size = _pair("kernel_size", kernel_size)
         self.stride = _pair("stride", stride)
         self.padding = _padding(padding)
-        check_rngs("Conv", rngs)
+        rngs = check_rngs("Conv", rngs)
         self.activation = resolve_activation(self.engine, activation)
         height, width = self.kernel_size
         shape = (height * width * self.in_channels, self.out_channels)

@@ -46,7 +46,7 @@ class Dense(StatefulModule):
     ) -> None:
         self.in_features = check_size("Dense", "in_features", in_features)
         self.out_features = check_size("Dense", "out_features", out_features)
-        check_rngs("Dense", rngs)
+        rngs = check_rngs("Dense", rngs)
         self.activation = resolve_activation(self.engine, activation)
         has_bias = check_flag("Dense", "use_bias", use_bias)
         shape = (self.in_features, self.out_features)

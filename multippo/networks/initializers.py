@@ -18,7 +18,7 @@ def lecun_normal(gain: float = 1.0) -> Initializer:
     """Normal with variance gain**2 / in (LeCun et al., 1998, "Efficient backprop", section 4.6)."""
 
     def draw(rngs: Rngs, shape: tuple[int, ...]) -> np.ndarray:
-        return host.normal(rngs.key(), shape) * (gain / math.sqrt(max(shape[0], 1)))
+        return host.normal(rngs.params(), shape) * (gain / math.sqrt(max(shape[0], 1)))
 
     return draw
 
@@ -28,7 +28,7 @@ def orthogonal(gain: float = 1.0) -> Initializer:
 
     def draw(rngs: Rngs, shape: tuple[int, ...]) -> np.ndarray:
         rows, columns = shape
-        normal = host.normal(rngs.key(), (max(rows, columns), min(rows, columns)))
+        normal = host.normal(rngs.params(), (max(rows, columns), min(rows, columns)))
         q, r = np.linalg.qr(normal)
         # The signs make the distribution uniform over orthogonal matrices (Mezzadri, 2007).
         q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)
@@ -39,7 +39,7 @@ def orthogonal(gain: float = 1.0) -> Initializer:
 
 def uniform(bound: float) -> Initializer:
     """Uniform in [-bound, bound)."""
-    return lambda rngs, shape: host.uniform(rngs.key(), shape, -bound, bound)
+    return lambda rngs, shape: host.uniform(rngs.params(), shape, -bound, bound)
 
 
 def zeros() -> Initializer:

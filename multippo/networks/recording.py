@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from multippo.networks.containers import Parent
 from multippo.networks.core.error_paths import refuse_other_module
@@ -33,7 +33,7 @@ from multippo.networks.core.outputs import ACTIVATION_KEY
 from multippo.networks.samplers.base import ActionSampler
 from multippo.networks.types import StatefulModule, StatefulModuleOutput
 
-__all__ = ["ACTIVATION_KEY", "extract_activations", "with_recording"]
+__all__ = ["ACTIVATION_KEY", "Recorder", "extract_activations", "with_recording"]
 
 _FLAG = "record_activations"
 _OWN = "output"
@@ -79,6 +79,29 @@ def with_recording(net: Any) -> Any:
         return engine.copy_module(module, copy)
 
     return copied_with(net, make)
+
+
+class _RecorderMeta(type):
+    def __call__(cls, module: Any) -> Any:
+        refuse_other_module("Recorder", module)
+        return module.engine.copy_module(module, lambda child: child, passing_through(module, _recorded))
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, StatefulModule) and passing_through(instance, _recorded) is None
+
+
+class Recorder(metaclass=_RecorderMeta):
+    """A copy of one module that records its output, by its own class, and shares its parameters and statistics.
+
+    ``isinstance(module, Recorder)`` holds of such copies, and of the layers that ``with_recording`` makes of others.
+
+    Raises:
+        TypeError: If ``module`` is not a StatefulModule.
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(self, module: Any) -> None: ...
 
 
 def _recorded(module: Any, x: Any, extras: Any, run: Run) -> StatefulModuleOutput:

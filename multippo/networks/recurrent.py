@@ -38,7 +38,7 @@ class _Recurrent(StatefulModule):
         kind = type(self).__name__
         self.in_features = check_size(kind, "in_features", in_features)
         self.hidden_features = hidden = check_size(kind, "hidden_features", hidden_features)
-        check_rngs(kind, rngs)
+        rngs = check_rngs(kind, rngs)
         input_kernel = lecun_normal()(rngs, (self.in_features, gates * hidden))
         return input_kernel, np.concatenate([orthogonal()(rngs, (hidden, hidden)) for _ in range(gates)], axis=1)
 

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 import multippo as mp
 from multippo.algorithms.losses import ppo_loss
-from multippo.algorithms.ppo import Run
+from multippo.algorithms.run import Run
 from multippo.algorithms.types import Sequences
 from multippo.testing import Clock, FunctionalClock, Goal
 from multippo.trees import tree_leaves

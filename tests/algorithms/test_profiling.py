@@ -9,8 +9,8 @@ import pytest
 from checkpoints import clock, table_net
 
 import multippo as mp
-from multippo.algorithms.ppo import Run
 from multippo.algorithms.profiling import Profile
+from multippo.algorithms.run import Run
 from multippo.testing import Clock
 
 PHASES = ("rollout", "environment", "acting", "update", "evaluation", "checkpoint")

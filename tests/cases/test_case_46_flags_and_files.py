@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from multippo.algorithms.ppo import Run
+from multippo.algorithms.run import Run
 
 
 @pytest.fixture

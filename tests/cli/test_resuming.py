@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from short_runs import numbers, train
 
-from multippo.algorithms.ppo import Run
+from multippo.algorithms.run import Run
 
 
 def test_a_run_stopped_before_its_first_checkpoint_starts_again(command: Any, monkeypatch: pytest.MonkeyPatch):

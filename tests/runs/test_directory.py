@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from short_runs import SHORT, SMALL, checkpoints, contents
 
-from multippo.algorithms import ppo as run_module
+from multippo.algorithms import run as run_module
 from multippo.errors import UsageError
 from multippo.runs import directory as directory_module
 from multippo.runs.directory import RunDirectory

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from multippo.algorithms.config import EvalConfig, PPOConfig, TrainConfig, check_types
 from multippo.algorithms.distillation.teacher import TargetFn, Teacher
-from multippo.algorithms.ppo import CheckpointFn, Run
 from multippo.algorithms.progress import progress_where_seen
 from multippo.algorithms.reports import LogFn
+from multippo.algorithms.run import CheckpointFn, Run
 from multippo.algorithms.types import TrainingState, TrainResult
 from multippo.arguments import known_keywords
 from multippo.envs.api import Env

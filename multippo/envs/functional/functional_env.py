@@ -203,6 +203,11 @@ class FunctionalEnv(Env):
         drawn = jax.eval_shape(self._draw, key)
         return [self._draw_compiled(key, lower=True), self._begin(drawn, drawn, lower=True)]
 
+    @in_own_precision
+    def adopt(self, states: Any) -> EnvState:
+        """The state that ``reset`` returns, from states ``[B, ...]`` that the user has reset."""
+        return self._begin(strip_weak_types(self._with_floats(states)), self._draw(raw_jax_key(0)))
+
     def _draw(self, key: Any) -> Any:
         # JAX takes a compiler's options at the top alone; the trace is one for both.
         return self._draw_traced(key) if isinstance(key, Tracer) else self._draw_compiled(key)

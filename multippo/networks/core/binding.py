@@ -11,6 +11,7 @@ returning a bound instance from ``__new__`` would skip them.
 from __future__ import annotations
 
 import abc
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,8 @@ class StatefulMeta(abc.ABCMeta):
             raise TypeError(f"{cls.__qualname__} is abstract: it must define {missing} before it can be instantiated.")
         from multippo.backends.registry import active_engine
 
+        if "rng" in kwargs and "rng" not in (known := inspect.signature(cls.__init__).parameters) and "rngs" in known:
+            kwargs["rngs"] = kwargs.pop("rng")  # nnx-ppo's name
         return active_engine().bind(cls)(*args, **kwargs)
 
 

@@ -41,7 +41,7 @@ class RandomState(NamedTuple):
 
 def base_key(rngs: Rngs) -> Any:
     """The persistent key from which a module derives its carries."""
-    return Variable(check_rngs("base_key", rngs).key())
+    return Variable(check_rngs("base_key", rngs).noise())
 
 
 def new_random_state(module: Any, key: Any, batch_size: int) -> RandomState:
