@@ -16,7 +16,7 @@ import matplotlib
 import numpy as np
 
 import multippo as mp
-from multippo.networks.weights import portable_split
+from multippo.networks.weights.portable import portable_split
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -19,7 +19,14 @@ _MODULES = {
 }
 """The module of each public name, read from the stub for type checkers, which is the one list of them."""
 
-_LATER = ("multippo.algorithms", "multippo.envs", "multippo.networks.factories", "multippo.policy", "multippo.runs")
+_LATER = (
+    "multippo.algorithms",
+    "multippo.envs",
+    "multippo.networks.factories",
+    "multippo.networks.weights.libraries",
+    "multippo.policy",
+    "multippo.runs",
+)
 """Modules imported at first use, since gymnasium and the training loop take longer than the rest together."""
 
 

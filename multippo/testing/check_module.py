@@ -15,7 +15,7 @@ from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.core.outputs import is_engine_array, wrong_scalars
 from multippo.networks.summary import check_sample
 from multippo.networks.types import StatefulModuleOutput
-from multippo.networks.weights import load_portable, to_portable
+from multippo.networks.weights.portable import load_portable, to_portable
 from multippo.trees import named_leaves, tree_leaves, tree_map
 
 _TOLERANCE = {"float32": 1e-4, "float64": 1e-9}

@@ -9,7 +9,7 @@ import training
 from checkpoints import clock, table_net
 
 import multippo as mp
-from multippo.networks.weights import portable_split
+from multippo.networks.weights.portable import portable_split
 from multippo.testing import Clock
 
 # Conformance and the cases have JAX by day.

@@ -139,3 +139,16 @@ def test_names_that_would_be_taken_for_something_else(torch_engine):
     out = net(net.initialize_state(1), torch_engine.zeros((1, 5)))
     found = mp.extract_activations(out.metrics)
     assert list(found) == [0] and sorted(found[0]) == ["1", "a"]
+
+
+def test_a_recorder_of_one_module(torch_engine):
+    layer = mp.Sequential([mp.Dense(5, 4, mp.Rngs(0), "tanh"), mp.Dense(4, 2, mp.Rngs(1))])
+    recorder = mp.Recorder(layer)
+    out, plain = call(recorder), call(layer)
+    np.testing.assert_array_equal(*(to_numpy(one) for one in (out.metrics[ACTIVATION_KEY], plain.output)))
+    assert to_numpy(mp.extract_activations(out.metrics)).shape == (B, 2) and ACTIVATION_KEY not in plain.metrics
+    assert isinstance(recorder, mp.Recorder) and not isinstance(layer, mp.Recorder) and not isinstance(3, mp.Recorder)
+    assert isinstance(mp.with_recording(layer).layers[0], mp.Recorder)
+    assert recorder.layers[0].core is layer.layers[0].core
+    with pytest.raises(TypeError, match="Recorder"):
+        mp.Recorder(3)

@@ -29,7 +29,7 @@ from multippo.errors import DamagedCheckpointError
 from multippo.files import create, replace_directory, short
 from multippo.networks.core.error_paths import refuse_other_module
 from multippo.networks.core.random_state import forget_drawn
-from multippo.networks.weights import load_portable, portable_split, to_portable
+from multippo.networks.weights.portable import load_portable, portable_split, to_portable
 
 WEIGHTS, OPTIMIZER, CARRY, ENVIRONMENT = (
     f"{name}.safetensors" for name in ("weights", "optimizer", "carry", "environment")

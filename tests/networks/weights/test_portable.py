@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
-from support import ENGINES, each_engine
+from gymnasium import spaces
+from support import ENGINES, each_engine, fill_randomly
 from zoo import NETWORKS
 
 import multippo as mp
-from multippo.networks.weights import fitted, numbers
+from multippo.networks.weights.portable import fitted, numbers
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -156,3 +157,32 @@ def test_what_is_no_array_of_numbers(value: Any, message: str):
 def test_what_does_not_fit(value: np.ndarray, own: np.ndarray, error: type[Exception], message: str):
     with pytest.raises(error, match=message):
         fitted("n", value, own)
+
+
+def test_layers_that_are_alike_are_loaded(torch_engine):
+    def network(observation, actions, seed):
+        net = mp.make_mlp_actor_critic(observation, actions, (8, 8), (8,), mp.Rngs(seed))
+        fill_randomly(net, seed)
+        return net
+
+    source, net = network(3, spaces.Discrete(2), 1), network(5, spaces.Discrete(2), 2)
+    before, theirs = mp.to_portable(net), mp.to_portable(source)
+    report = mp.load_matching(net, source)
+    after, (first, second) = mp.to_portable(net), ("layers.1.action.layers.0", "layers.1.action.layers.1")
+    # A normaliser's count is of the same shape, but goes with its mean.
+    assert report.left["layers.0.mean"] == ((5,), (3,)) and report.left["layers.0.counter"] == ((2,), (2,))
+    assert report.left[f"{first}.kernel"] == ((5, 8), (3, 8)) and report.left[f"{first}.bias"] == ((8,), (8,))
+    assert report.loaded[f"{second}.kernel"] == (8, 8) and report.unused == {}
+    assert {*report.loaded, *report.left} == {*after}
+    for name, array in after.items():
+        np.testing.assert_array_equal(array, theirs[name] if name in report.loaded else before[name])
+
+
+def test_a_report_of_what_was_left(torch_engine):
+    net = mp.make_mlp([2, 3], mp.Rngs(0))
+    report = mp.load_matching(net, {"layers.0.kernel": np.ones((2, 3)), "other": np.ones(4)})
+    assert str(report).splitlines() == [
+        "left   layers.0.bias (3,), not in the source",
+        "left   layers.0.kernel (2, 3), in the source (2, 3)",
+        "unused other (4,)",
+    ]
