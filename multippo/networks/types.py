@@ -214,7 +214,10 @@ class StatefulModule(metaclass=StatefulMeta):
         return state
 
     def unroll(self, state: Any, xs: Any, done: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
-        """Takes ``T`` steps, by default with a scan of ``__call__``; an override may be parallel in time.
+        """Takes ``T`` steps; an override may be parallel in time.
+
+        The default calls a module without a carry once, with the rows of all steps, ``[T * B, ...]``, and any other one
+        step by step, with a reset after each step that ended an episode.
 
         Args:
             state: Carry before the first step.
