@@ -7,7 +7,7 @@ import copy
 import copyreg
 import functools
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,7 @@ class JaxEngine(NativeLayers):
 
     def split(self, module: Any) -> SplitModule:
         track_all(module)
-        definition, params, variables = nnx.split(module, _is_trained, ...)
-        # The training step donates its buffers, which must not be the user's, nor one array twice.
-        return SplitModule(definition, *self.snapshot((params, variables)))
+        return SplitModule(*nnx.split(module, _is_trained, ...))
 
     def merge(self, definition: Any, params: Any, variables: Any) -> Any:
         return nnx.merge(definition, params, variables)
@@ -98,13 +96,10 @@ class JaxEngine(NativeLayers):
 
     def update_module(self, module: Any, params: Any, variables: Any) -> None:
         # Values alone are taken: the module keeps its own frozen parameters. ``nnx.update`` does the same, but takes
-        # three times as long, which counts where every iteration is logged.
-        for tree in self.snapshot((params, variables)):
-            for (*path, _), value in jax.tree_util.tree_leaves_with_path(tree):
-                held = module
-                for part in path:
-                    held = vars(held)[str(part.key)] if isinstance(held, nnx.Module) else held[part.key]
-                held.set_value(value)
+        # several times as long, which counts where every iteration is logged. No call donates weights, so none is
+        # copied.
+        for tree in self._place((params, variables)):
+            _write(module, tree.raw_mapping)
 
     def freeze(self, module: Any, frozen: bool) -> None:
         for _, variable in nnx.iter_graph(module):
@@ -323,6 +318,16 @@ def _devices() -> dict[str, Any]:
     with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS may leave out the processor
         devices += [device for device in jax.local_devices(backend="cpu") if device not in devices]
     return {_name_of(device): device for device in devices}
+
+
+def _write(held: Any, values: Mapping[Any, Any]) -> None:
+    """Sets the variables of a module, or of a container of modules, and below it, to those of a nested mapping."""
+    for name, value in values.items():
+        inner = vars(held)[str(name)] if isinstance(held, nnx.Module) else held[name]
+        if isinstance(value, nnx.Variable):
+            inner.set_raw_value(value.get_raw_value())  # as ``nnx.update`` does
+        else:
+            _write(inner, value)
 
 
 def _is_trained(path: Any, variable: Any) -> bool:
