@@ -136,7 +136,11 @@ class Learner:
         rate = coefficients.learning_rate
         if state.learning_rate is not None:
             rate = state.learning_rate * coefficients.learning_rate
-        sequences, index, bad, critic = self._prepared(state.params, state.variables, transition, starts, v_last, key)
+        sequences, index, poisoned, nowhere, critic = self._prepared(
+            state.params, state.variables, transition, starts, v_last, key
+        )
+        # Looked for only where there are any, since that takes longer.
+        bad = self.engine.cond(poisoned, lambda: self._places(transition, v_last), lambda: nowhere)
 
         def of_epoch(params: Any) -> Sequences:
             if not config.recompute_advantages:
@@ -147,7 +151,6 @@ class Learner:
             advantages, returns = cut_rollout(xp, targets, transition.valid, self.sequence_length, self.may_skip)
             return sequences._replace(advantages=advantages, returns=returns)
 
-        poisoned = functools.reduce(operator.or_, [place >= 0 for place in bad.values()])
         if halted is not None:
             poisoned = poisoned | halted
         kept = self.optimizer.keep(state.params, state.optimizer_state)
@@ -174,8 +177,11 @@ class Learner:
 
     def _prepare(
         self, params: Any, variables: Any, transition: Transition, starts: Any, v_last: Any, key: Any
-    ) -> tuple[Sequences, Any, dict[str, Any], dict[str, Any]]:
-        """Training sequences, those of each minibatch, places of values that are not finite, metrics of the critic."""
+    ) -> tuple[Sequences, Any, Any, dict[str, Any], dict[str, Any]]:
+        """Training sequences, those of each minibatch, and metrics of the critic.
+
+        Between them come a flag of a value that is not finite, and the result of ``_places`` if there is none.
+        """
         xp, config = self.engine.xp, self.config
         advantages, returns, critic = None, None, {}
         if self._teacher is None:
@@ -194,11 +200,11 @@ class Learner:
                 replay=not config.entropy_weight,
             )
             sequences = sequences._replace(network_state=drawn)
-        bad = self._not_finite(transition, v_last)
-        for name, place in self._broken(transition).items():
-            bad[name] = xp.maximum(bad[name], place) if name in bad else place
+        flags = [*self._not_finite(transition, v_last), *self._broken(transition)]
+        wrong = functools.reduce(operator.or_, [wrong for _, wrong in flags])
+        nowhere = dict.fromkeys((name for name, _ in flags), first_true(xp, xp.zeros_like(wrong[:1])))
         index = minibatch_indices(self.engine.random, xp, key, sequences.valid.shape[1], config)
-        return sequences, index, bad, critic
+        return sequences, index, xp.any(wrong), nowhere, critic
 
     def _descend(
         self,
@@ -289,12 +295,20 @@ class Learner:
         wrong = [~xp.all(xp.isfinite(leaf)) for _, leaf in self.engine.named_params(grads)]
         return first_true(xp, xp.stack(wrong)) if wrong else none  # a network frozen as a whole has no gradient
 
-    def _not_finite(self, transition: Transition, v_last: Any) -> dict[str, Any]:
-        """First row of ``[T * B]`` that is not finite, or -1, by name of each leaf of a rollout.
+    def _places(self, transition: Transition, v_last: Any) -> dict[str, Any]:
+        """First row of ``[T * B]`` that stops the run, or -1, by name of each leaf of a rollout."""
+        places: dict[str, Any] = {}
+        for name, wrong in [*self._not_finite(transition, v_last), *self._broken(transition)]:
+            place = first_true(self.engine.xp, wrong)
+            places[name] = self.engine.xp.maximum(places[name], place) if name in places else place
+        return places
+
+    def _not_finite(self, transition: Transition, v_last: Any) -> list[tuple[str, Any]]:
+        """Flags ``[T * B]`` of values that are not finite, by name of each leaf of a rollout.
 
         Final observations, and the one after the last step, are not stored; their values stand for them.
         """
-        xp, output, found = self.engine.xp, transition.network_output, {}
+        xp, output, found = self.engine.xp, transition.network_output, list[tuple[str, Any]]()
         trees = {"observation": transition.obs, "reward": transition.rewards}
         if self._teacher is None:  # a student's values and likelihoods are in no loss
             trees |= {VALUE: output.value_estimates, LIKELIHOOD: output.loglikelihoods}
@@ -304,31 +318,30 @@ class Learner:
                     continue
                 wrong = ~xp.isfinite(xp.reshape(leaf, (leaf.shape[0] * leaf.shape[1], -1)))
                 wrong = xp.any(wrong, axis=1) & xp.reshape(transition.valid, (-1,))
-                found[f"nonfinite/{kind}{f' {name!r}' if name else ''}"] = first_true(xp, wrong)
+                found.append((f"nonfinite/{kind}{f' {name!r}' if name else ''}", wrong))
         goes_on = transition.valid[-1] & ~transition.done[-1]
         wrong_last = goes_on & functools.reduce(operator.or_, [~xp.isfinite(v) for v in tree_leaves(v_last)])
         wrong = functools.reduce(operator.or_, [~xp.isfinite(v) for v in tree_leaves(transition.bootstrap_values)])
         wrong = xp.concat([wrong[:-1], (wrong[-1] | wrong_last)[None]], axis=0)
-        found[f"nonfinite/{NEXT_VALUE}"] = first_true(xp, xp.reshape(wrong, (-1,)))
-        return found
+        return [*found, (f"nonfinite/{NEXT_VALUE}", xp.reshape(wrong, (-1,)))]
 
-    def _broken(self, transition: Transition) -> dict[str, Any]:
-        """First row of ``[T * B]`` with a broken step that the run must stop at, or -1, by name of each leaf.
+    def _broken(self, transition: Transition) -> list[tuple[str, Any]]:
+        """Flags ``[T * B]`` of broken steps that the run must stop at, by name of each leaf.
 
         Broken steps of a few environments are accidents; if every environment has one, the fault is the task's.
         """
         xp, codes = self.engine.xp, transition.broken
         if codes is None:
-            return {}
+            return []
         # Starts that were replaced have cost nothing.
         codes = xp.abs(codes) if self.config.nonfinite == "stop" else codes
         wrong = codes > 0
         stop = xp.any(wrong) if self.config.nonfinite == "stop" else xp.all(xp.any(wrong, axis=0))
         names = guarded_leaves(transition.obs, transition.rewards)
-        return {
-            f"nonfinite/{name}": first_true(xp, xp.reshape(stop & (codes == position + 1), (-1,)))
+        return [
+            (f"nonfinite/{name}", xp.reshape(stop & (codes == position + 1), (-1,)))
             for position, name in enumerate(names)
-        }
+        ]
 
 
 def explained_variance(xp: Any, values: Any, targets: Any, mean: Callable[[Any], Any]) -> Any:
@@ -350,14 +363,14 @@ def fold_episodes(xp: Any, episodes: EpisodeState, transition: Transition) -> tu
     leaves = [
         xp.where(valid, xp.astype(r, dtype), xp.zeros_like(episodes.reward)) for r in tree_leaves(transition.rewards)
     ]
-    reward, length = tree_sum(leaves), xp.astype(valid, dtype)
+    # Return and length side by side, ``[T, 2, B]``: each is a sum over an episode.
+    sums = xp.stack([tree_sum(leaves), xp.astype(valid, dtype)], axis=1)
+    sums = xp.concat([(sums[0] + xp.stack([episodes.reward, episodes.length]))[None], sums[1:]], axis=0)
     # A step adds to the sum of the step before, unless that one ended its episode.
     going = xp.astype(~transition.done, dtype)
     decay = xp.concat([xp.ones_like(going[:1]), going[:-1]], axis=0)
-    reward, length = (
-        linear_recurrence(xp, decay, xp.concat([(x[0] + first)[None], x[1:]], axis=0))
-        for x, first in ((reward, episodes.reward), (length, episodes.length))
-    )
+    sums = linear_recurrence(xp, decay[:, None], sums)
+    reward, length = sums[:, 0], sums[:, 1]
     ended = xp.astype(transition.done & valid, dtype)
     return EpisodeState(reward[-1] * going[-1], length[-1] * going[-1]), {
         "reward": ended * reward,
