@@ -44,11 +44,8 @@ def make(kind):
         return mp.make_mlp_actor_critic(env.observation_space, env.action_space, (8,), (8,), rngs)
     if kind == "shared":  # the critic sees what the actor remembers
         body = [mp.Normalizer(3), mp.LSTM(3, 4, rngs)]
-        ports = {
-            "action": mp.Sequential([mp.Dense(4, 2, rngs), mp.NormalTanhSampler(rngs)]),
-            "value": mp.Dense(4, 1, rngs),
-        }
-        return mp.Sequential([*body, mp.PPOAdapter(**ports)])
+        action = mp.Sequential([mp.Dense(4, 2, rngs), mp.NormalTanhSampler(rngs)])
+        return mp.Sequential([*body, mp.PPOAdapter(action=action, value=mp.Dense(4, 1, rngs))])
     if kind == "delayed":  # the carry is made of observations
         actor = mp.Sequential([mp.Delay(np.zeros(3, np.float32), 2), mp.Dense(3, 2, rngs), mp.NormalTanhSampler(rngs)])
         return mp.PPOAdapter(action=actor, value=mp.Dense(3, 1, rngs))
@@ -151,9 +148,8 @@ def test_training_is_that_in_numpy(kind):
 def test_runs_are_evaluated_saved_and_continued(tmp_path):
     network, saved = make("shared"), []
     evaluated = mp.TrainConfig(ppo=config().ppo, eval=mp.EvalConfig(every_steps=24, num_episodes=NUM_ENVS))
-    result = mp.train_ppo(
-        pendulum(), network, evaluated, eval_env=pendulum(), checkpoint_fn=lambda s, n: saved.append(n)
-    )
+    keep = lambda state, step: saved.append(step)  # noqa: E731
+    result = mp.train_ppo(pendulum(), network, evaluated, eval_env=pendulum(), checkpoint_fn=keep)
     assert len(result.eval_history) == 2
     assert saved
     assert result.eval_history[-1]["eval/episode_length/mean"] <= 4

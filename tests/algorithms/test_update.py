@@ -40,10 +40,7 @@ def test_returns_and_lengths_of_episodes_across_rollouts(engine):
     )
     before = EpisodeState(put(np.asarray([10.0], np.float32)), put(np.asarray([5.0], np.float32)))
     after, ended = fold_episodes(engine.xp, before, transition)
-    assert {name: value[:, 0].tolist() for name, value in ended.items()} == {
-        "reward": [0, 13, 0, 0],
-        "length": [0, 7, 0, 0],
-    }
+    assert [ended[name][:, 0].tolist() for name in ("reward", "length")] == [[0, 13, 0, 0], [0, 7, 0, 0]]
     assert (float(after.reward[0]), float(after.length[0])) == (7.0, 2.0)
     # With the second step none, whatever it holds, and the third an end: 10 + 1 + 3, 5 + 2 steps.
     transition = transition._replace(
@@ -52,22 +49,15 @@ def test_returns_and_lengths_of_episodes_across_rollouts(engine):
         valid=column([True, False, True, True], bool),
     )
     after, ended = fold_episodes(engine.xp, before, transition)
-    assert {name: value[:, 0].tolist() for name, value in ended.items()} == {
-        "reward": [0, 0, 14, 0],
-        "length": [0, 0, 7, 0],
-    }
+    assert [ended[name][:, 0].tolist() for name in ("reward", "length")] == [[0, 0, 14, 0], [0, 0, 7, 0]]
     assert (float(after.reward[0]), float(after.length[0])) == (4.0, 1.0)
 
 
 def test_explained_variance_by_hand(torch_engine):
     # Targets 1, 2, 3, and one that does not count: variance 2/3; errors 0, 0, 1 of variance 2/9.
-    values, targets, constant = (
-        torch_engine.asarray(x) for x in ([1.0, 2.0, 2.0, 9.0], [1.0, 2.0, 3.0, -9.0], [2.0] * 4)
-    )
+    values, targets, constant = map(torch_engine.asarray, ([1.0, 2.0, 2.0, 9.0], [1.0, 2.0, 3.0, -9.0], [2.0] * 4))
     xp, counted = torch_engine.xp, torch_engine.asarray([True, True, True, False])
     mean = mean_over(xp, counted, values.dtype)
-    found = [
-        float(explained_variance(xp, *pair, mean))
-        for pair in ((values, targets), (constant, targets), (values, constant))
-    ]
+    pairs = (values, targets), (constant, targets), (values, constant)
+    found = [float(explained_variance(xp, *pair, mean)) for pair in pairs]
     assert found == pytest.approx([2 / 3, 0, 0], abs=1e-6)

@@ -20,17 +20,14 @@ def test_medians_with_least_and_most():
     assert (found["steps_per_s"], found["least"], found["most"], found["rounds"]) == (2.0, 1.0, 3.0, 3)
 
 
+def ratios_of(*works):
+    """Ratios of works measured once: name, what was measured, and the number of each contestant."""
+    taken = ((work, who, [number], name) for work, name, by_who in works for who, number in by_who.items())
+    return ratios(summarise(record for one in taken for record in records(*one)))
+
+
 def test_a_ratio_is_to_the_best_of_the_others():
-    found = ratios(
-        summarise(
-            [
-                *records("cartpole-64", "jax", [6000.0]),
-                *records("cartpole-64", "torch", [2500.0]),
-                *records("cartpole-64", "sb3", [1000.0]),
-                *records("cartpole-64", "sbx", [2000.0]),
-            ]
-        )
-    )
+    found = ratios_of(("cartpole-64", "steps_per_s", {"jax": 6000.0, "torch": 2500.0, "sb3": 1000.0, "sbx": 2000.0}))
     assert [(row["ours"], row["against"], row["ratio"], row["reached"]) for row in found] == [
         ("jax", "sbx", 3.0, True),
         ("torch", "sbx", 1.25, False),
@@ -38,19 +35,10 @@ def test_a_ratio_is_to_the_best_of_the_others():
 
 
 def test_of_seconds_the_fewest_count_and_a_full_cache_is_compared_with_an_empty_one():
-    found = ratios(
-        summarise(
-            [
-                *records("start-empty", "jax", [10.0], name="first_iteration_s"),
-                *records("start-empty", "brax", [40.0], name="first_iteration_s"),
-                *records("start-empty", "nnx-ppo", [25.0], name="first_iteration_s"),
-                *records("start-full", "jax", [5.0], name="first_iteration_s"),
-                *records("start-full", "nnx-ppo", [1.0], name="first_iteration_s"),
-                *records("cartpole-475", "jax", [30.0], name="seconds_to_return"),
-                *records("cartpole-475", "torch", [8.0], name="seconds_to_return"),
-                *records("cartpole-475", "sb3", [10.0], name="seconds_to_return"),
-            ]
-        )
+    found = ratios_of(
+        ("start-empty", "first_iteration_s", {"jax": 10.0, "brax": 40.0, "nnx-ppo": 25.0}),
+        ("start-full", "first_iteration_s", {"jax": 5.0, "nnx-ppo": 1.0}),
+        ("cartpole-475", "seconds_to_return", {"jax": 30.0, "torch": 8.0, "sb3": 10.0}),
     )
     assert [(row["work"], row["ours"], row["ratio"], row["reached"]) for row in found] == [
         ("start-empty", "jax", 0.4, True),

@@ -150,9 +150,7 @@ class Network:
         x, value = dense_forward(params, self.actor, features)[0], dense_forward(params, self.critic, features)[0]
         return x, value[..., 0], carry
 
-    def loss_and_gradient(
-        self, params: Params, batch: dict[str, Array], config: Any
-    ) -> tuple[dict[str, float], Params]:
+    def loss_and_gradient(self, params: Params, batch: Params, config: Any) -> tuple[dict[str, float], Params]:
         """Loss terms of one minibatch ``[L, S]``, and the gradient of their sum."""
         grads = {name: np.zeros_like(value) for name, value in params.items()}
         features, tape = batch["obs"], []

@@ -56,9 +56,7 @@ def mutated_bytes(draw: st.DataObject, content: bytes) -> bytes:
     """Bytes of which some are others, gone, doubled or new."""
     start = draw.draw(st.integers(0, len(content)))
     end = min(len(content), start + draw.draw(st.integers(0, 40)))
-    new = draw.draw(
-        st.sampled_from([b"", b"\0", content[start:end] * 2, b"[" * 2000, b'"', b"}", b"1e999", b"\xff" * 8])
-    )
+    new = draw.draw(st.sampled_from([b"", b"\0", content[start:end] * 2, b"[" * 2000, b'"', b"}", b"1e999", b"\xff"]))
     return content[:start] + new + content[end:]
 
 
@@ -148,9 +146,7 @@ def check(room: Room, data: st.DataObject) -> None:
 def test_mutated_files_end_in_errors_of_our_own(tmp_path: Path, count: int):
     room = Room(tmp_path)
 
-    @settings(
-        max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True
-    )
+    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=[*HealthCheck], derandomize=True)
     @given(st.data())
     def run(data: st.DataObject) -> None:
         check(room, data)

@@ -51,12 +51,8 @@ def test_saying_how_to_evaluate_during_training_switches_it_on(name: str):
 
 
 def test_a_later_layer_overrides_an_earlier_one():
-    preset, file, flags = (
-        {"seed": 1, "num_envs": 2, "eval_enabled": False},
-        {"seed": 2, "eval_every_steps": 5},
-        {"seed": 3},
-    )
-    settings = RunSettings.of({"env": "CartPole-v1"}, preset, file, flags)
+    preset, file = {"seed": 1, "num_envs": 2, "eval_enabled": False}, {"seed": 2, "eval_every_steps": 5}
+    settings = RunSettings.of({"env": "CartPole-v1"}, preset, file, {"seed": 3})
     assert (settings.train.seed, settings.train.ppo.num_envs, settings.train.ppo.rollout_length) == (3, 2, 128)
     assert settings.train.eval == mp.EvalConfig(enabled=True, every_steps=5)  # the file says how, after the preset
     assert overlaid(file, {"eval_enabled": False})["eval_enabled"] is False

@@ -245,13 +245,9 @@ def test_a_param_of_integers_is_one_of_numbers_that_can_be_trained(name):
 def test_layers_given_arrays_of_numpy(torch_engine):
     x, rngs = np.ones((2, 3), np.float64), mp.Rngs(0)
     lstm = mp.LSTM(3, 2, rngs)
-    for run in (
-        lambda: mp.Dense(3, 2, rngs)((), x),
-        lambda: lstm(lstm.initialize_state(2), x),
-        lambda: mp.Scale(2.0)((), x),
-    ):
+    for layer in (mp.Dense(3, 2, rngs), lstm, mp.Scale(2.0)):
         with pytest.raises(TypeError, match=r"got a numpy.ndarray; expected .* such as network.engine.asarray\(x\)"):
-            run()
+            layer(layer.initialize_state(2), x)
 
 
 @KINDS
