@@ -20,13 +20,13 @@ _PATIENCE_S = 5.0
 """Seconds that abandonable work may go on after the first signal."""
 _TO_THE_END_S = 8.0
 """Seconds between a signal and the end that a ``Deadline`` makes."""
-_rescues: list[Callable[[], object]] = []
+_active: list[DeferredInterrupt] = []
 
 
 def save_what_is_finished() -> None:
-    """Saves the last finished iteration of the innermost training, for a process that has to end at once."""
-    if _rescues:
-        _rescues[-1]()
+    """Saves the last finished iteration of every training, the innermost first, for a process that has to end."""
+    for interrupt in reversed(_active):
+        interrupt.rescue()
 
 
 def _raise_terminated(*_: object) -> None:
@@ -44,15 +44,15 @@ class DeferredInterrupt:
     for SIGTERM), at the second signal or some seconds after the first, since an environment may be slow. Elsewhere a
     second signal raises at once.
 
-    A signal that the caller handles is left to the caller. Signals are deferred in the main thread alone, since Python
-    can't handle them in others.
+    A signal that the caller handles is left to the caller. Python handles signals in the main thread alone; a deferred
+    one is passed on to blocks in other threads.
 
     Args:
         rescue: Function that saves all finished work, from any thread; see ``save_what_is_finished``.
     """
 
     def __init__(self, rescue: Callable[[], object] = str) -> None:
-        self._rescue = rescue
+        self.rescue = rescue
         self._signal: int | None = None
         self._abandonable = self._late = False
         self._undoing = contextlib.ExitStack()
@@ -63,8 +63,8 @@ class DeferredInterrupt:
             for number, defaults in _DEFAULTS.items():
                 if signal.getsignal(number) in defaults:
                     self._handle(number, self._note)
-        _rescues.append(self._rescue)
-        self._undoing.callback(_rescues.remove, self._rescue)
+        _active.append(self)
+        self._undoing.callback(_active.remove, self)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,7 +97,8 @@ class DeferredInterrupt:
 
     def _note(self, signum: int, *_: object) -> None:
         self.raise_if_requested()
-        self._signal = signum
+        for interrupt in _active:
+            interrupt._signal = signum
         _LOG.warning("%s: finishing this iteration first. Once more stops at once.", _WORDS[signum].capitalize())
         # Windows has no such timer, and the program may use the only one.
         if hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:

@@ -261,6 +261,7 @@ def test_a_long_call_is_saved_from_before_it(engine, kind, monkeypatch):
 
     monkeypatch.setattr(Trainer, "run", run_and_rescue)
     monkeypatch.setattr(iterations, "_LONG_CALL_S", -1.0)
+    monkeypatch.setattr(iterations, "_DISPATCH_S", 0.0)  # one iteration a call, however quick
     # Before the first iteration there is nothing to save; the third is saved as the last.
     got = saved_by(env())
     assert [saved[0] for saved in got] == [1, 2, 3]

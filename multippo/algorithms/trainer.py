@@ -17,6 +17,7 @@ from multippo.algorithms.distillation.teacher import Teacher, TeacherState
 from multippo.algorithms.reward_scaling import clip_rewards, divisors, initial_scale, scale_rewards
 from multippo.algorithms.rollout import Actor, Rollout, collect, is_traced, programmes_for
 from multippo.algorithms.schedules import Coefficients, coefficients_at, compiled_in
+from multippo.algorithms.side_by_side import current_group
 from multippo.algorithms.types import EpisodeState, TrainingState, Transition
 from multippo.algorithms.update import Learner, LearnerState, fold_episodes
 from multippo.envs.api import Env, EnvState
@@ -70,7 +71,8 @@ class Trainer:
         self.traced = is_traced(self.engine, env) and not (teacher is not None and teacher.abroad)
         self.definition = self.engine.split(network).definition
         taught = None if teacher is None else teacher.structure
-        more = compiled_in(config), sequence_length, taught
+        group = current_group() if self.traced else None
+        more = compiled_in(config), sequence_length, taught, group is None
         programmes = programmes_for(Trainer, self.engine, self.definition, env, mode, *more)
         self.actor = Actor(self.engine, env, self.definition, mode, programmes)
         # A module that takes no mask needs the valid entries alone, whose number no compiled call can know.
@@ -90,7 +92,10 @@ class Trainer:
         self._valued, self._summed_up = (self.engine.recorded(part, mode) for part in parts)
         jit = self.engine.jit
         self._begin = programmes.compiled(self, Trainer._fresh, jit)
-        self._iterate = programmes.compiled(self, Trainer._iteration, functools.partial(jit, donate=(0,)))
+        consuming = self.engine.jit_together if group else functools.partial(jit, donate=(0,))
+        self._iterate = programmes.compiled(self, Trainer._iteration, consuming)
+        if group is not None:
+            self._iterate = group.joined(self._iterate)
         # The update keeps what it starts from in any case, for a failure.
         self._finish_call = programmes.compiled(self, Trainer._finish, jit)
         # With a teacher abroad the rollout alone is compiled.

@@ -441,6 +441,18 @@ class Engine:
         del donate, static
         return function
 
+    def jit_together(self, function: Callable[..., Any]) -> Callable[[list[Any], list[Any]], list[Any]]:
+        """Compiles a function to one that computes several calls at once; supplied with the capability "functional".
+
+        Args:
+            function: Function from trees of arrays to a tree of arrays, always of the same shapes.
+
+        Returns:
+            Function of the first arguments of all calls, whose memory may be reused, and of the rest of their
+            arguments, which returns all results.
+        """
+        raise NotImplementedError(f"The {self.name} engine computes one call at a time.")
+
     def save_programme(self, make: Callable[[Any], Callable[..., Any]], args: tuple[Any, ...], path: Path) -> Any:
         """Saves a function as a programme that runs without multippo, for any number of rows.
 

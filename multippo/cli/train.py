@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +20,12 @@ from multippo.algorithms.metrics import plot_learning_curve, read_metrics
 from multippo.algorithms.profiling import Profile
 from multippo.algorithms.progress import make_progress
 from multippo.algorithms.schedules import iterations_left, planned_steps
+from multippo.algorithms.side_by_side import side_by_side
 from multippo.algorithms.types import TrainingState
 from multippo.arguments import check_size
 from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, summary
 from multippo.cli.flags import given_flags
+from multippo.envs.registry import FAMILIES
 from multippo.errors import NonFiniteError, RunError, Terminated, UsageError, one_line
 from multippo.policy.playing import check_seen, show_run
 from multippo.runs.directory import RunDirectory, default_run_directory, runs_in
@@ -58,8 +61,9 @@ class _Flags:
     """Go on with the run in --run-dir from its latest whole checkpoint."""
 
     seeds: int | None = None
-    """Runs with the seeds S, S + 1, …, S = --seed, one after another, each in a directory seedS of --run-dir; with
-    --resume they go on, and those that are missing begin."""
+    """Runs with the seeds S, S + 1, …, S = --seed, each in a directory seedS of --run-dir: of brax and playground
+    environments on JAX side by side, in one compiled programme, of others one after another. With --resume they go on,
+    and those that are missing begin."""
 
     progress: Literal["auto", "bar", "plain", "off"] = "auto"
     """Display of progress."""
@@ -140,18 +144,29 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _run_seeds(count: int, flags: _Flags, settings: RunSettings, argv: Sequence[str]) -> int:
-    """Runs the command once for each seed."""
+    """Runs the command once for each seed: in one compiled programme where the environment is traced."""
+    backend = choose_backend(flags.backend)
     parent = Path(flags.run_dir) if flags.run_dir else None
     if parent is None:
-        one = default_run_directory(settings, choose_backend(flags.backend)).path
+        one = default_run_directory(settings, backend).path
         parent = one.with_name(f"{one.name}-{count}seeds")
+    jobs: list[Callable[[], int]] = []
+    with settings.engine(backend, settings.device) as engine:
+        is_traced = "functional" in engine.capabilities and settings.env_id.partition("/")[0] in FAMILIES
     for seed in range(settings.train.seed, settings.train.seed + count):
         path = parent / f"seed{seed}"
         there = RunDirectory(path).config.is_file()
         if there and not flags.resume:
             RunDirectory(path).refuse_used()
-        resume = "--resume" if there else "--no-resume"
-        run([*argv, "--seeds", "none", "--seed", str(seed), "--run-dir", str(path), resume])
+        own = ["--seeds", "none", "--seed", str(seed), "--run-dir", str(path), "--resume" if there else "--no-resume"]
+        if is_traced and jobs:  # the first one's stands for all
+            own += ["--progress", "off"]
+        jobs.append(functools.partial(run, [*argv, *own]))
+    if is_traced:
+        side_by_side(jobs)
+    else:
+        for job in jobs:
+            job()
     print(f"Draw them with: {command('plot', parent)}")
     return 0
 

@@ -268,6 +268,14 @@ class JaxEngine(NativeLayers):
     ) -> Callable[..., Any]:
         return jax.jit(function, donate_argnums=donate, static_argnums=static)
 
+    def jit_together(self, function: Callable[..., Any]) -> Callable[[list[Any], list[Any]], list[Any]]:
+        def together(firsts: list[Any], rests: list[Any]) -> list[Any]:
+            calls = jax.tree.map(lambda *leaves: jnp.stack(leaves), *zip(firsts, rests, strict=True))
+            found = jax.vmap(lambda first, rest: function(first, *rest))(*calls)
+            return [jax.tree.map(lambda leaf, i=i: leaf[i], found) for i in range(len(firsts))]
+
+        return jax.jit(together, donate_argnums=0)
+
     def draft(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
 
