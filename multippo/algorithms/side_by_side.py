@@ -35,17 +35,20 @@ class Group:
         self._alive = size
         self.turn = threading.Condition()
         self._calls: list[_Call] = []
-        self._together: Together | None = None
+        self._most = 0
+        self._together: tuple[Together, Callable[[Any], Any]] | None = None
 
-    def joined(self, together: Together) -> Callable[..., Any]:
+    def joined(self, together: Together, copied: Callable[[Any], Any]) -> Callable[..., Any]:
         """A function whose call waits until all runs have made theirs.
 
         Args:
             together: Function that computes all of them, one programme for all runs.
+            copied: Function that copies a first argument.
         """
 
-        def call(first: Any, *rest: Any) -> Any:
-            self._together, own = together, _Call(first, rest)
+        def call(first: Any, *rest: Any, lower: bool = False) -> Any:
+            assert not lower, "nothing is traced ahead of its call"
+            self._together, own = (together, copied), _Call(first, rest)
             self._calls.append(own)
             self._compute_if_complete()
             self.turn.wait_for(lambda: own.result is not None)
@@ -63,13 +66,16 @@ class Group:
     def _compute_if_complete(self) -> None:
         if self._together is None or not self._calls or len(self._calls) < self._alive:
             return
-        calls, self._calls = self._calls, []
+        (together, copied), calls, self._calls = self._together, self._calls, []
+        self._most = max(self._most, len(calls))
+        # In place of a run that has ended, so that nothing is compiled for fewer.
+        copies = [_Call(copied(calls[0].first), calls[0].rest) for _ in range(self._most - len(calls))]
         results: list[Any]
         try:
-            results = self._together([call.first for call in calls], [call.rest for call in calls])
+            results = together(*([getattr(call, part) for call in calls + copies] for part in ("first", "rest")))
         except BaseException as error:
-            results = [error] * len(calls)
-        for call, result in zip(calls, results, strict=True):
+            results = [error] * self._most
+        for call, result in zip(calls + copies, results, strict=True):
             call.result = result
         self.turn.notify_all()
 
@@ -108,8 +114,8 @@ def side_by_side(jobs: Sequence[Callable[[], Any]]) -> None:
         work(0)
         for thread in threads:
             thread.join()
-    first, *others = [errors[place] for place in sorted(errors)] or [None]
-    for error in others:
-        _LOG.error("A run beside the first ended early: %s", one_line(error))
-    if first is not None:
+    if errors:
+        first = errors.pop(min(errors))
+        for error in errors.values():
+            _LOG.error("A run beside the others ended early: %s", one_line(error))
         raise first

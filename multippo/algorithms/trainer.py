@@ -71,7 +71,7 @@ class Trainer:
         self.traced = is_traced(self.engine, env) and not (teacher is not None and teacher.abroad)
         self.definition = self.engine.split(network).definition
         taught = None if teacher is None else teacher.structure
-        group = current_group() if self.traced else None
+        self._group = group = current_group() if self.traced else None
         more = compiled_in(config), sequence_length, taught, group is None
         programmes = programmes_for(Trainer, self.engine, self.definition, env, mode, *more)
         self.actor = Actor(self.engine, env, self.definition, mode, programmes)
@@ -95,7 +95,7 @@ class Trainer:
         consuming = self.engine.jit_together if group else functools.partial(jit, donate=(0,))
         self._iterate = programmes.compiled(self, Trainer._iteration, consuming)
         if group is not None:
-            self._iterate = group.joined(self._iterate)
+            self._iterate = group.joined(self._iterate, self.engine.snapshot)
         # The update keeps what it starts from in any case, for a failure.
         self._finish_call = programmes.compiled(self, Trainer._finish, jit)
         # With a teacher abroad the rollout alone is compiled.
@@ -140,7 +140,7 @@ class Trainer:
         if initial is not None:
             engine.update_module(self.network, initial.params, initial.variables)
         learner = self.initial_learner(initial)
-        if initial is None and self.traced and self.teacher is None:
+        if initial is None and self.traced and self.teacher is None and self._group is None:
             self._trace_ahead(learner, roots[0])
         if initial is not None and env.functional:
             saved = initial.env_state

@@ -43,3 +43,21 @@ def test_seeds_in_traced_environments_share_one_programme(command: Any, monkeypa
     together, alone = numbers(Path("all/seed1")), numbers(Path("one"))
     support.assert_trees_close(together, alone, 1e-5)
     assert together != numbers(Path("all/seed0"))
+    # One that has less to do is replaced by a copy of the other, so that nothing is compiled for one alone.
+    assert command("train", "--resume", "--run-dir", "all/seed0", "--total-steps", 96).code == 0
+    found = train(
+        command,
+        "--seeds",
+        2,
+        "--run-dir",
+        "all",
+        "--resume",
+        "--total-steps",
+        128,
+        *quick,
+        env="brax/fast",
+        backend="jax",
+    )
+    assert found.code == 0, found.err
+    assert sizes == [2] * 4
+    assert [iterations(Path(f"all/seed{seed}"))[-1] for seed in (0, 1)] == [4, 4]
