@@ -61,9 +61,9 @@ class _Flags:
     """Go on with the run in --run-dir from its latest whole checkpoint."""
 
     seeds: int | None = None
-    """Runs with the seeds S, S + 1, …, S = --seed, each in a directory seedS of --run-dir: of brax and playground
-    environments on JAX side by side, in one compiled programme, of others one after another. With --resume they go on,
-    and those that are missing begin."""
+    """Runs with the seeds S, S + 1, …, S = --seed, each in a directory seedS of --run-dir: of functional
+    environments (brax, …) on JAX side by side, in one compiled programme, of others one after another. With --resume
+    they go on, and those that are missing begin."""
 
     progress: Literal["auto", "bar", "plain", "off"] = "auto"
     """Display of progress."""
@@ -151,8 +151,10 @@ def _run_seeds(count: int, flags: _Flags, settings: RunSettings, argv: Sequence[
         one = default_run_directory(settings, backend).path
         parent = one.with_name(f"{one.name}-{count}seeds")
     jobs: list[Callable[[], int]] = []
+    family = FAMILIES.get(settings.env_id.partition("/")[0])
     with settings.engine(backend, settings.device) as engine:
-        is_traced = "functional" in engine.capabilities and settings.env_id.partition("/")[0] in FAMILIES
+        is_functional = family is not None and not family.module.startswith("host.")
+        is_traced = is_functional and "functional" in engine.capabilities
     for seed in range(settings.train.seed, settings.train.seed + count):
         path = parent / f"seed{seed}"
         there = RunDirectory(path).config.is_file()
