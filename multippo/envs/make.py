@@ -17,7 +17,7 @@ from gymnasium.wrappers import TimeLimit
 
 from multippo.arguments import check_size, refuse_unknown
 from multippo.envs.api import Env
-from multippo.envs.host.envpool import is_pool, pool_env
+from multippo.envs.host.pools import is_pool, pool_env
 from multippo.envs.host.host_env import GymnasiumEnv
 from multippo.envs.host.members import Wrapper
 from multippo.envs.host.vector_forms import Vectorization, chosen, creator, first_made, vectorize, vectorize_id

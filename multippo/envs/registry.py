@@ -66,7 +66,7 @@ FAMILIES = {
         name: Family(name, frozenset({"episode_length", "pool_size"}), module="functional.suites")
         for name in ("gymnax", "craftax", "jumanji", "navix")
     },
-    "envpool": Family("envpool", frozenset({"max_episode_steps"}), module="host.envpool"),
+    "envpool": Family("envpool", frozenset({"max_episode_steps"}), module="host.pools"),
 }
 """Families beside gymnasium, whose names need no prefix."""
 
