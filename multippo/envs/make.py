@@ -17,9 +17,9 @@ from gymnasium.wrappers import TimeLimit
 
 from multippo.arguments import check_size, refuse_unknown
 from multippo.envs.api import Env
-from multippo.envs.host.pools import is_pool, pool_env
 from multippo.envs.host.host_env import GymnasiumEnv
 from multippo.envs.host.members import Wrapper
+from multippo.envs.host.pools import is_pool, pool_env
 from multippo.envs.host.vector_forms import Vectorization, chosen, creator, first_made, vectorize, vectorize_id
 from multippo.envs.host.workers import WORKER_TIMEOUT_S
 from multippo.envs.registry import FAMILIES, maker, refuse_other_interface, registered, unknown_env
