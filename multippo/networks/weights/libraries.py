@@ -111,7 +111,8 @@ def load_rsl_rl(
 ) -> StatefulModule:
     """Makes a network of the policy in a checkpoint of rsl_rl, which acts as the policy does.
 
-    Takes MLPs, LSTMs and GRUs with Gaussian actions and with normalised observations or without, of versions 1 to 5.
+    Takes MLPs, LSTMs and GRUs with Gaussian actions, with normalised observations or without, as versions 2 to 5 save
+    them.
 
     Args:
         path: The checkpoint, ``model_1000.pt``. Reading it needs torch, on any engine.
@@ -238,7 +239,9 @@ class _Parts:
 def _rsl_rl_states(checkpoint: Any, path: Any) -> dict[str, dict[str, Any]]:
     """Arrays of actor and critic by the names of version 5."""
     if "actor_state_dict" in checkpoint:
-        return {name: checkpoint[f"{name}_state_dict"] for name in ("actor", "critic")}
+        of_version_4 = {name: _OLDER_RSL_RL[name][1] for name in ("std", "log_std")}
+        actor = {of_version_4.get(name, name): value for name, value in checkpoint["actor_state_dict"].items()}
+        return {"actor": actor, "critic": checkpoint["critic_state_dict"]}
     if "model_state_dict" not in checkpoint:
         raise ValueError(f"{path} holds {', '.join(map(str, checkpoint))}; expected a checkpoint of rsl_rl's PPO.")
     states: dict[str, dict[str, Any]] = {"actor": {}, "critic": {}}

@@ -144,11 +144,13 @@ def older(actor: Model, critic: Model) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "gru"])
-@pytest.mark.parametrize("version", [3, 5])
+@pytest.mark.parametrize("version", [3, 4, 5])
 def test_of_rsl_rl(torch_engine, tmp_path, kind, version):
     actor, critic = Model(kind, 2), Model(kind, 1)
     states = {"actor_state_dict": actor.state_dict(), "critic_state_dict": critic.state_dict(), "infos": None}
-    torch.save(states if version == 5 else older(actor, critic), tmp_path / "model_1.pt")
+    if version == 4:
+        states["actor_state_dict"]["std"] = states["actor_state_dict"].pop("distribution.std_param")
+    torch.save(older(actor, critic) if version == 3 else states, tmp_path / "model_1.pt")
     network = mp.load_rsl_rl(tmp_path / "model_1.pt")
     actions, values = played(network, spaces.Box(-np.inf, np.inf, (2,), np.float32))
     with torch.no_grad():
