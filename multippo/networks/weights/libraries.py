@@ -240,7 +240,9 @@ def _rsl_rl_states(checkpoint: Any, path: Any) -> dict[str, dict[str, Any]]:
     """Arrays of actor and critic by the names of version 5."""
     if "actor_state_dict" in checkpoint:
         of_version_4 = {name: _OLDER_RSL_RL[name][1] for name in ("std", "log_std")}
-        actor = {of_version_4.get(name, name): value for name, value in checkpoint["actor_state_dict"].items()}
+        actor = {
+            of_version_4.get(str(name), str(name)): value for name, value in checkpoint["actor_state_dict"].items()
+        }
         return {"actor": actor, "critic": checkpoint["critic_state_dict"]}
     if "model_state_dict" not in checkpoint:
         raise ValueError(f"{path} holds {', '.join(map(str, checkpoint))}; expected a checkpoint of rsl_rl's PPO.")
