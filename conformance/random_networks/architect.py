@@ -76,7 +76,7 @@ def _options(shape: Any, depth: int) -> list[Callable[[Choices, Any, int], Made]
         options.append(_filters)
     elif not isinstance(shape, _Sampled):
         options.append(_lifts)
-        options += [_convolutions] if len(shape) == 3 else [*_OF_FEATURES]
+        options += [_convolutions, _moves] if len(shape) == 3 else [*_OF_FEATURES]
     if depth > 1:
         # Containers are offered several times, so that most networks are deep.
         often = 6 if depth == _DEPTH else 2
@@ -137,6 +137,13 @@ def _normalizers(choices: Choices, shape: Any, depth: int) -> Made:
 
 def _scales(choices: Choices, shape: Any, depth: int) -> Made:
     return ("Scale", choices.pick([0.5, -1.5])), shape
+
+
+def _moves(choices: Choices, shape: Any, depth: int) -> Made:
+    source, destination = choices.number(0, 2), choices.number(0, 5) - 3
+    sizes = list(shape)
+    sizes.insert(destination % 3, sizes.pop(source))
+    return ("MoveAxis", source, destination), tuple(sizes)
 
 
 def _lifts(choices: Choices, shape: Any, depth: int) -> Made:

@@ -182,6 +182,7 @@ KINDS: dict[str, Callable[..., Any]] = {
     "LiftedDense": _lifted,
     "Normalizer": _without_rngs(mp.Normalizer),
     "Scale": _without_rngs(mp.Scale),
+    "MoveAxis": _without_rngs(mp.MoveAxis),
     "Flattener": _without_rngs(mp.Flattener),
     "Filter": _without_rngs(mp.Filter),
     "Splitter": lambda _, *sizes: mp.Splitter(dict(sizes)),

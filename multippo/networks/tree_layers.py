@@ -126,6 +126,9 @@ class MoveAxis(StatefulModule):
     Args:
         source: Axis that is moved, counted without the batch's; from the end if it is below 0.
         destination: Its new place.
+
+    Raises:
+        ValueError: If an array has fewer axes.
     """
 
     def __init__(self, source: int = 0, destination: int = -1) -> None:
@@ -133,8 +136,14 @@ class MoveAxis(StatefulModule):
 
     def __call__(self, state: Any, x: Any, rollout_extras: Any = None) -> StatefulModuleOutput:
         """``[B, ...]`` to the same sizes in another order."""
-        order = list(range(1, x.ndim))
-        order.insert(range(x.ndim - 1)[self.destination], order.pop(self.source))
+        axes = getattr(x, "ndim", 0) - 1
+        if not all(-axes <= axis < axes for axis in (self.source, self.destination)):
+            raise ValueError(
+                f"MoveAxis({self.source}, {self.destination}) got {describe(x)}; expected an array with these axes "
+                "behind the batch's."
+            )
+        order = list(range(1, axes + 1))
+        order.insert(self.destination % axes, order.pop(self.source))
         return StatefulModuleOutput(state, self.xp.permute_dims(x, (0, *order)))
 
 

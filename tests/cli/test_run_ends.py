@@ -20,7 +20,7 @@ from multippo.runs.settings import RunSettings
 def test_a_signal_in_the_last_evaluation_says_where_the_run_is(
     command: Any, monkeypatch: pytest.MonkeyPatch, number: int, code: int, word: str
 ):
-    monkeypatch.setattr(train_module, "evaluate", lambda *_: signal.raise_signal(number))
+    monkeypatch.setattr(train_module, "evaluate", lambda *_, **__: signal.raise_signal(number))
     done = train(command, "--run-dir", "run", "--final-eval-episodes", 3)
     assert (done.code, done.out) == (code, "")
     assert Path("run/learning_curve.png").exists()

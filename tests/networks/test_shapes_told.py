@@ -48,6 +48,7 @@ MODULES: dict[str, tuple[Any, str, str, str]] = {
     "Dropout": (lambda r: mp.Dropout(0.5, r), "", "entries ['q']", "an array with a batch axis"),
     "Flattener": (lambda r: mp.Flattener(1), "", ARRAY, "dicts, lists or tuples"),
     "Scale": (lambda r: mp.Scale({"a": 2.0}), "", ARRAY, "leaves ['a']"),
+    "MoveAxis": (lambda r: mp.MoveAxis(2, 0), "", ARRAY, "with these axes"),
     "Filter": (lambda r: mp.Filter("q"), "", ARRAY, "the entry 'q'"),
     "Splitter": (lambda r: mp.Splitter(a=4, b=4), "", ARRAY, "at least 8 features"),
     "Residual": (lambda r: mp.Residual(mp.Dense(7, 3, r)), "", ARRAY, "the same shape"),

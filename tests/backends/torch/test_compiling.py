@@ -97,7 +97,7 @@ def test_an_early_torch_is_refused(torch_engine: Any, monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="this torch has no mark for it")
 def test_operators_that_wait_for_the_host_are_marked():
-    for cell in segments._COMPILED:
+    for cell in segments.segmented:
         for name in (f"segmented_{cell}", f"segmented_{cell}_backward"):
             assert torch.Tag.cudagraph_unsafe in getattr(torch.ops.multippo, name).default.tags
         for name in (f"stepped_{cell}", f"stepped_{cell}_backward", "bfloat16_product"):

@@ -361,7 +361,7 @@ def test_a_network_of_images_trains(engine):
     ("observation", "options", "message"),
     [
         (spaces.Box(-1, 1, (3,)), {}, "expected a Box of shape"),
-        (image(3, 84, 84), {}, "channels come first"),
+        (image(3, 84, 84), {"channel_axis": "last"}, "not smaller than its kernel"),
         (image(84, 84, 3), {"channels": (8, 8)}, "expected one entry for each convolution"),
     ],
 )
