@@ -139,7 +139,8 @@ def new_training_state(
 
     Example:
         >>> import multippo as mp
-        >>> env, network = mp.make_env("CartPole-v1", num_envs=2), mp.make_mlp_actor_critic(4, spaces.Discrete(2))
+        >>> env = mp.make_env("CartPole-v1", num_envs=2)
+        >>> network = mp.make_mlp_actor_critic(env.observation_space, env.action_space)
         >>> state = mp.new_training_state(env, network, rollout_length=8, num_minibatches=1, num_epochs=1)
         >>> state, metrics = mp.ppo_step(env, state)
         >>> state.step
