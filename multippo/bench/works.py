@@ -92,8 +92,12 @@ WORKS: dict[str, Work] = {
         Work(name="fast-lstm", **_FAST, **_LSTM, who=("jax", "nnx-ppo", *_ALONE)),
         Work(name="invpend-mlp", **_PENDULUM, chunk=8, who=("torch", *_TRACED, "rejax")),
         Work(name="invpend-wide", **_PENDULUM, chunk=2, hidden=(256, 256, 256), who=_TRACED),
-        Work(name="start-empty", **_PENDULUM, measure="start", cache="empty", who=("jax", "brax", "nnx-ppo")),
-        Work(name="start-full", **_PENDULUM, measure="start", cache="full", who=("jax", "brax", "nnx-ppo")),
+        Work(
+            name="start-empty", **_PENDULUM, measure="start", cache="empty", who=("jax", "brax", "nnx-ppo", "limit-jax")
+        ),
+        Work(
+            name="start-full", **_PENDULUM, measure="start", cache="full", who=("jax", "brax", "nnx-ppo", "limit-jax")
+        ),
         Work(name="cartpole-8", **_CARTPOLE, who=(*_SB, "skrl")),
         Work(name="cartpole-64", **dict(_CARTPOLE, num_envs=64), who=(*_SB, "skrl")),
         Work(name="cartpole-lstm", **_CARTPOLE, **_LSTM, who=("jax", "torch", "recurrent-ppo", *_ALONE)),
