@@ -142,7 +142,7 @@ def check(room: Room, data: st.DataObject) -> None:
     room.tried(name, content, with_sums=data.draw(st.booleans()))
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [100, pytest.param(3_000, marks=pytest.mark.nightly)])
 def test_mutated_files_end_in_errors_of_our_own(tmp_path: Path, count: int):
     room = Room(tmp_path)
 
