@@ -25,7 +25,7 @@ from multippo.algorithms.types import TrainingState
 from multippo.arguments import check_size
 from multippo.cli.evaluate import choose_backend, evaluate, evaluation_envs, summary
 from multippo.cli.flags import given_flags
-from multippo.envs.registry import FAMILIES
+from multippo.envs.registry import is_functional_name
 from multippo.errors import NonFiniteError, RunError, Terminated, UsageError, one_line
 from multippo.policy.playing import check_seen, show_run
 from multippo.runs.directory import RunDirectory, default_run_directory, runs_in
@@ -151,10 +151,8 @@ def _run_seeds(count: int, flags: _Flags, settings: RunSettings, argv: Sequence[
         one = default_run_directory(settings, backend).path
         parent = one.with_name(f"{one.name}-{count}seeds")
     jobs: list[Callable[[], int]] = []
-    family = FAMILIES.get(settings.env_id.partition("/")[0])
     with settings.engine(backend, settings.device) as engine:
-        is_functional = family is not None and not family.module.startswith("host.")
-        is_traced = is_functional and "functional" in engine.capabilities
+        is_traced = is_functional_name(settings.env_id) and "functional" in engine.capabilities
     for seed in range(settings.train.seed, settings.train.seed + count):
         path = parent / f"seed{seed}"
         there = RunDirectory(path).config.is_file()

@@ -119,6 +119,12 @@ _SPELLING = (
 )
 
 
+def is_functional_name(env_id: str) -> bool:
+    """True for a name of a family whose environments are traced by JAX."""
+    family = FAMILIES.get(env_id.partition("/")[0])
+    return family is not None and not family.module.startswith("host.")
+
+
 def maker(family: str) -> Callable[..., Any]:
     """The function ``make_NAME`` of a family."""
     return getattr(_module(family), f"make_{family}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from multippo.envs.host.vector_forms import creator
 from multippo.envs.keys import host_seed
-from multippo.envs.registry import FAMILIES, registered
+from multippo.envs.registry import is_functional_name, registered
 from multippo.errors import UsageError
 
 
@@ -70,7 +70,9 @@ class HostView(View):
         from multippo.envs.make import make_env
 
         mode = "human" if in_window else "rgb_array"
-        spec = gymnasium.registry[registered(env_id)[0]]
+        spec = gymnasium.registry.get(registered(env_id)[0])
+        if spec is None:
+            raise UsageError(f"{env_id} can't be seen: it is not made by gymnasium.")
         modes = getattr(creator(spec.entry_point), "metadata", {}).get("render_modes", [mode])
         if mode not in modes:
             raise UsageError(f"{env_id} can't be seen: it has no render mode {mode!r}, only {list(modes)}.")
@@ -110,7 +112,7 @@ def make_view(env_id: str, in_window: bool = False, **kwargs: Any) -> View:
     Raises:
         UsageError: If the environment does not draw itself; other errors are those of ``make_env``.
     """
-    if env_id.partition("/")[0] not in FAMILIES:
+    if not is_functional_name(env_id):
         return HostView(env_id, in_window, **kwargs)
     viewing = importlib.import_module(f"{__package__}.functional.viewing")  # by name: it imports this file
     return viewing.FunctionalView(env_id, **kwargs)

@@ -1,6 +1,8 @@
 """Policies at work, recorded: the episodes are those of an evaluation, and the files hold every picture."""
 
 import json
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,11 @@ import pytest
 import short_runs
 
 import multippo as mp
+from multippo.envs import registry
 from multippo.envs.viewing import make_view
 from multippo.policy import playing
 from multippo.random import host
+from multippo.testing import FunctionalGoal
 
 
 @pytest.fixture
@@ -77,6 +81,15 @@ def test_an_environment_that_can_not_be_seen_is_named():
     with pytest.raises(mp.errors.UsageError, match=r"Dark-v0 can't be seen: it has no render mode 'rgb_array'"):
         make_view("Dark-v0")
     del gymnasium.registry["Dark-v0"]
+
+
+def test_a_traced_environment_that_does_not_draw_itself_is_named(monkeypatch: pytest.MonkeyPatch):
+    module: Any = types.ModuleType("mine")
+    module.make_mine = lambda name, num_envs: mp.make_env(FunctionalGoal(), num_envs, truncation_key=None)
+    monkeypatch.setitem(sys.modules, "multippo.envs.functional.mine", module)
+    monkeypatch.setitem(registry.FAMILIES, "mine", registry.Family("numpy", frozenset()))
+    with pytest.raises(mp.errors.UsageError, match=r"mine/goal can't be seen: of JAX's environments those of brax"):
+        make_view("mine/goal")
 
 
 def test_brax_is_seen_in_its_own_viewer():

@@ -25,6 +25,9 @@ class FunctionalView(View):
     Args:
         env_id: Name of the environment.
         **kwargs: Arguments of ``make_env``.
+
+    Raises:
+        UsageError: If the environment does not draw itself.
     """
 
     def __init__(self, env_id: str, **kwargs: Any) -> None:
@@ -36,6 +39,8 @@ class FunctionalView(View):
         while hasattr(self._env, "env") and not hasattr(self._env, "simulator_state"):
             self._env = self._env.env
         self._drawn = self._env.env
+        if not hasattr(self._drawn, "dt"):
+            raise UsageError(f"{env_id} can't be seen: of JAX's environments those of brax and playground can.")
         self.fps = 1 / float(self._drawn.dt) / kwargs.get("action_repeat", 1)
         if env_id.startswith("brax/"):
             self.endings = (".html", *self.endings)
